@@ -14,6 +14,7 @@ mod forwarding;
 mod hang;
 mod hosts;
 mod hosts_control;
+mod hosts_damaged;
 mod hosts_detection;
 mod hosts_etcd;
 mod hosts_networks;
@@ -78,6 +79,7 @@ fn main() -> ExitCode {
         ("hosts_detection", hosts_detection::tests()),
         ("hosts_etcd", hosts_etcd::tests()),
         ("hosts_networks", hosts_networks::tests()),
+        ("hosts_damaged", hosts_damaged::tests()),
         ("hosts_sealed", hosts_sealed::tests()),
         ("hosts_switches", hosts_switches::tests()),
         ("kernels", kernels::tests()),

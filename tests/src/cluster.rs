@@ -43,6 +43,8 @@ enum Kind {
     Switches,
     /// As with a witness, and every host has a control API. The second host has no configuration of its own.
     Joining,
+    /// As with a witness, and without a key.
+    Open,
 }
 
 /// What a second network between hosts is.
@@ -112,6 +114,11 @@ impl Cluster {
     /// Builds it, with web servers and a key for its messages, and waits until the box is ready and safe. The coordinator is the witness's.
     pub fn start(interrupt: &Interrupt) -> Result<Cluster> {
         Cluster::build([SERVING[0], SERVING[1], WITNESS], Kind::Witness, NFVACTOR, "", interrupt)
+    }
+
+    /// The same without a key.
+    pub fn start_without_key(interrupt: &Interrupt) -> Result<Cluster> {
+        Cluster::build([SERVING[0], SERVING[1], WITNESS], Kind::Open, NFVACTOR, "", interrupt)
     }
 
     /// The same under another protection.
@@ -186,7 +193,7 @@ impl Cluster {
                 ensure!(made.status.success(), "certify: {}", String::from_utf8_lossy(&made.stderr));
                 Some(Managed { manager, tls })
             }
-            Kind::Witness | Kind::Equals | Kind::Udp | Kind::Twice(_) | Kind::Switches => None,
+            Kind::Witness | Kind::Equals | Kind::Udp | Kind::Twice(_) | Kind::Switches | Kind::Open => None,
         };
         let etcd = match kind == Kind::Equals {
             true => {
@@ -207,6 +214,7 @@ impl Cluster {
         let control = |name: &str| managed.as_ref().map_or(String::new(), |_| format!(", control: \"{}\"", control_of(name)));
         // One that travels is said from the configuration's directory.
         let key = if managed.is_some() { "key".to_owned() } else { key.display().to_string() };
+        let key = if kind == Kind::Open { String::new() } else { format!("fabric: {{ key: {key} }}\n") };
         let udp = |address| format!("{{ udp: \"{address}:{UDP_PORT}\" }}");
         let fabrics: Vec<String> = match kind {
             Kind::Udp => hosts.address_fabric()?.into_iter().map(udp).collect(),
@@ -218,10 +226,10 @@ impl Cluster {
                 };
                 seconds.iter().map(|second| format!("[ fab0, {second} ]")).collect()
             }
-            Kind::Witness | Kind::Equals | Kind::Switches | Kind::Joining => vec!["fab0".to_owned(); names.len()],
+            Kind::Witness | Kind::Equals | Kind::Switches | Kind::Joining | Kind::Open => vec!["fab0".to_owned(); names.len()],
         };
         let more = format!(
-            "state: {state}\nfabric: {{ key: {key} }}\nhosts:\n  {}: {{ fabric: {}{} }}\n  {}: {{ fabric: {}{} }}\n  {}: {{ fabric: {}{third}{} }}\n{section}",
+            "state: {state}\n{key}hosts:\n  {}: {{ fabric: {}{} }}\n  {}: {{ fabric: {}{} }}\n  {}: {{ fabric: {}{third}{} }}\n{section}",
             names[0],
             fabrics[0],
             control(names[0]),

@@ -193,12 +193,44 @@ pub fn open(pid: u32) -> io::Result<OwnedFd> {
     Ok(rustix::process::pidfd_open(pid, PidfdFlags::empty())?)
 }
 
+/// The state of a process, as proc_pid_stat(5) says it: `R` is running or waiting for a processor.
+fn state(pid: u32) -> Option<char> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // It follows the name, which may contain anything.
+    text.rsplit_once(')')?.1.trim_start().chars().next()
+}
+
 /// True if a process of this number is there and has not ended; one that nobody has asked how it ended is no more.
 pub fn lives(pid: u32) -> bool {
-    let Ok(text) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
-    // The state follows the name, which may contain anything (proc_pid_stat(5)).
-    let state = text.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next());
-    !matches!(state, None | Some('Z' | 'X'))
+    !matches!(state(pid), None | Some('Z' | 'X'))
+}
+
+/// How long a process of one thread has had a processor, ns.
+fn processor_time(pid: u32) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?;
+    text.split_whitespace().next()?.parse().ok()
+}
+
+/// What a process of one thread does while its loop does not turn. It hangs if it is stopped or sleeps, or does something else than turn with the processor that it gets; one that
+/// gets none, or waits for a page of its memory, does not hang.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Stall {
+    /// The process, and how often its loop had turned.
+    of: (u32, u64),
+    /// What it had had of the processor when it was looked at first, ns.
+    used: u64,
+}
+
+impl Stall {
+    /// Looks at a process whose loop has turned `beats` times. True if it only waits: it has had less than `enough` ns of a processor since it was first looked at with as
+    /// many. None if it is not there.
+    pub fn waits(&mut self, pid: u32, beats: u64, enough: u64) -> Option<bool> {
+        let (used, state) = (processor_time(pid)?, state(pid)?);
+        if self.of != (pid, beats) {
+            *self = Stall { of: (pid, beats), used };
+        }
+        Some(matches!(state, 'R' | 'D') && used.saturating_sub(self.used) < enough)
+    }
 }
 
 fn by_hand() -> io::Error {
@@ -309,5 +341,35 @@ mod tests {
         let arguments = ["process::tests::another_build_at_the_same_path_is_not_started", "--exact", "--nocapture"];
         let output = Command::new(&copy).args(arguments).env(ROLE, "parent").output().unwrap();
         assert!(output.status.success(), "{}\n{}", output.status, String::from_utf8_lossy(&output.stderr));
+    }
+
+    fn start(program: &str, arguments: &[&str]) -> Child {
+        Command::new(program).args(arguments).spawn().expect("the program is there")
+    }
+
+    fn wait_for(mut is_so: impl FnMut() -> bool) {
+        while !is_so() {
+            crate::wait::sleep(&[], 1_000_000);
+        }
+    }
+
+    /// Of three processes that do not turn, one loops, one sleeps and one is stopped: the first may wait for a processor until it has had enough of one.
+    #[test]
+    fn who_gets_no_processor_does_not_hang() {
+        const ENOUGH: u64 = 50_000_000;
+        let [mut looping, mut sleeping] = [start("sh", &["-c", "while :; do :; done"]), start("sleep", &["1000"])];
+        let (mut stall, mut other) = (Stall::default(), Stall::default());
+        wait_for(|| state(looping.id()) == Some('R'));
+        assert_eq!(stall.waits(looping.id(), 7, ENOUGH), Some(true), "it has had none since it turned");
+        wait_for(|| stall.waits(looping.id(), 7, ENOUGH) == Some(false));
+        assert_eq!(stall.waits(looping.id(), 7, u64::MAX), Some(true));
+        assert_eq!(stall.waits(looping.id(), 8, ENOUGH), Some(true), "it has turned, and begins anew");
+        wait_for(|| other.waits(sleeping.id(), 0, ENOUGH) == Some(false));
+        rustix::process::kill_process(Pid::from_child(&looping), Signal::STOP).expect("it is there");
+        wait_for(|| stall.waits(looping.id(), 8, u64::MAX) == Some(false));
+        for process in [&mut looping, &mut sleeping] {
+            process.kill().and_then(|()| process.wait()).expect("it is there");
+        }
+        assert_eq!(stall.waits(looping.id(), 8, ENOUGH), None);
     }
 }

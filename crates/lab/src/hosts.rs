@@ -172,6 +172,18 @@ impl Hosts {
         Ok(())
     }
 
+    /// Of so many frames between hosts one arrives with another byte somewhere, whatever its Ethernet check sequence says.
+    pub fn damage(&self, one_in: usize) -> Result<()> {
+        // Addresses of frames, headers of messages and packets, and what is in them.
+        const PLACES: [usize; 16] = [7, 11, 14, 17, 21, 26, 28, 29, 34, 38, 44, 50, 61, 75, 90, 120];
+        for (at, byte) in PLACES.iter().enumerate() {
+            let which = format!("numgen random mod {} == {at}", one_in * PLACES.len());
+            // One that has this byte there already stays as it is: another one has not.
+            self.network.run(&format!("nft add rule bridge cuts forward {which} @ll,{},8 set {:#x}", byte * 8, 0x11 * at))?;
+        }
+        Ok(())
+    }
+
     /// Every link is whole again.
     pub fn heal(&self) -> Result<()> {
         self.network.run("nft flush chain bridge cuts forward").map(drop)

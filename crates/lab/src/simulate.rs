@@ -86,13 +86,14 @@ fn mixed(seed: u64, hash: u64) -> u64 {
 }
 
 /// What was done, by name, in the order of the output.
-fn counts(faults: &Faults) -> [(&'static str, u64); 24] {
+fn counts(faults: &Faults) -> [(&'static str, u64); 25] {
     [
         ("kills", faults.kills),
         ("pauses", faults.pauses),
         ("cuts", faults.cuts),
         ("cut_off", faults.cut_off),
         ("slowed", faults.slowed),
+        ("starved", faults.starved),
         ("skewed", faults.skewed),
         ("coordinator_kills", faults.coordinator_kills),
         ("server_kills", faults.server_kills),

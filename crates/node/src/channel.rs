@@ -8,6 +8,9 @@
 //! and sends records when it has been told: a frame that says for nobody's life in particular would, if it is late, be taken by the next. Whoever speaks to
 //! an earlier life is told the same.
 //!
+//! Without keys no single frame says that another life of a peer has begun than the one that is known: damaged or forged it would make all that is true the past. It is asked to
+//! say a number back, which it cannot know if it is not there; when it has, it is heard.
+//!
 //! A record that does not fit into a frame travels in parts, one to a frame, and is put together before it is delivered: a channel keeps the order.
 //!
 //! With the cluster's keys every frame is sealed, bare acknowledgements too. Nothing in a frame is believed before its seal has been opened. Each
@@ -33,8 +36,8 @@ pub use keys::{Key, KeyRing, KeyRingError, MAX_KEYS};
 use crate::address::NodeId;
 use core::num::NonZeroU64;
 use format::{
-    Answer, Destination, ETHERNET_LEN, FIRST_PART, HEADER_LEN, Header, LAST_PART, MAGIC, ONLY_ACKNOWLEDGES, PART,
-    PART_HEADER_LEN, RECORD_HEADER_LEN, SEALED, VERSION, after, are_records, gather, refresh, write,
+    ASKS, Answer, Destination, ETHERNET_LEN, FIRST_PART, HEADER_LEN, Header, LAST_PART, MAGIC, ONLY_ACKNOWLEDGES, PART,
+    PART_HEADER_LEN, RECORD_HEADER_LEN, SEALED, VERSION, after, are_records, gather, refresh, say_back, write,
 };
 use holdfast_protection::{NodeIndex, Peer};
 use holdfast_wire::DropReason;
@@ -112,6 +115,16 @@ impl Sender {
     }
 }
 
+/// What somebody is told, or asked, besides what his channel says.
+#[derive(Debug, Clone, Copy)]
+struct Question {
+    of: Destination,
+    /// A counter to say back, or 0.
+    counter: u32,
+    /// He is to say this one's counter back.
+    asks: bool,
+}
+
 /// A node's endpoint on the fabric: a channel to every peer that it has talked to.
 pub struct Fabric {
     sender: Sender,
@@ -123,8 +136,8 @@ pub struct Fabric {
     changed: Vec<NodeId>,
     /// The channel whose turn it is to transmit first.
     first: usize,
-    /// Who asked who lives here, by node.
-    questions: BTreeMap<NodeId, Destination>,
+    /// Who asked who lives here, or is asked whether he does, by node.
+    questions: BTreeMap<NodeId, Question>,
     spare: Vec<Vec<u8>>,
     /// What arrived.
     pub inbox: Inbox,
@@ -217,6 +230,14 @@ impl Fabric {
 
     /// Learns who lives at a node now. A later life than the known one voids all that was sent to the old.
     pub fn set_peer(&mut self, peer: Peer) {
+        self.learn_peer(peer);
+        let channel = self.channel(peer.node);
+        if channel.peer == peer {
+            channel.set_certain();
+        }
+    }
+
+    fn learn_peer(&mut self, peer: Peer) {
         if self.channel(peer.node).set_peer(peer) {
             self.inbox.restart(peer);
         }
@@ -349,15 +370,39 @@ impl Fabric {
             }
             return self.ask(Destination { node: from.node, incarnation: from.incarnation, life });
         }
+        let destination = Destination { node: from.node, incarnation: from.incarnation, life };
         if incarnation != me.incarnation || own_life != self.sender.life() {
             if !after(incarnation, me.incarnation) {
                 // It would go on to speak to the life before until this one, which may be waiting for long to try again, is heard.
-                self.ask(Destination { node: from.node, incarnation: from.incarnation, life })?;
+                self.ask(destination)?;
             }
             return Err(DropReason::StaleEpoch);
         }
+        if header.flags & ASKS != 0 && only_acknowledges {
+            self.put_question(Question { of: destination, counter: header.counter.get() as u32, asks: false })?;
+            if let Some(at) = known.filter(|at| self.channels[*at].peer == from) {
+                self.channel(from.node);
+                self.channels[at].repeat_all();
+            }
+        }
+        let is_doubtful = !is_sealed && known.is_some_and(|at| self.channels[at].is_doubtful(from));
+        if is_doubtful && !is_planted(Fault::BelievesAnyLife) {
+            let (pause, at) = (self.sender.config.min_timeout / 2, known.unwrap_or_default());
+            let said_back = if only_acknowledges { header.sequence.get() } else { 0 };
+            if !self.channels[at].has_answered(from, said_back) {
+                // What it has to say it says again.
+                if self.channels[at].begin_challenge(from.incarnation, now, pause) {
+                    self.put_question(Question { of: destination, counter: 0, asks: true })?;
+                }
+                return Ok(());
+            }
+            self.set_peer(from);
+        }
         let is_new = self.of(from.node).is_none_or(|channel| channel.peer != from);
-        self.set_peer(from);
+        match is_sealed || is_planted(Fault::BelievesAnyLife) {
+            true => self.set_peer(from),
+            false => self.learn_peer(from),
+        }
         let Some(at) = self.position(from.node) else { return Err(DropReason::UnknownNode) };
         let Fabric { channels, spare, inbox, sender, .. } = self;
         let channel = &mut channels[at];
@@ -386,10 +431,18 @@ impl Fabric {
             self.channel(from.node).acknowledge = true;
             return Ok(());
         }
-        if self.questions.len() >= QUESTIONS && !self.questions.contains_key(&from.node) {
+        self.put_question(Question { of: from, counter: 0, asks: false })
+    }
+
+    fn put_question(&mut self, question: Question) -> Result<(), DropReason> {
+        let node = question.of.node;
+        if self.questions.len() >= QUESTIONS && !self.questions.contains_key(&node) {
             return Err(DropReason::QueueFull);
         }
-        self.questions.insert(from.node, from);
+        let known = self.questions.get(&node).filter(|known| known.of == question.of);
+        let counter = if question.counter == 0 { known.map_or(0, |known| known.counter) } else { question.counter };
+        let asks = question.asks || known.is_some_and(|known| known.asks);
+        self.questions.insert(node, Question { counter, asks, ..question });
         Ok(())
     }
 
@@ -424,7 +477,7 @@ impl Fabric {
 
     /// Tells who asked that this life is here, and nothing else: the question may be an old one.
     fn answer_questions(&mut self, transmit: &mut impl FnMut(&[u8]) -> bool) -> bool {
-        while let Some(to) = self.questions.first_key_value().map(|(_, to)| *to) {
+        while let Some(Question { of: to, counter, asks }) = self.questions.first_key_value().map(|(_, question)| *question) {
             let is_known = self.of(to.node).is_some_and(|channel| channel.destination() == to);
             if is_known {
                 // What it is told now may have to be corrected.
@@ -436,10 +489,14 @@ impl Fabric {
             let answer = channel.unwrap_or(&mut fresh).answer(&sender.config, inbox);
             let mut bytes = spare.pop().unwrap_or_default();
             write(&mut bytes, sender.me, to.node, sender.config.cluster, None, &[]);
+            say_back(&mut bytes, counter, asks);
             let is_sent = sender.emit(&mut bytes, to, answer, transmit);
             spare.push(bytes);
             if !is_sent {
                 return false;
+            }
+            if let Some(at) = at.get(to.node).filter(|_| asks) {
+                channels[at].note_challenge(to.incarnation, sender.counter);
             }
             self.questions.remove(&to.node);
         }

@@ -21,10 +21,15 @@ pub(crate) fn append(packet: &mut Packet) -> bool {
     let Some(room) = packet.extend_back(padding + FCS_LEN) else { return false };
     room[..padding].fill(0);
     room[padding..padding + 2].copy_from_slice(&(len as u16).to_be_bytes());
-    let summed = len + padding + 2;
-    let sum = crc32c::crc32c(&packet.bytes()[..summed]);
-    packet.bytes_mut()[summed..].copy_from_slice(&sum.to_be_bytes());
+    sum(packet.bytes_mut());
     true
+}
+
+/// Makes the sum behind a frame right, whatever the frame says. One that is too short is left alone.
+pub fn sum(frame: &mut [u8]) {
+    if let Some((summed, sum)) = frame.split_last_chunk_mut::<4>() {
+        *sum = crc32c::crc32c(summed).to_be_bytes();
+    }
 }
 
 /// Takes it off. False if the frame is not as it was sent.

@@ -590,7 +590,9 @@ impl Hub {
         if let Some(peers) = self.manager.take_admitted() {
             self.admit(&peers);
         }
+        let (ended, away) = (self.manager.take_ended_elsewhere(), self.manager.hosts_away(now));
         for Seat { switch, .. } in self.seats.iter_mut().filter(|seat| seat.is_serving) {
+            switch.avoid(&ended, away);
             switch.handle_records(now, &mut out.to_runtime, pool);
             switch.handle_timeout(now, &mut out.to_runtime, pool);
         }

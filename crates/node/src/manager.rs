@@ -4,6 +4,8 @@
 //! it. It keeps what it has told: a coordinator that begins a new life asks, and hears it again. What runtimes report and how the coordinator
 //! saw things last is kept too, so that people are answered while there is no coordinator.
 //!
+//! Of several hosts each tells the others of ends, too: new flows are not for the dead, whether there is a coordinator or not.
+//!
 //! In: messages, what the driver knows of processes. Out: messages, [`Wish`]es. Never: a decision about a runtime.
 
 mod lists;
@@ -133,6 +135,10 @@ pub struct Manager {
     pub traces: Vec<TraceStep>,
     /// Packets that functions tell the operator of, until he is told.
     pub logged: Vec<Logged>,
+    /// Runtimes that do not stand still.
+    alive: Vec<Peer>,
+    /// Runtimes of which other hosts have said that they have ended.
+    ended_elsewhere: Vec<Peer>,
 }
 
 impl Manager {
@@ -167,6 +173,8 @@ impl Manager {
             sealings: Vec::new(),
             traces: Vec::new(),
             logged: Vec::new(),
+            alive: Vec::new(),
+            ended_elsewhere: Vec::new(),
         }
     }
 
@@ -322,7 +330,24 @@ impl Manager {
         }
         self.ended.push_back((peer, flows));
         let Peer { node, incarnation } = peer;
-        self.fabric.send_control(COORDINATOR, &Control::Ended { node, incarnation, flows });
+        let ended = Control::Ended { node, incarnation, flows };
+        self.fabric.send_control(COORDINATOR, &ended);
+        // Who serves is to know it even while there is no coordinator.
+        for other in self.quorum.iter().flat_map(Quorum::others).map(manager_of) {
+            if self.fabric.backlog(other) < BEAT_BACKLOG {
+                self.fabric.send_control(other, &ended);
+            }
+        }
+    }
+
+    /// Runtimes of other hosts that have ended, as these have said.
+    pub(crate) fn take_ended_elsewhere(&mut self) -> Vec<Peer> {
+        core::mem::take(&mut self.ended_elsewhere)
+    }
+
+    /// Other hosts that this one is not connected to, a bit each.
+    pub(crate) fn hosts_away(&self, now: u64) -> u16 {
+        self.quorum.as_ref().map_or(0, |quorum| !quorum.connected(now))
     }
 
     /// A frame found the ring of a runtime full.
@@ -347,6 +372,12 @@ impl Manager {
         if self.fabric.send_control(COORDINATOR, &Control::Crowded { refused }) {
             self.crowded.iter_mut().for_each(|(_, count, told)| *told = *count);
         }
+    }
+
+    /// Runtimes of this host whose loops turn, or would if they had a processor. Said before [`Manager::handle_records`]: of all others it is not known that they do.
+    pub fn set_alive(&mut self, alive: impl Iterator<Item = Peer>) {
+        self.alive.clear();
+        self.alive.extend(alive);
     }
 
     /// The runtimes that were started and may speak.
@@ -387,6 +418,9 @@ impl Manager {
                 Ok(Control::Sealing(sealing)) if host_of(record.from.node).is_some() => {
                     self.sealings.push((record.from, sealing))
                 }
+                Ok(Control::Ended { node, incarnation, .. }) if host_of(record.from.node).is_some() => {
+                    self.ended_elsewhere.push(Peer { node, incarnation });
+                }
                 Ok(message) => self.handle_runtime(record.from, message),
                 Err(reason) => self.drops.count(reason),
             }
@@ -408,7 +442,10 @@ impl Manager {
                     self.wishes.push(Wish::Start(peer));
                 }
             }
-            Control::Fence { node, incarnation } => {
+            Control::Silent { node, incarnation } if self.alive.contains(&Peer { node, incarnation }) => {
+                self.fabric.send_control(COORDINATOR, &Control::Alive { node, incarnation });
+            }
+            Control::Fence { node, incarnation } | Control::Silent { node, incarnation } => {
                 let peer = Peer { node, incarnation };
                 match self.ended.iter().find(|(ended, _)| *ended == peer) {
                     Some(&(_, flows)) => {

@@ -527,6 +527,21 @@ pub enum Control {
     },
     /// Runtime to the manager of its host: packets that functions tell the operator of.
     Logged(Vec<Logged>),
+    /// Coordinator to the manager of its host: nothing is heard of this runtime. If it stands still it is fenced, as by [`Control::Fence`]; else the answer is
+    /// [`Control::Alive`].
+    Silent {
+        /// Node.
+        node: NodeId,
+        /// Incarnation.
+        incarnation: u32,
+    },
+    /// The answer: its loop turns, or would if it had a processor.
+    Alive {
+        /// Node.
+        node: NodeId,
+        /// Incarnation.
+        incarnation: u32,
+    },
 }
 
 /// How a host seals what leaves it: see [`seal`](crate::seal).
@@ -564,6 +579,14 @@ pub struct Service {
     pub term: u32,
     /// It serves the ports in that term.
     pub serves: bool,
+}
+
+/// No coordinator has made so many views while a node heard nothing of it.
+const MOST_VIEWS: u64 = 1 << 32;
+
+/// True if this is the number of a later view than the known one, and not one that nobody can have made.
+pub(crate) fn is_later_view(known: u64, said: u64) -> bool {
+    said > known && said - known <= MOST_VIEWS
 }
 
 impl Control {

@@ -22,6 +22,9 @@
 use crate::message::{Beat, Service};
 use holdfast_wire::fault::{Fault, is_planted};
 
+/// No host missed so many terms: of one that is later still nobody has been told.
+const MOST_TERMS: u32 = 1 << 16;
+
 /// What is to be done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
@@ -159,7 +162,8 @@ impl Quorum {
     }
 
     fn hear_of(&mut self, switch: u16, term: u32) -> Option<Change> {
-        let own = self.services.get_mut(usize::from(switch)).filter(|own| term > own.term)?;
+        let is_later = |own: &&mut Own| term > own.term && (own.term == 0 || term - own.term <= MOST_TERMS);
+        let own = self.services.get_mut(usize::from(switch)).filter(is_later)?;
         own.term = term;
         (own.is_meant, own.known_since) = (false, None);
         (self.next_beat, self.has_news) = (0, true);
@@ -170,8 +174,9 @@ impl Quorum {
     pub fn handle_beat(&mut self, host: u16, beat: &Beat, now: u64) -> Vec<Change> {
         let Some(echo) = beat.echoes.get(usize::from(self.me)).copied() else { return Vec::new() };
         let Some(known) = self.others.get_mut(usize::from(host)) else { return Vec::new() };
-        if beat.services.len() != self.services.len() {
-            // It goes by another configuration: what it says of a switch is said of another one, and it is nobody to be connected to.
+        if beat.services.len() != self.services.len() || echo > now {
+            // It goes by another configuration: what it says of a switch is said of another one, and it is nobody to be connected to. Nor is who echoes a time that has not come:
+            // it would be connected until then, and longer than it lives.
             return Vec::new();
         }
         // An age is a time of the other's clock: one that is long is as good as any that is long enough.
@@ -333,6 +338,25 @@ mod tests {
         hosts.give(0, 1, &[0, 1, 2]);
         hosts.run(0, 3 * PATIENCE / 6);
         assert_eq!(hosts.serving(), [0]);
+    }
+
+    /// A message is not as it was sent: it says a term that nobody has given, or echoes a time that has not come. Who serves goes on, and stops in time when it is alone.
+    #[test]
+    fn no_beat_leaps() {
+        let mut hosts = Hosts::new(3);
+        hosts.give(0, 1, &[0, 1, 2]);
+        hosts.run(0, 1000);
+        let now = 1000 + hosts.offsets[0];
+        for (term, echo) in [(u32::MAX, now), (1 << 20, now), (1, now + 1), (1, u64::MAX)] {
+            let services = vec![Service { term, serves: false }; SWITCHES.into()];
+            let beat = Beat { sent: 1, echoes: vec![echo; 3], ages: vec![0; 3], connected: 7, services };
+            assert_eq!(hosts.quorums[0].handle_beat(1, &beat, now), []);
+        }
+        hosts.run(1000, 1100);
+        assert_eq!(hosts.serving(), [0]);
+        hosts.stopped = vec![1, 2];
+        hosts.run(1100, 1200 + PATIENCE);
+        assert_eq!(hosts.serving(), [0; 0]);
     }
 
     /// The host that serves stands still for as long as it takes another to begin. When it goes on it knows at once that it may not, before it has heard anybody.

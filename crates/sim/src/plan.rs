@@ -99,7 +99,7 @@ pub enum Whom {
     Manager(u16),
     /// One of several hosts, with everything on it. The first has the coordinator and no runtimes.
     Host(u16),
-    /// Nobody in particular.
+    /// Nobody in particular; whose slowness it is, every runtime and the coordinator.
     World,
 }
 
@@ -127,7 +127,8 @@ pub enum How {
     KillWriting,
     /// No frame goes this way between it and the hub, or between the host and the others, for so many ns.
     Cut(Way, u64),
-    /// After each turn it does nothing for so many times as long as a turn takes, for so many ns.
+    /// After each turn it does nothing for so many times as long as a turn takes, for so many ns. On a busy machine, where all are slow, each pause is another one: up to twice
+    /// as long.
     Slow(u64, u64),
     /// The operator wants at most so many of its flows to move, there or wherever there is room.
     Move(Option<NodeId>, u64),

@@ -63,6 +63,7 @@ const TABLE: &[Row] = &[
     (Fault::ServerForgets, &[Worlds(drawn, SERVED, 20)], "leases"),
     (Fault::IgnoresInterval, &[Worlds(weak, 0, 20)], "bounded loss"),
     (Fault::BelievesLastHeard, &[Worlds(drawn, 0, 500)], ""),
+    (Fault::TakesStarvedForDead, &[File("a-busy-machine")], "starved is not dead"),
     (Fault::TellsNoLeaver, &[File("a-drained-holder-and-a-flow-that-ended")], "ended flows"),
     (Fault::EvictsUnsaved, &[Worlds(drawn, PAGED, 20)], "output commit"),
     (Fault::FencesWhenAskedOnly, &[File("a-host-that-serves-a-moment-longer-than-its-runtime")], "one owner"),
@@ -97,7 +98,8 @@ const TABLE: &[Row] = &[
     (Fault::LeasesWhatIsPublished, &[Worlds(drawn, PUBLISHED, 20)], "leases"),
 ];
 
-/// Found elsewhere, by worlds of servers and their clients alone: `state/tests/lists.rs`, `node/tests/state_server.rs`. Those of functions are
+/// Found elsewhere, by worlds of servers and their clients alone: `state/tests/lists.rs`, `node/tests/state_server.rs`; and by two endpoints:
+/// `node/src/channel/tests/lives.rs`. Those of functions are
 /// found by the functions' scenarios: `functions/tests/scenarios/planted.rs`.
 const ELSEWHERE: &[Fault] = &[
     Fault::TakesMovedForOver,
@@ -106,6 +108,7 @@ const ELSEWHERE: &[Fault] = &[
     Fault::HeedsLateAnswers,
     Fault::SpeaksBeforeStandby,
     Fault::BelievesAnyWords,
+    Fault::BelievesAnyLife,
 ];
 
 /// What is wrong with a world.

@@ -206,10 +206,14 @@ faults! {
     SpeaksBeforeWriting = "speaks-before-writing",
     /// Of those who fall silent together the one that was heard last is a witness against the others.
     BelievesLastHeard = "believes-last-heard",
+    /// A runtime that is silent is given up, though it only waits for a processor.
+    TakesStarvedForDead = "takes-starved-for-dead",
     /// A manager's new life that was heard counts as gone until its first words have arrived.
     ForgetsHeardManagers = "forgets-heard-managers",
     /// What the earlier life of a manager had echoed counts for nothing: who serves stops.
     ForgetsEchoes = "forgets-echoes",
+    /// A single frame says that another life of its sender has begun.
+    BelievesAnyLife = "believes-any-life",
     /// Frames of an earlier life are heard when a later one is known.
     HearsThePast = "hears-the-past",
     /// What arrives from another host with a wrong checksum is believed.

@@ -10,6 +10,8 @@ use super::workers::Worker;
 
 /// One whose loop has not turned for so long is ended, ns: the next life knows what this one knew, so that little is lost if it was only slow.
 const PATIENCE: u64 = 2_000 * MILLISECOND;
+/// It is ended all the same after so many times as long.
+const HOPELESS: u64 = 10;
 /// A life this long was no failure to start, ns.
 const LONG_LIFE: u64 = 10_000 * MILLISECOND;
 /// The same of a manager, ns. Without it there is no traffic; on average it has no more than one life per second, because their numbers must not overtake the clock
@@ -51,7 +53,9 @@ impl Lives {
             if stood_still || worker.process.is_none() {
                 worker.alive_at = now;
             }
-            if now.saturating_sub(worker.alive_at) > PATIENCE {
+            // One that waits for a processor does not hang.
+            let still = now.saturating_sub(worker.alive_at);
+            if still > PATIENCE && (!worker.is_alive(PATIENCE, now) || still > HOPELESS * PATIENCE) {
                 worker.kill();
             }
             return false;

@@ -5,7 +5,7 @@ use super::role::{Assignment, Keys};
 use super::runtime::Place;
 use super::{BURST, MILLISECOND, Manager, Noticed, devices, keys};
 use holdfast_control::status::{LocalStandby, Protected};
-use holdfast_io::process::{self, Watched};
+use holdfast_io::process::{self, Stall, Watched};
 use holdfast_io::wait::sleep;
 use holdfast_io::{VportHost, capture};
 use holdfast_node::address::{COORDINATOR, NodeId, is_runtime, state_server_number};
@@ -45,6 +45,8 @@ pub(super) struct Worker {
     /// Turns of its loop when last looked at, and when that changed.
     pub(super) beats: u64,
     pub(super) alive_at: u64,
+    /// While it does not turn: what it does, and its standby.
+    stalls: [Stall; 2],
     pub(super) fenced_at: Option<u64>,
     /// Why it ended, once it has.
     pub(super) cause: Option<String>,
@@ -64,6 +66,7 @@ impl Worker {
             beats: port.heartbeat(),
             port,
             alive_at: now,
+            stalls: [Stall::default(); 2],
             fenced_at: None,
             cause: None,
             is_dead: false,
@@ -118,6 +121,23 @@ impl Worker {
         self.cause.is_none()
             && self.port.pair().deputy.load(Ordering::Relaxed) != 0
             && self.local_standby().is_some_and(|standby| standby.pid != 0)
+    }
+
+    /// Its loop has turned within `patience`, ns, or would have if it had had a processor. Asked now and then, so that it is known how much of one it has had since it turned last.
+    pub(super) fn is_alive(&mut self, patience: u64, now: u64) -> bool {
+        let still = now.saturating_sub(self.alive_at);
+        if still <= patience / 8 {
+            return true;
+        }
+        let standby = self.port.pair().standby.load(Ordering::Relaxed);
+        let (beats, pids) = (self.beats, [self.pid(), standby]);
+        // Both are looked at, whatever the first does.
+        let waits = pids
+            .into_iter()
+            .zip(&mut self.stalls)
+            .map(|(pid, stall)| pid != 0 && stall.waits(pid, beats, patience / 2) == Some(true));
+        let waiting = waits.filter(|waits| *waits).count();
+        still <= patience / 2 || waiting > 0
     }
 
     /// Its standby, if it has or had one.
@@ -344,6 +364,10 @@ impl Manager {
                     worker.cause = Some("ended".to_owned());
                 }
             }
+            let patience = self.config.detection.hang_ms * MILLISECOND;
+            let runtimes = self.workers.iter_mut().filter(|worker| is_runtime(worker.peer.node) && worker.cause.is_none());
+            let alive = runtimes.filter_map(|worker| worker.is_alive(patience, now).then_some(worker.peer));
+            self.host.hub.manager.set_alive(alive);
         }
         self.keep_set_aside();
         let mut at = 0;

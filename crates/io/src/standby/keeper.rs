@@ -6,7 +6,7 @@
 //! who had started the keeper is dead too, and with it all that they work for: then they end.
 
 use super::{Pair, SHARED, Shared, Turns, log, warm};
-use crate::process;
+use crate::process::{self, Stall};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, WaitStatus};
 use std::io;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -38,13 +38,12 @@ pub struct Watch {
 struct Seen {
     beats: u64,
     since: Instant,
-    /// Its processor time when it was first found not to have moved on, ns.
-    used: Option<u64>,
+    stall: Stall,
 }
 
 impl Seen {
     fn now(beats: u64) -> Seen {
-        Seen { beats, since: Instant::now(), used: None }
+        Seen { beats, since: Instant::now(), stall: Stall::default() }
     }
 }
 
@@ -66,31 +65,15 @@ impl Watch {
             return;
         }
         let Some(worker) = Pid::from_raw(pair.worker.load(Ordering::Relaxed) as i32) else { return };
-        let (Some(used), state) = (processor_time(worker), state(worker)) else { return };
-        let before = *seen.used.get_or_insert(used);
-        if seen.since.elapsed() < self.patience {
-            return;
-        }
-        let has_run = used.saturating_sub(before) > self.patience.as_nanos() as u64 / 2;
-        if has_run || state != Some('R') {
+        let enough = self.patience.as_nanos() as u64 / 2;
+        let Some(waits) = seen.stall.waits(number(worker), beats, enough) else { return };
+        if !waits && seen.since.elapsed() >= self.patience {
             // Whatever it had in hand may be why.
             log::note_crash();
             let _ = rustix::process::kill_process(worker, Signal::KILL);
             *seen = Seen::now(beats);
         }
     }
-}
-
-/// How long a process of one thread has had a processor, ns.
-fn processor_time(process: Pid) -> Option<u64> {
-    let text = std::fs::read_to_string(format!("/proc/{}/schedstat", process.as_raw_nonzero())).ok()?;
-    text.split_whitespace().next()?.parse().ok()
-}
-
-/// The state of a process, as proc_pid_stat(5) says it: `R` is running or waiting for a processor.
-fn state(process: Pid) -> Option<char> {
-    let text = std::fs::read_to_string(format!("/proc/{}/stat", process.as_raw_nonzero())).ok()?;
-    text.rsplit_once(')')?.1.trim_start().chars().next()
 }
 
 /// Until it is waited for, the end of a child only waits.

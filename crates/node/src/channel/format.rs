@@ -20,7 +20,8 @@ pub(super) struct Header {
     pub(super) source_incarnation: U32,
     /// 0: the sender does not know it yet, and only asks for it.
     pub(super) destination_incarnation: U32,
-    /// Number of this frame, from 1, and after 2^32 of them from 0. Without meaning if the frame [only acknowledges](ONLY_ACKNOWLEDGES).
+    /// Number of this frame, from 1, and after 2^32 of them from 0. If it [only acknowledges](ONLY_ACKNOWLEDGES): the counter, its low half, of a frame that [asked](ASKS)
+    /// for that, or 0.
     pub(super) sequence: U32,
     /// The next number that the sender expects from its peer.
     pub(super) acknowledgement: U32,
@@ -45,9 +46,11 @@ pub(super) struct Header {
 }
 
 pub(crate) const MAGIC: u16 = 0x4846;
-pub(super) const VERSION: u8 = 4;
+pub(super) const VERSION: u8 = 5;
 /// Flag: the frame has no number and no records. Every number is some frame's, so none can say it.
 pub(super) const ONLY_ACKNOWLEDGES: u8 = 1;
+/// Flag: whoever gets this, and is who it is for, says its counter back. Of a frame that only acknowledges.
+pub(super) const ASKS: u8 = 4;
 /// Flag: the frame is sealed.
 pub(super) const SEALED: u8 = 2;
 pub(super) const ETHERNET_LEN: usize = 14;
@@ -113,6 +116,14 @@ pub(super) fn write(bytes: &mut Vec<u8>, me: Peer, to: NodeId, cluster: u32, seq
     };
     bytes.extend_from_slice(header.as_bytes());
     bytes.extend_from_slice(records);
+}
+
+/// Makes a frame that only acknowledges say this counter back, if it is one, and ask for its own.
+pub(super) fn say_back(bytes: &mut [u8], counter: u32, asks: bool) {
+    if let Ok((header, _)) = Header::mut_from_prefix(&mut bytes[ETHERNET_LEN..]) {
+        header.sequence = counter.into();
+        header.flags |= if asks { ASKS } else { 0 };
+    }
 }
 
 /// Writes what changes from one transmission of a frame to the next.

@@ -15,6 +15,8 @@ pub(super) const WINDOW: u32 = 1024;
 const FIRST_CREDIT: u32 = 64;
 /// Overdue frames that are repeated together, when the peer is known to hear.
 pub(super) const OVERDUE_AT_ONCE: usize = 16;
+/// If so many frames in succession rise below the newest counter, it is that one which was not true.
+const RISING: u32 = 8;
 /// Bytes of records that wait to be put into frames, per peer.
 pub(super) const QUEUE_BYTES: usize = 4 << 20;
 
@@ -50,6 +52,15 @@ pub(super) struct Place {
     pub(super) has_changed: bool,
 }
 
+/// Somebody says that a life of the peer is there which is not the known one.
+#[derive(Clone, Copy)]
+pub(super) struct Challenge {
+    pub(super) incarnation: u32,
+    pub(super) at: u64,
+    /// What it has to say back to be believed; 0 until that has been sent.
+    pub(super) counter: u32,
+}
+
 /// One direction each way between two nodes.
 pub(super) struct Channel {
     pub(super) peer: Peer,
@@ -58,6 +69,9 @@ pub(super) struct Channel {
     life: u64,
     /// That incarnation is no more: nothing goes to it, and nothing that comes from it counts.
     is_closed: bool,
+    /// More than one frame says so, or somebody who knows.
+    is_certain: bool,
+    challenge: Option<Challenge>,
     openers: Vec<Opener>,
     /// Only where frames are sealed: most of what a channel needs that is not used.
     replays: Option<Box<Replays>>,
@@ -76,6 +90,8 @@ pub(super) struct Channel {
     limit: u32,
     /// Counter of the newest frame that said so.
     heard: u64,
+    /// Counter of the last frame that was older, and how many such have come in succession, each newer than the one before.
+    behind: (u64, u32),
     /// The credit that was given to the peer last.
     given: u16,
     /// When the peer was last asked who it is, or tried for room.
@@ -93,6 +109,8 @@ impl Channel {
             place: Place::default(),
             life: 0,
             is_closed: false,
+            is_certain: false,
+            challenge: None,
             openers: Vec::new(),
             replays: None,
             next_sequence: 1,
@@ -106,6 +124,7 @@ impl Channel {
             acknowledge: false,
             limit: 1 + FIRST_CREDIT,
             heard: 0,
+            behind: (0, 0),
             given: FIRST_CREDIT as u16,
             asked: None,
             smoothed_rtt: 0,
@@ -133,7 +152,47 @@ impl Channel {
     /// True if this incarnation of the node is an old one.
     pub(super) fn is_past(&self, peer: Peer) -> bool {
         let known = self.peer.incarnation;
-        known != 0 && (after(known, peer.incarnation) || self.is_closed && known == peer.incarnation)
+        let is_certain = self.is_certain || self.is_closed;
+        known != 0 && (is_certain && after(known, peer.incarnation) || self.is_closed && known == peer.incarnation)
+    }
+
+    /// Another incarnation than the known one, which lives as far as anybody has told. A frame alone does not make it the known one: what is damaged or forged would be believed, and
+    /// what is true be taken for the past for good.
+    pub(super) fn is_doubtful(&self, peer: Peer) -> bool {
+        self.is_open() && self.peer.incarnation != peer.incarnation
+    }
+
+    /// Begins to ask that incarnation to show that it is there. False if it, or another, was asked a moment ago.
+    pub(super) fn begin_challenge(&mut self, incarnation: u32, now: u64, pause: u64) -> bool {
+        let is_due = self.challenge.is_none_or(|challenge| now >= challenge.at.saturating_add(pause));
+        if is_due {
+            self.challenge = Some(Challenge { incarnation, at: now, counter: 0 });
+        }
+        is_due
+    }
+
+    /// It was asked, in the frame with this counter.
+    pub(super) fn note_challenge(&mut self, incarnation: u32, counter: u64) {
+        if let Some(challenge) = self.challenge.as_mut().filter(|challenge| challenge.incarnation == incarnation) {
+            challenge.counter = counter as u32;
+        }
+    }
+
+    /// It has said back what it was asked to.
+    pub(super) fn has_answered(&self, peer: Peer, counter: u32) -> bool {
+        let is_answer = |challenge: Challenge| challenge.incarnation == peer.incarnation && challenge.counter == counter;
+        counter != 0 && self.challenge.is_some_and(is_answer)
+    }
+
+    /// What is known of the peer is certain.
+    pub(super) fn set_certain(&mut self) {
+        self.is_certain = true;
+    }
+
+    /// The peer has not taken what this side sent before it knew who is here: it is to go out again.
+    pub(super) fn repeat_all(&mut self) {
+        self.is_disturbed |= !self.flight.is_empty();
+        self.flight.iter_mut().filter(|sent| !sent.arrived).for_each(|sent| sent.is_due = true);
     }
 
     /// The incarnation is no more.
@@ -151,7 +210,7 @@ impl Channel {
             return true;
         }
         // Nobody was known: what waits is for whoever it is.
-        (self.peer, self.is_closed, self.asked, self.backoff) = (peer, false, None, 0);
+        (self.peer, self.is_closed, self.is_certain, self.asked, self.backoff) = (peer, false, false, None, 0);
         false
     }
 
@@ -297,9 +356,10 @@ impl Channel {
             }
         }
         self.handle_selective(acknowledgement, selective, now);
-        if counter > self.heard {
+        if counter > self.heard || self.rises_behind(counter) {
             // Whoever sends nothing new may be dead for long: what is late, or comes again, says nothing of now.
-            (self.heard, self.heard_at) = (counter, Some(now));
+            self.is_certain |= self.heard > 0;
+            (self.heard, self.behind, self.heard_at) = (counter, (0, 0), Some(now));
             let limit = acknowledgement.wrapping_add(credit.into());
             if self.flight.front().is_some_and(|front| !after(self.limit, front.sequence) && after(limit, front.sequence)) {
                 // The peer was silent for want of room only.
@@ -319,6 +379,13 @@ impl Channel {
                 (self.asked, self.backoff) = (None, 0);
             }
         }
+    }
+
+    /// A frame is older than the newest. True if there have been so many of them that the newest cannot be what it says.
+    fn rises_behind(&mut self, counter: u64) -> bool {
+        let (last, count) = self.behind;
+        self.behind = (counter, if counter > last { count + 1 } else { 1 });
+        self.behind.1 >= RISING
     }
 
     fn handle_selective(&mut self, acknowledgement: u32, selective: u64, now: u64) {

@@ -5,7 +5,7 @@
 use super::memory::{Entry, Place};
 use super::{Coordinator, HOPELESS, Hearing, Swept};
 use crate::address::manager_of;
-use crate::message::{Cause, Control, MemberState};
+use crate::message::{Cause, Control, Member, MemberState};
 use holdfast_protection::Peer;
 use holdfast_wire::fault::{Fault, is_planted};
 
@@ -23,7 +23,8 @@ impl Coordinator {
         let host = self.memory.places[at].member.host;
         let is_pending = |other: usize| {
             let is_meant = other != at && self.memory.places[other].member.host == host;
-            is_meant && self.hearings[other].suspected == Some(Cause::Hung) && !self.is_fenced(other)
+            let hearing = &self.hearings[other];
+            is_meant && (hearing.is_doubted || hearing.suspected == Some(Cause::Hung)) && !self.is_fenced(other)
         };
         self.is_joined() && (0..self.hearings.len()).any(is_pending)
     }
@@ -33,7 +34,7 @@ impl Coordinator {
     /// Only who stays silent for long is given up all the same, so that a new one may serve.
     pub(super) fn has_failed(&self, at: usize, silent: u64, now: u64) -> bool {
         let timeout = self.config.hang_timeout;
-        if silent <= timeout {
+        if silent <= timeout || now <= self.hearings[at].spared_until {
             return false;
         }
         let cluster = self.memory.places[at].member.cluster;
@@ -84,6 +85,30 @@ impl Coordinator {
         if newest.max().is_some_and(|newest| now.saturating_sub(newest) > self.config.hang_timeout / 2) {
             let silent = self.hearings.iter_mut().zip(self.memory.places.iter().map(serves)).filter(|(_, serves)| *serves);
             silent.for_each(|(hearing, _)| hearing.last_heard = now);
+        }
+    }
+
+    /// It has been silent for too long. Its host, if that is heard itself, says whether it stands still: one that only waits for a processor does not, nor does one whose
+    /// word has not been carried here yet, and to give it up would cost what nobody else has got yet. What is beyond hope is given up all the same.
+    pub(super) fn doubt(&mut self, at: usize, silent: u64) {
+        let Member { node, incarnation, host, .. } = self.memory.places[at].member;
+        let known = &self.hosts[usize::from(host)];
+        let may_ask = known.is_known && (!self.is_joined() || self.is_fresh(known));
+        let is_hopeless = silent > self.config.hang_timeout.saturating_mul(HOPELESS);
+        let is_unasked = is_planted(Fault::TakesStarvedForDead) || is_planted(Fault::BelievesLastHeard);
+        if !may_ask || is_hopeless || is_unasked {
+            return self.suspect(at, Cause::Hung);
+        }
+        let hearing = &mut self.hearings[at];
+        if hearing.suspected.is_none() && !core::mem::replace(&mut hearing.is_doubted, true) {
+            self.pending.push((manager_of(host), Control::Silent { node, incarnation }));
+        }
+    }
+
+    /// Its host says that it does not stand still.
+    pub(super) fn spare(&mut self, peer: Peer, now: u64) {
+        if let Some(at) = self.at(peer) {
+            (self.hearings[at].is_doubted, self.hearings[at].spared_until) = (false, now + self.config.hang_timeout / 4);
         }
     }
 

@@ -9,7 +9,7 @@
 //! A runtime is fenced where packets leave: by every manager that serves a switch, wherever the runtime's own host is, because flows of each of them may be there. It
 //! has failed when all of them have said so. Its own host's is asked too, so that its process ends, but not waited for.
 
-use super::memory::{Entry, Serving};
+use super::memory::{Entry, Place, Serving};
 use super::{Cause, Coordinator, MemberState};
 use crate::address::{NodeId, host_of, manager_of, switch_node};
 use crate::message::{Beat, Control};
@@ -163,6 +163,9 @@ impl Coordinator {
     /// A manager is asked who lives. What it was to be told before, it is told anew when it has answered.
     pub(super) fn ask_manager(&mut self, node: NodeId) {
         self.pending.forget(node);
+        let is_its = |place: &Place| manager_of(place.member.host) == node;
+        let its = self.memory.places.iter().zip(&mut self.hearings).filter(|(place, _)| is_its(place));
+        its.for_each(|(_, hearing)| hearing.is_doubted = false);
         self.pending.push((node, Control::Account { handled: 0 }));
     }
 
@@ -258,7 +261,7 @@ impl Coordinator {
     }
 
     /// It has been heard a moment ago.
-    fn is_fresh(&self, host: &Known) -> bool {
+    pub(super) fn is_fresh(&self, host: &Known) -> bool {
         host.heard_at.is_some_and(|at| self.last_turn.saturating_sub(at) <= self.config.hosts.patience / 2)
     }
 

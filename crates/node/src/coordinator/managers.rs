@@ -91,6 +91,7 @@ impl Coordinator {
             }
             Control::Ended { node, incarnation, flows } => self.handle_ended(host, Peer { node, incarnation }, Some(flows), now),
             Control::Present { peers } => self.present(host, &peers, now),
+            Control::Alive { node, incarnation } => self.spare(Peer { node, incarnation }, now),
             Control::Beat(beat) => self.handle_beat(from, beat, now),
             Control::Rules { version, part, parts, rules } => self.handle_rules(version, part, parts, rules),
             Control::Crowded { refused } => self.handle_crowded(&refused),
@@ -139,7 +140,8 @@ impl Coordinator {
         hearing.fenced.retain(|(by, _)| *by != host);
         hearing.fenced.push((host, flows));
         if hearing.suspected.is_none() {
-            self.suspect(at, Cause::Exited);
+            let cause = if hearing.is_doubted { Cause::Hung } else { Cause::Exited };
+            self.suspect(at, cause);
         }
         self.settle_ends(now);
     }

@@ -36,7 +36,8 @@ pub use scaling::Scaling;
 use crate::address::{FIRST_RUNTIME, NodeId, host_of, state_server_node, state_server_number, switch_node, switch_number};
 use crate::channel::{Fabric, FabricConfig};
 use crate::message::{
-    Cause, Control, Drain, Failover, Member, MemberState, Ordered, PoolId, Protected, Report, Standing, kind, numbered,
+    Cause, Control, Drain, Failover, Member, MemberState, Ordered, PoolId, Protected, Report, Standing, is_later_view, kind,
+    numbered,
 };
 use crate::rules::{Assembly, Rule, RuleSet};
 use holdfast_protection::Peer;
@@ -106,12 +107,18 @@ struct Hearing {
     is_accounted: bool,
     /// Errands have come whose sender waits to hear that they are kept.
     owes_word: bool,
+    /// Its host was asked whether it stands still.
+    is_doubted: bool,
+    /// It does not, as its host has said: until then it may be silent.
+    spared_until: u64,
     /// The managers were asked to fence it.
     suspected: Option<Cause>,
     /// Hosts that let nothing more out of it, each with the flows that its switches sent there, if it knows.
     fenced: Vec<(u16, Option<u64>)>,
     /// Frames that found its ring full.
     refused: u64,
+    /// When it began, others had flows already, and it has not got any of them since.
+    came_late: bool,
 }
 
 impl Hearing {
@@ -121,9 +128,12 @@ impl Hearing {
             report: Report::default(),
             is_accounted,
             owes_word: false,
+            is_doubted: false,
+            spared_until: 0,
             suspected: None,
             fenced: Vec::new(),
             refused: 0,
+            came_late: false,
         }
     }
 }
@@ -478,6 +488,14 @@ impl Coordinator {
         observers.for_each(|node| pending.push_view(node));
     }
 
+    /// Somebody goes by a later view than there is, which nobody can have sent whole. It would not hear of any that follows upon the latest: they follow upon that one.
+    fn outdo(&mut self, view: u64) {
+        if is_later_view(self.memory.view, view) {
+            self.memory.view = view.saturating_add(1);
+            self.push_view();
+        }
+    }
+
     /// Who is told of all lives and deaths of runtimes: the switches, and the state servers.
     fn observers(&self) -> impl Iterator<Item = NodeId> + use<> {
         let switches = (0..self.memory.services.len() as u16).map(switch_node);
@@ -526,7 +544,7 @@ impl Coordinator {
             return None;
         };
         self.end_silence(at, now);
-        self.hearings[at].last_heard = now;
+        (self.hearings[at].last_heard, self.hearings[at].is_doubted) = (now, false);
         if self.memory.places[at].member.state == MemberState::Failed {
             // It was given up and has not noticed yet.
             self.drops.count(DropReason::Fenced);
@@ -601,6 +619,7 @@ impl Coordinator {
                 if layouts != self.config.layouts {
                     self.suspect(at, Cause::NeverStarted);
                 } else if self.memory.places[at].member.state == MemberState::Starting {
+                    self.hearings[at].came_late = self.hearings.iter().any(|hearing| hearing.report.flows > 0);
                     self.record(Entry::Joined { peer: from });
                     self.tell_managers();
                     self.push_view();
@@ -608,8 +627,10 @@ impl Coordinator {
                 }
             }
             Control::Report(report) => {
+                let view = report.view;
                 self.hearings[at].report = report;
                 self.handle_report(from);
+                self.outdo(view);
             }
             Control::Holds { pool, blocks } => self.held(from, pool, &blocks),
             Control::Accounted { handled } => {
@@ -625,10 +646,9 @@ impl Coordinator {
 
     /// Looks for runtimes that are silent, and starts those that are due.
     pub fn handle_timeout(&mut self, now: u64) {
-        // If this process itself was stopped, nobody could be heard: that says nothing about the others.
-        if now.saturating_sub(self.last_turn) > self.config.hang_timeout / 2 {
-            self.hearings.iter_mut().for_each(|hearing| hearing.last_heard = now);
-        }
+        // Time in which this process did not turn itself says nothing about the others: silence is measured by a clock that stands still then.
+        let unwatched = now.saturating_sub(self.last_turn).saturating_sub(self.config.hang_timeout / 4);
+        self.hearings.iter_mut().for_each(|hearing| hearing.last_heard = now.min(hearing.last_heard + unwatched));
         self.last_turn = now;
         self.look_after_hosts(now);
         if self.is_waiting_for_manager() {
@@ -644,7 +664,7 @@ impl Coordinator {
             let silent = now.saturating_sub(self.hearings[at].last_heard);
             match self.memory.places[at].member.state {
                 MemberState::Running | MemberState::Leaving if has_quorum && self.has_failed(at, silent, now) => {
-                    self.suspect(at, Cause::Hung);
+                    self.doubt(at, silent);
                 }
                 MemberState::Starting if silent > self.config.start_timeout => self.suspect(at, Cause::NeverStarted),
                 _ => {}

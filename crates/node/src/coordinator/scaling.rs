@@ -8,6 +8,9 @@
 //! - When the others would have time to spare without it, for many periods in succession, the runtime with the fewest flows leaves: it is drained
 //!   as by an operator's order, and its place is spare again.
 //!
+//! - Whoever began when the others had all the flows, in the place of one that failed, gets some of them, if all of them have time for that. In this a cluster is looked at that
+//!   does not grow, too. What an operator moves stays where he wants it.
+//!
 //! One thing at a time, and nothing while something fails, starts or leaves. What keeps a steady load from being answered by growing and
 //! shrinking in turn: the loads that make a cluster grow and shrink lie far apart, and whenever it had to grow soon after it had
 //! shrunk, it shrinks only after twice the time.
@@ -39,6 +42,10 @@ pub struct Scaling {
 
 /// Periods in succession in which a runtime is busy before it gets help: drops are an emergency, this is none.
 const BUSY_PERIODS: u32 = 3;
+/// Periods in succession in which all have time, before flows are levelled.
+const IDLE_PERIODS: u32 = 10;
+/// So many flows more than twice as many as another has are no reason.
+const FEW: u64 = 64;
 /// How often the time before shrinking is doubled at most.
 const DOUBLINGS: u32 = 6;
 
@@ -67,6 +74,7 @@ pub(super) struct Workload {
     /// Of each runtime: drops for want of room so far, by itself and by its ring; periods for which it has been busy.
     seen: Vec<(Peer, u64, u32)>,
     calm: u32,
+    idle: u32,
     relief: Option<Relief>,
     shrunk_at: Option<u64>,
     doublings: u32,
@@ -106,7 +114,8 @@ impl Coordinator {
     /// Looks at the clusters whose time has come.
     pub(super) fn scale(&mut self, now: u64) {
         for cluster in 0..self.config.clusters.len() {
-            let Some(scaling) = self.config.clusters[cluster].scaling else { continue };
+            let (grows, scaling) =
+                (self.config.clusters[cluster].scaling.is_some(), self.config.clusters[cluster].scaling.unwrap_or_default());
             if now < self.workloads[cluster].next_look {
                 continue;
             }
@@ -114,16 +123,18 @@ impl Coordinator {
             let loads = self.poll_workload(cluster, &scaling);
             if self.workloads[cluster].relief.is_some() {
                 self.relieve(cluster, &scaling);
-            } else {
+                continue;
+            }
+            if grows {
                 self.decide(cluster, &scaling, &loads, now);
             }
+            self.level(cluster, &scaling, &loads);
         }
     }
 
     /// When [`Coordinator::scale`] is due next.
     pub(super) fn next_look(&self) -> u64 {
-        let due = |(cluster, workload): (&super::ClusterConfig, &Workload)| cluster.scaling.map(|_| workload.next_look);
-        self.config.clusters.iter().zip(&self.workloads).filter_map(due).min().unwrap_or(u64::MAX)
+        self.workloads.iter().map(|workload| workload.next_look).min().unwrap_or(u64::MAX)
     }
 
     /// Times that a cluster was overloaded and could not grow.
@@ -196,6 +207,33 @@ impl Coordinator {
         }
     }
 
+    /// Whoever began when the others had all the flows gets some of them, when there is time for that.
+    fn level(&mut self, cluster: usize, scaling: &Scaling, loads: &[Load]) {
+        let came_late = |load: &&Load| self.at(load.peer).is_some_and(|at| self.hearings[at].came_late);
+        let (least, most) =
+            (loads.iter().filter(came_late).min_by_key(|load| load.flows), loads.iter().max_by_key(|load| load.flows));
+        let is_idle = loads.iter().all(|load| load.drops == 0 && load.busy <= scaling.idle_permille);
+        let may_move = self.workloads[cluster].relief.is_none() && is_idle && self.is_calm(cluster);
+        let (Some(least), Some(most), true) = (least, most, may_move) else {
+            self.workloads[cluster].idle = 0;
+            return;
+        };
+        if most.flows <= 2 * least.flows + FEW {
+            let at = self.at(least.peer);
+            at.into_iter().for_each(|at| self.hearings[at].came_late = false);
+            return;
+        }
+        let workload = &mut self.workloads[cluster];
+        workload.idle += 1;
+        if workload.idle < IDLE_PERIODS {
+            return;
+        }
+        workload.idle = 0;
+        let (left, not) = (Some((most.flows - least.flows) / 2), least.peer.incarnation.wrapping_sub(1));
+        workload.relief = Some(Relief { from: most.peer, to: least.peer.node, not, left, request: None });
+        self.relieve(cluster, scaling);
+    }
+
     fn help(&mut self, cluster: usize, scaling: &Scaling, worst: &Load, loads: &[Load], now: u64) {
         let workload = &mut self.workloads[cluster];
         workload.calm = 0;
@@ -263,7 +301,8 @@ impl Coordinator {
                 relief.request = None;
                 if moved == 0 || relief.left == Some(0) {
                     self.workloads[cluster].relief = None;
-                } else if let Some(scaling) = self.config.clusters[cluster].scaling {
+                } else {
+                    let scaling = self.config.clusters[cluster].scaling.unwrap_or_default();
                     self.relieve(cluster, &scaling);
                 }
             }

@@ -6,7 +6,7 @@ use super::telling::Telling;
 use super::{Lane, Runtime};
 use crate::address::{COORDINATOR, NodeId, host_of, node_of, switch_number};
 use crate::ahead;
-use crate::message::{Control, Member, MemberState, kind, numbered};
+use crate::message::{Control, Member, MemberState, is_later_view, kind, numbered};
 use holdfast_protection::{Detour, Home, NodeIndex, Peer, kind as protection_kind};
 use holdfast_wire::{DropReason, Packet, PacketPool};
 
@@ -167,7 +167,7 @@ impl Runtime {
                 }
                 self.next_report = 0;
             }
-            Control::View { version, members } if version > self.view => {
+            Control::View { version, members } if is_later_view(self.view, version) => {
                 self.view = version;
                 let me = self.config.me;
                 let has_failed = |peer: Peer| {

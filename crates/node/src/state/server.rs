@@ -8,7 +8,7 @@ use super::{GREETING_AT_MOST, Greeting, Way, carry, of_session, unframed};
 use crate::address::{COORDINATOR, NodeId, STATE_SERVER};
 use crate::ahead;
 use crate::channel::{Fabric, FabricConfig};
-use crate::message::{Control, Listing, Member, MemberState, Report, kind};
+use crate::message::{Control, Listing, Member, MemberState, Report, is_later_view, kind};
 use crate::totals::Telling;
 use holdfast_protection::flows::Journal;
 use holdfast_protection::rescue::pages::{Pages, PagesConfig};
@@ -403,7 +403,7 @@ impl StateServer {
     /// A view is to be learned from: it is newer, or comes behind who is being recovered from. The first one does: without that nobody knows whose flows are about to be others'.
     fn is_news(&self, version: u64) -> bool {
         let is_behind_the_dead = self.recovering.is_some();
-        self.view.map_or(is_behind_the_dead, |view| version > view || version == view && is_behind_the_dead)
+        self.view.map_or(is_behind_the_dead, |view| is_later_view(view, version) || version == view && is_behind_the_dead)
     }
 
     fn recovered(&mut self, peer: Peer) {

@@ -22,7 +22,7 @@ pub use suspects::SetAside;
 
 use crate::address::{COORDINATOR, NodeId, host_of, mac_of_life};
 use crate::channel::{Fabric, FabricConfig};
-use crate::message::{Control, Member, TraceStep, kind};
+use crate::message::{Control, Member, TraceStep, is_later_view, kind};
 use crate::rules::{Assembly, RuleSet};
 use holdfast_protection::Peer;
 use holdfast_wire::fault::{Fault, is_planted};
@@ -462,6 +462,12 @@ impl Switch {
         self.logs.close(peer);
     }
 
+    /// These runtimes of other hosts have ended, as those say, and these hosts (a bit each) are not heard: new flows go elsewhere. All else is the coordinator's to say.
+    pub(crate) fn avoid(&mut self, ended: &[Peer], away: u16) {
+        ended.iter().for_each(|peer| self.targets.set_gone(*peer));
+        self.targets.set_away(away);
+    }
+
     /// The version of the newest view that has come here.
     pub(crate) fn view(&self) -> u64 {
         self.view
@@ -531,7 +537,7 @@ impl Switch {
             return Ok(false);
         }
         Ok(match message {
-            Control::View { version, members } if version > self.view => {
+            Control::View { version, members } if is_later_view(self.view, version) => {
                 self.view = version;
                 self.set_members(&members, now);
                 self.ask_members();

@@ -12,6 +12,9 @@ pub(super) struct Target {
     pub(super) peer: Peer,
     pub(super) state: MemberState,
     pub(super) cluster: u16,
+    host: u16,
+    /// Its host is not heard.
+    is_away: bool,
     routes: usize,
     full: Full,
     /// Its place in its cluster's knockout.
@@ -60,8 +63,13 @@ impl Target {
 
     /// Who has the lowest gets the next flow; who has none gets none at all.
     fn rank(&self) -> Option<u64> {
-        (self.state == MemberState::Running).then_some(u64::from(self.full.is_meant) << 63 | self.routes as u64)
+        let is_last = u64::from(self.is_away) << 63 | u64::from(self.full.is_meant) << 62;
+        (self.state == MemberState::Running).then_some(is_last | self.routes as u64)
     }
+}
+
+fn is_away(hosts: u16, host: u16) -> bool {
+    hosts.checked_shr(host.into()).is_some_and(|bits| bits & 1 != 0)
 }
 
 /// Players by rank, and the winners of each pair, of each pair of those, and so on: `games[1]` has the winner of all.
@@ -118,6 +126,8 @@ pub(super) struct Targets {
     knockouts: BTreeMap<u16, Knockout>,
     /// Where those lie that had no room for a flow.
     full: Vec<usize>,
+    /// Hosts that are not heard, a bit each.
+    away: u16,
 }
 
 impl Targets {
@@ -134,7 +144,8 @@ impl Targets {
             let has_ended = known.is_some_and(|target| target.state == MemberState::Failed);
             let state = if has_ended { MemberState::Failed } else { member.state };
             let players = of_clusters.entry(member.cluster).or_default();
-            let target = Target { peer, state, cluster: member.cluster, routes, full: was_full, place: players.len() };
+            let (cluster, host, place) = (member.cluster, member.host, players.len());
+            let target = Target { peer, state, cluster, host, is_away: is_away(self.away, host), routes, full: was_full, place };
             players.push((at, target.rank()));
             if was_full.is_meant {
                 full.push(at);
@@ -219,6 +230,19 @@ impl Targets {
         if let Some(at) = self.position(peer) {
             self.list[at].state = MemberState::Failed;
             self.rank(at);
+        }
+    }
+
+    /// These hosts are not heard, a bit each: whoever is there may be dead, and gets a new flow only if there is nobody else.
+    pub(super) fn set_away(&mut self, away: u16) {
+        if core::mem::replace(&mut self.away, away) == away {
+            return;
+        }
+        for at in 0..self.list.len() {
+            let is_away = is_away(away, self.list[at].host);
+            if core::mem::replace(&mut self.list[at].is_away, is_away) != is_away {
+                self.rank(at);
+            }
         }
     }
 

@@ -66,7 +66,7 @@ impl Bench {
         let asked: Vec<Control> = self.manager.inbox.records().filter_map(|(_, body)| Control::decode(body).ok()).collect();
         self.manager.inbox.clear();
         for message in asked {
-            if let Control::Fence { node, incarnation } = message {
+            if let Control::Fence { node, incarnation } | Control::Silent { node, incarnation } = message {
                 self.tell_end(Peer { node, incarnation });
             }
         }
@@ -161,8 +161,12 @@ impl Bench {
             self.switch.set_peer(Peer { node: COORDINATOR, incarnation: 1 });
         }
         self.switch.send_control(COORDINATOR, &Control::RulesInForce { version: 0 });
-        let Bench { switch, coordinator, now, .. } = self;
-        switch.poll_transmit(*now, |frame| coordinator.fabric().handle_frame(frame, *now).is_ok());
+        // A new life has to show that it is there.
+        for _ in 0..3 {
+            let Bench { switch, coordinator, now, .. } = self;
+            switch.poll_transmit(*now, |frame| coordinator.fabric().handle_frame(frame, *now).is_ok());
+            self.carry();
+        }
         self.coordinator.handle_records(self.now);
         self.carry();
     }
@@ -440,6 +444,26 @@ fn what_a_leaving_runtime_has_must_be_safe_too() {
     assert_eq!(bench.coordinator.protected(), Protected::Yes);
 }
 
+/// A runtime goes by a view that nobody has made: a message was damaged, or forged. It hears of those that are made from then on all the same.
+#[test]
+fn views_follow_upon_the_latest_that_anybody_has() {
+    let mut bench = Bench::new(2, 4);
+    let peer = bench.peer(16);
+    for view in [1 << 20, u64::MAX] {
+        let before = bench.coordinator.view();
+        bench.tell(peer, &Control::Report(Report { view, ..Report::default() }));
+        let now = bench.coordinator.view();
+        assert!(if view == u64::MAX { now == before } else { now > view }, "{view}: {now}");
+    }
+    assert_eq!(bench.coordinator.protected(), Protected::Resynchronising);
+    let (_, fabric, _) = bench.runtimes.iter_mut().find(|(there, ..)| *there == peer).expect("it was started");
+    fabric.inbox.clear();
+    bench.carry();
+    let (_, fabric, _) = bench.runtimes.iter().find(|(there, ..)| *there == peer).expect("it was started");
+    let mut told = fabric.inbox.records().filter_map(|(_, body)| Control::decode(body).ok());
+    assert!(told.any(|message| matches!(message, Control::View { version, .. } if version > 1 << 20)));
+}
+
 /// A runtime that is leaving has flows under way to another one that no request of the drain was for: an operator had asked for it, or an earlier life of the
 /// coordinator. It owns nothing, and does not end before they have arrived.
 #[test]
@@ -479,8 +503,13 @@ fn what_an_earlier_life_of_the_manager_said_is_void() {
     let mut next = Fabric::new(Peer { node: MANAGER, incarnation: 2 }, FabricConfig::default());
     next.set_peer(Peer { node: COORDINATOR, incarnation: 1 });
     next.send_control(COORDINATOR, &Control::Present { peers: present });
-    next.poll_transmit(*now, |frame| coordinator.fabric().handle_frame(frame, *now).is_ok());
+    // It has to show that it is there.
+    for _ in 0..3 {
+        next.poll_transmit(*now, |frame| coordinator.fabric().handle_frame(frame, *now).is_ok());
+        coordinator.fabric().poll_transmit(*now, |frame| next.handle_frame(frame, *now).map_or(true, |()| true));
+    }
     coordinator.handle_records(*now);
+    assert_eq!(coordinator.fabric().peer(MANAGER).map(|peer| peer.incarnation), Some(2));
     assert_eq!(coordinator.failovers().count(), 0);
     let state = |bench: &Bench| {
         bench.coordinator.status().find(|status| status.member.peer() == victim).map(|status| status.member.state)

@@ -217,9 +217,9 @@ impl Host {
                         moves: Vec::new(),
                     });
                 }
-                Control::Fence { node, incarnation } | Control::Stop { node, incarnation } => {
-                    self.end(Peer { node, incarnation })
-                }
+                Control::Fence { node, incarnation }
+                | Control::Silent { node, incarnation }
+                | Control::Stop { node, incarnation } => self.end(Peer { node, incarnation }),
                 Control::Account { .. } => {
                     for Peer { node, incarnation } in self.ended.clone() {
                         self.manager.send_control(COORDINATOR, &Control::Ended { node, incarnation, flows: 0 });

@@ -342,3 +342,27 @@ fn a_helper_may_die() {
     assert_eq!((world.running(), world.flows().iter().sum::<u64>()), (3, 18_000));
     assert!(world.flows().iter().all(|flows| *flows < 10_000), "{:?}", world.flows());
 }
+
+/// A runtime fails, and another one gets all of its flows. Whoever begins in its place gets half of them, some at a time, when there has been time for that for a while, whether the
+/// cluster grows or not; what is moved after that stays where it is.
+#[test]
+fn who_begins_in_the_place_of_the_dead_gets_flows_when_there_is_time() {
+    for max in [2, 3] {
+        let mut world = World::new(2, max, Scaling { period: 1_000 * MILLISECOND, ..Scaling::default() }).ready();
+        world.give(&[1_000, 1_000]);
+        world.pass(500);
+        let victim = world.models[1].peer;
+        world.end(victim);
+        world.pass(1_000);
+        assert_eq!((world.running(), world.flows()), (2, vec![2_000, 0]));
+        world.rate = 25;
+        world.pass(15_000);
+        assert_eq!(world.flows(), [2_000, 0], "it is busy for half of its time");
+        world.rate = 10;
+        world.pass(30_000);
+        assert_eq!((world.flows(), world.moves.clone()), (vec![1_000, 1_000], vec![500, 500]));
+        world.give(&[1_900, 100]);
+        world.pass(30_000);
+        assert_eq!(world.flows(), [1_900, 100]);
+    }
+}

@@ -312,7 +312,7 @@ impl<'a> Words<'a> {
                 Ok((whom, How::Cut(way, self.for_time()?)))
             }
             "slow" => {
-                let whom = self.whom()?;
+                let whom = if self.take("all") { Whom::World } else { self.whom()? };
                 let factor = self.number("how many times")?;
                 self.word("times")?;
                 Ok((whom, How::Slow(factor, self.for_time()?)))

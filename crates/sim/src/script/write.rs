@@ -149,7 +149,10 @@ pub(super) fn step(step: &Step) -> String {
         How::Cut(Way::Out, time) => format!("cut {who} -> {rest} for {}", Time(time)),
         How::Cut(Way::In, time) => format!("cut {rest} -> {who} for {}", Time(time)),
         How::Cut(Way::Both, time) => format!("cut {who} <-> {rest} for {}", Time(time)),
-        How::Slow(factor, time) => format!("slow {who} {factor} times for {}", Time(time)),
+        How::Slow(factor, time) => {
+            let who = if who.is_empty() { "all" } else { &who };
+            format!("slow {who} {factor} times for {}", Time(time))
+        }
         How::Move(None, limit) => format!("move {limit} flows from {who}"),
         How::Move(Some(to), limit) => format!("move {limit} flows from {who} to {}", node(to)),
         How::Drain => format!("drain {who}"),

@@ -5,7 +5,7 @@ use super::streams::{Lane, Of};
 use super::{Event, MICROSECOND, MILLISECOND, World};
 use holdfast_node::address::COORDINATOR;
 use holdfast_node::coordinator::{Coordinator, CoordinatorConfig, Ledger, describe};
-use holdfast_node::message::{Drain, Failover, Order, Protected};
+use holdfast_node::message::{Cause, Drain, Failover, Order, Protected};
 use holdfast_node::rules::Rule;
 use holdfast_protection::Peer;
 use holdfast_wire::DropCounters;
@@ -104,6 +104,12 @@ impl Lives {
         self.now.as_ref().map(|coordinator| coordinator.drains().iter().all(|drain| drain.ended_at.is_some()))
     }
 
+    /// Those that it gave up for their silence.
+    pub(super) fn given_up_silent(&self) -> impl Iterator<Item = Peer> + '_ {
+        let failovers = self.now.iter().flat_map(Coordinator::failovers);
+        failovers.filter(|failover| failover.cause == Cause::Hung).map(|failover| failover.dead)
+    }
+
     pub(super) fn failovers(&self) -> usize {
         self.now.as_ref().map_or(0, |coordinator| coordinator.failovers().count())
     }
@@ -159,7 +165,8 @@ impl World {
         if self.now < self.coordinator.busy_until {
             return self.turn_coordinator_at(self.now);
         }
-        self.coordinator.busy_until = self.now + 10 * MICROSECOND * self.slowness(COORDINATOR);
+        let slowness = self.slowness(COORDINATOR);
+        self.coordinator.busy_until = self.now + 10 * MICROSECOND * slowness;
         let now = self.coordinator_time();
         let Some(coordinator) = &mut self.coordinator.now else { return };
         coordinator.handle_records(now);

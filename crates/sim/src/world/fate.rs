@@ -52,6 +52,12 @@ fn is_sealed(scenario: &Scenario) -> bool {
     hosts_of(scenario) && Random::new(scenario.seed ^ 0x7365_616c).chance(500)
 }
 
+/// On a busy machine everybody waits for a processor now and then: how often, by a number of its own, too.
+fn starvations_of(scenario: &Scenario) -> u64 {
+    let mut random = Random::new(scenario.seed ^ 0x7374_6172);
+    if !scenario.quiet && random.chance(250) { random.range(1, 4) } else { 0 }
+}
+
 /// Damaged frames per thousand in a seed's world: in a quarter of those of several hosts, by a number of its own, too.
 fn damaged_of(scenario: &Scenario) -> u64 {
     let mut random = Random::new(scenario.seed ^ 0x6461_6d61);
@@ -139,6 +145,8 @@ impl World {
         at_some_time(random, fate.hub_faults, || Event::HubFault);
         at_some_time(random, fate.coordinator_cuts, || Event::CoordinatorCut);
         at_some_time(random, fate.slownesses, || Event::Slowness);
+        let starvations = starvations_of(&self.scenario);
+        at_some_time(&mut Random::new(self.scenario.seed ^ 0x6275_7379), starvations, || Event::Starvation);
         let first_fault = BEGIN + some_time(random, 300, 1200);
         due.push((first_fault, if fate.faults_left == 0 { Event::Heal } else { Event::Fault }));
         due.push((first_fault - some_time(random, 0, 200), Event::Move));
@@ -285,6 +293,16 @@ impl World {
         if !healed {
             let whom = if node == COORDINATOR { Whom::Coordinator } else { Whom::Node(node) };
             self.carry_out(Step { when, whom, how: How::Slow(factor, time) });
+        }
+    }
+
+    pub(super) fn starvation_begins(&mut self) {
+        let (when, healed) = (self.now_as(When::Time), self.healed);
+        let mut random = Random::new(self.scenario.seed ^ self.now);
+        // From pauses that nobody notices to some that last longer than anybody may be silent.
+        let (factor, time) = (1 << random.range(10, 17), random.range(200, 3_000) * MILLISECOND);
+        if self.fate.is_some() && !healed {
+            self.carry_out(Step { when, whom: Whom::World, how: How::Slow(factor, time) });
         }
     }
 

@@ -477,10 +477,12 @@ impl World {
 
     pub(super) fn turn_hub(&mut self, at: Site) {
         let now = self.host_time(at);
+        let alive: Vec<Peer> = self.processes.keys().copied().filter(|peer| self.is_alive(at, *peer)).collect();
         let host = &mut self.hosts[at];
         host.turn_at = u64::MAX;
         host.fragments.iter_mut().for_each(|fragments| fragments.handle_timeout(now));
         self.drops.add(&host.drop_fragments());
+        host.hub.manager.set_alive(alive.into_iter());
         host.hub.turn(now, &mut host.out, &mut host.pool);
         self.after_hub(at);
         for switch in self.hosts.switches() {
@@ -565,6 +567,12 @@ impl World {
         self.hosts[at].out = out;
     }
 
+    /// A process of this host turns, or would if it had a processor, and nothing is wrong with its link.
+    fn is_alive(&self, at: Site, peer: Peer) -> bool {
+        let process = self.processes.get(&peer).filter(|process| process.host == at && !process.paused);
+        process.is_some() && !self.cuts.are_felt(peer.node, self.now)
+    }
+
     /// What a host's manager wants done.
     fn fulfil(&mut self, at: Site, wish: Wish) {
         match wish {
@@ -584,7 +592,14 @@ impl World {
                 }
                 self.at(self.now + MILLISECOND, Event::ExitNoticed(at, peer));
             }
-            Wish::Fence(peer) => self.given_up(peer),
+            Wish::Fence(peer) => {
+                // A new life of the hub finds those who were given up before.
+                let is_first = !self.coordinator.is_away() && !self.coordinator.has_given_up(peer);
+                if is_first && self.is_alive(at, peer) && !self.hosts.are_several() {
+                    self.fenced_alive.push(peer);
+                }
+                self.given_up(peer);
+            }
             Wish::Serve(number, term) => {
                 self.say(format_args!("host {at} serves switch {number} in term {term}"));
                 self.faults.terms += 1;

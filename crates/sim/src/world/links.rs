@@ -8,6 +8,7 @@ use crate::frames;
 use crate::plan::{Habits, Way};
 use crate::random::Random;
 use holdfast_node::address::{NodeId, host_of, manager_of};
+use holdfast_node::fcs;
 use holdfast_protection::Peer;
 use std::collections::BTreeMap;
 
@@ -32,6 +33,11 @@ impl Cuts {
     /// Something is cut.
     pub(super) fn any(&self, now: u64) -> bool {
         self.0.values().any(|until| *until > now)
+    }
+
+    /// This node's link carries nothing in one direction.
+    pub(super) fn are_felt(&self, node: NodeId, now: u64) -> bool {
+        [true, false].iter().any(|outwards| self.0.get(&(node, *outwards)).is_some_and(|until| *until > now))
     }
 
     fn is_cut(&self, lane: Lane, peer: Peer, now: u64) -> bool {
@@ -72,6 +78,18 @@ impl Outage {
     }
 }
 
+/// Of a thousand damaged messages so many have a sum that is right all the same.
+const UNNOTICED: u64 = 250;
+
+/// Turns a bit of the sender's incarnation or of the frame's counter over, and nobody can see it.
+fn lie(frame: &mut [u8], bit: usize) {
+    const INCARNATION_AT: usize = 26;
+    const COUNTER_AT: usize = 58;
+    let at = if bit.is_multiple_of(2) { INCARNATION_AT + bit / 2 % 4 } else { COUNTER_AT + bit / 2 % 8 };
+    frame[at] ^= 1 << (bit / 16 % 8);
+    fcs::sum(frame);
+}
+
 impl World {
     /// Sends a frame from one host to another by one of the networks.
     pub(super) fn carry_between(&mut self, path: u8, from: Site, to: Site, mut frame: Vec<u8>) {
@@ -89,7 +107,11 @@ impl World {
             let random = self.streams.of(Of::Damage, between);
             let (is_damaged, bit) = (random.chance(self.plan.damaged), random.range(0, frame.len() as u64 * 8) as usize);
             if is_damaged {
-                frame[bit / 8] ^= 1 << (bit % 8);
+                let is_unnoticed = !self.plan.sealed && frames::is_messages(&frame) && random.chance(UNNOTICED);
+                match is_unnoticed {
+                    true => lie(&mut frame, bit),
+                    false => frame[bit / 8] ^= 1 << (bit % 8),
+                }
                 self.faults.damaged += 1;
             }
         }

@@ -92,6 +92,16 @@ impl World {
         }
     }
 
+    /// Who only waits for a processor is not given up.
+    pub(super) fn check_given_up(&mut self) {
+        let dead: Vec<Peer> = self.coordinator.given_up_silent().filter(|dead| self.fenced_alive.contains(dead)).collect();
+        self.fenced_alive.retain(|peer| !dead.contains(peer));
+        for Peer { node, incarnation } in dead {
+            self.checkers
+                .violate("starved is not dead", format!("runtime {node}.{incarnation} was given up, and did not stand still"));
+        }
+    }
+
     /// Per switch, the runtimes that the host that serves it would hear, if one does.
     pub(super) fn serving(&mut self) -> Vec<Vec<Peer>> {
         self.hosts.switches().map(|switch| self.heard_at(switch)).collect()

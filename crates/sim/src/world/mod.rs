@@ -95,6 +95,7 @@ enum Event {
     StateServerFault,
     StateServerStarts(u16),
     Slowness,
+    Starvation,
     HubFault,
     HubStarts(Site),
     FaultMeanwhile,
@@ -145,6 +146,10 @@ pub struct World {
     cuts: Cuts,
     /// How many times as slow, and until when.
     slow: BTreeMap<NodeId, (u64, u64)>,
+    /// Everybody, and until when: the machine is busy.
+    starved: (u64, u64),
+    /// Runtimes that were fenced although nothing was wrong with them.
+    fenced_alive: Vec<Peer>,
     healed: bool,
     faults: Faults,
     checkers: Checkers,
@@ -278,6 +283,8 @@ impl World {
             outside,
             cuts: Cuts::default(),
             slow: BTreeMap::new(),
+            starved: (0, 0),
+            fenced_alive: Vec::new(),
             healed: false,
             faults: Faults { skewed: u64::from(!plan.clocks.is_empty()), ..Faults::default() },
             checkers,
@@ -406,6 +413,7 @@ impl World {
             Event::StateServerFault => ("state server's fault", None, &[]),
             Event::StateServerStarts(_) => ("state server starts", None, &[]),
             Event::Slowness => ("slowness", None, &[]),
+            Event::Starvation => ("busy machine", None, &[]),
             Event::HubFault => ("hub's fault", None, &[]),
             Event::HubStarts(_) => ("hub starts", None, &[]),
             Event::FaultMeanwhile => ("fault meanwhile", None, &[]),
@@ -502,6 +510,7 @@ impl World {
             Event::StateServerFault => self.server_fault(),
             Event::StateServerStarts(number) => self.start_server(number),
             Event::Slowness => self.slowness_begins(),
+            Event::Starvation => self.starvation_begins(),
             Event::HubFault => self.hub_fault(),
             Event::HubStarts(at) => self.start_hub(at),
             Event::FaultMeanwhile => self.fault_meanwhile(),
@@ -517,6 +526,7 @@ impl World {
             Event::Heal => self.heal(),
             Event::Check => {
                 self.check_owners();
+                self.check_given_up();
                 self.at(self.now + 50 * MILLISECOND, Event::Check);
             }
             Event::Rules(chain) => self.change_rules(chain),

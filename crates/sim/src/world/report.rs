@@ -15,6 +15,8 @@ pub struct Faults {
     pub cut_off: u64,
     /// Times that a process was slow for a while.
     pub slowed: u64,
+    /// Times that the machine was too busy for everybody.
+    pub starved: u64,
     /// Worlds whose nodes' clocks differed.
     pub skewed: u64,
     /// Messages that came again long after.
@@ -65,6 +67,7 @@ impl Faults {
         self.cuts += other.cuts;
         self.cut_off += other.cut_off;
         self.slowed += other.slowed;
+        self.starved += other.starved;
         self.skewed += other.skewed;
         self.stale += other.stale;
         self.forged += other.forged;

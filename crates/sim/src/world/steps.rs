@@ -138,6 +138,10 @@ impl World {
                 self.heal();
                 true
             }
+            (Whom::World, How::Slow(factor, time)) => {
+                self.starve(factor, time);
+                true
+            }
             (whom, How::Expect(fact)) => {
                 self.expect(whom, fact);
                 true
@@ -260,11 +264,25 @@ impl World {
         self.healed = true;
         self.cuts.heal();
         self.slow.clear();
+        self.starved = (0, 0);
+    }
+
+    /// Everybody waits for a processor.
+    fn starve(&mut self, factor: u64, time: u64) {
+        self.say(format_args!("the machine is busy for {} ms", time / 1_000_000));
+        self.faults.starved += 1;
+        self.starved = (factor, self.now + time);
     }
 
     /// How many times as long as a turn this node does nothing after it.
-    pub(super) fn slowness(&self, node: NodeId) -> u64 {
-        self.slow.get(&node).filter(|(_, until)| *until > self.now).map_or(0, |(factor, _)| *factor)
+    pub(super) fn slowness(&mut self, node: NodeId) -> u64 {
+        let own = self.slow.get(&node).filter(|(_, until)| *until > self.now).map_or(0, |(factor, _)| *factor);
+        match self.starved {
+            (factor, until) if until > self.now => {
+                own + self.streams.of(Of::Starved, Peer { node, incarnation: 0 }).range(0, 2 * factor)
+            }
+            _ => own,
+        }
     }
 
     fn expect(&mut self, whom: Whom, fact: Fact) {

@@ -29,6 +29,8 @@ pub(super) enum Of {
     Damage,
     /// How a datagram is cut into fragments.
     Fragments,
+    /// How long a node waits for a processor.
+    Starved,
 }
 
 /// A way that frames take in order.
@@ -78,6 +80,7 @@ impl Streams {
                 Of::Stranger => 23,
                 Of::Damage => 24,
                 Of::Fragments => 25,
+                Of::Starved => 26,
             };
             let name = number << 48 | u64::from(peer.node) << 32 | u64::from(peer.incarnation);
             Random::new(Random::new(seed).draw() ^ Random::new(name).draw())

@@ -174,3 +174,104 @@ fn everybody_who_asks_at_once_is_answered_at_once() {
         }
     }
 }
+
+/// Where the sender's incarnation lies in a frame, and its counter.
+const INCARNATION_AT: usize = ETHERNET_LEN + 12;
+const COUNTER_AT: usize = ETHERNET_LEN + 44;
+
+fn flip(frame: &[u8], at: usize, bit: usize) -> Vec<u8> {
+    let mut damaged = frame.to_vec();
+    damaged[at + bit / 8] ^= 1 << (bit % 8);
+    damaged
+}
+
+/// A bit of a sender's incarnation turns over, in a frame whose sum is right all the same, or somebody forges it: nobody begins a new life by that, and what is true is heard. So it
+/// is with the first frame that is heard at all.
+#[test]
+fn a_single_frame_begins_no_life() {
+    for bit in 0..32 {
+        for is_known in [true, false] {
+            let (mut a, mut b) = (endpoint(A, FabricConfig::default(), None), endpoint(B, FabricConfig::default(), None));
+            a.set_peer(B);
+            if is_known {
+                b.set_peer(A);
+            }
+            a.send(B.node, 40, b"first").unwrap();
+            let sent = frames(&mut a, 1);
+            let _ = b.handle_frame(&flip(&sent[0], INCARNATION_AT, bit), 1);
+            // What was said to whoever that was is nobody's.
+            frames(&mut b, 1).iter().for_each(|frame| _ = a.handle_frame(frame, 1));
+            b.inbox.clear();
+            let mut now = 2;
+            for _ in 0..4 {
+                frames(&mut a, now).iter().for_each(|frame| _ = b.handle_frame(frame, now));
+                frames(&mut b, now).iter().for_each(|frame| _ = a.handle_frame(frame, now));
+                now += 25 * MILLISECOND;
+            }
+            assert_eq!((b.peer(A.node), drain(&mut b)), (Some(A), vec![b"first".to_vec()]), "bit {bit}, known: {is_known}");
+            assert!(now < 200 * MILLISECOND && a.is_settled(B.node));
+        }
+    }
+    // The test can fail.
+    let _planting = holdfast_wire::fault::plant(Fault::BelievesAnyLife.into());
+    let (mut a, mut b) = pair(FabricConfig::default(), None);
+    a.send(B.node, 40, b"first").unwrap();
+    let sent = frames(&mut a, 1);
+    b.handle_frame(&flip(&sent[0], INCARNATION_AT, 20), 1).unwrap();
+    assert_eq!(b.handle_frame(&sent[0], 1), Err(DropReason::StaleEpoch));
+}
+
+/// Two begin again at once, each knows the other's earlier life only, and frames are lost: each hears the other when it has answered.
+#[test]
+fn two_that_begin_again_at_once_find_each_other() {
+    for lost in 0..64u32 {
+        let (mut a, mut b) = pair(FabricConfig::default(), None);
+        a.send(B.node, 40, b"before").unwrap();
+        settle(&mut a, &mut b, 1);
+        let (second_a, second_b) = (Peer { incarnation: 2, ..A }, Peer { incarnation: 2, ..B });
+        let (mut a, mut b) = (Fabric::new(second_a, FabricConfig::default()), Fabric::new(second_b, FabricConfig::default()));
+        for (fabric, before) in [(&mut a, B), (&mut b, A)] {
+            fabric.learn_peer(before);
+            fabric.send(before.node, 40, b"for the life before").unwrap();
+        }
+        let (mut now, mut sent) = (2, 0);
+        for _ in 0..120 {
+            for _ in 0..4 {
+                let (there, back) = (frames(&mut a, now), frames(&mut b, now));
+                for (frames, to) in [(there, &mut b), (back, &mut a)] {
+                    for frame in frames {
+                        let is_lost = sent < 6 && lost >> sent & 1 != 0;
+                        sent += 1;
+                        if !is_lost {
+                            let _ = to.handle_frame(&frame, now);
+                        }
+                    }
+                }
+            }
+            now += 25 * MILLISECOND;
+        }
+        assert_eq!((a.peer(B.node), b.peer(A.node)), (Some(second_b), Some(second_a)), "lost: {lost:b}");
+        a.inbox.clear();
+        b.inbox.clear();
+        a.send(B.node, 40, b"there").unwrap();
+        settle(&mut a, &mut b, now);
+        assert_eq!(drain(&mut b), [b"there"]);
+    }
+}
+
+/// A frame's counter says that it is far newer than it is: those that are true say soon again what there is room for, and that their sender lives.
+#[test]
+fn a_counter_that_leapt_is_forgotten() {
+    let (mut a, mut b) = pair(FabricConfig::default(), None);
+    a.send(B.node, 40, b"first").unwrap();
+    let sent = frames(&mut a, 1);
+    b.handle_frame(&flip(&sent[0], COUNTER_AT, 3), 1).unwrap();
+    let mut now = MILLISECOND;
+    for _ in 0..10 {
+        now += MILLISECOND;
+        a.send(B.node, 40, b"more").unwrap();
+        frames(&mut a, now).iter().for_each(|frame| b.handle_frame(frame, now).unwrap());
+        frames(&mut b, now).iter().for_each(|frame| a.handle_frame(frame, now).unwrap());
+    }
+    assert_eq!(b.heard_at(A), Some(now));
+}

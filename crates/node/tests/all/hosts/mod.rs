@@ -5,7 +5,7 @@ mod switches;
 mod world;
 
 use holdfast_node::message::{MemberState, Protected};
-use holdfast_protection::ReleaseAt;
+use holdfast_protection::{Peer, ReleaseAt};
 use world::{HOSTS, WITNESS, World};
 
 /// The host that serves dies with everything on it. The other begins to serve, and every flow goes on there where it was.
@@ -42,6 +42,30 @@ fn a_host_of_runtimes_dies() {
     assert_eq!((world.serving(), world.send(0, 40)), (vec![0], 40));
     assert!(world.flows(&[0]).values().all(|packets| *packets == 2));
     assert_eq!(world.flows(&[0]).len(), 40);
+}
+
+/// While there is no coordinator a runtime of another host ends, or a whole host dies. Who serves knows it, and new flows go to those that live.
+#[test]
+fn new_flows_are_not_for_the_dead_while_there_is_no_coordinator() {
+    let routes_to = |world: &World, peer: Peer| world.hosts[0].hub.switch().routes_to(peer);
+    let runtimes = |world: &World, at: usize| world.hosts[at].runtimes.keys().copied().collect::<Vec<_>>();
+    let mut world = World::new();
+    world.kill(WITNESS);
+    world.pass(20);
+    let (dead, alive) = (runtimes(&world, 1)[0], runtimes(&world, 1)[1]);
+    world.end(1, dead);
+    world.pass(20);
+    world.send(0, 60);
+    assert_eq!((world.serving(), routes_to(&world, dead)), (vec![0], 0));
+    assert_eq!(routes_to(&world, alive), 20, "the three others get a third each");
+
+    let mut world = World::of_equals(2);
+    let dead = runtimes(&world, 2);
+    world.kill(2);
+    world.pass(200);
+    world.send(0, 60);
+    assert_eq!((world.serving(), dead.len()), (vec![0], 2));
+    assert!(dead.iter().all(|peer| routes_to(&world, *peer) == 0));
 }
 
 /// The coordinator's host dies: traffic goes on, and when it is back it is the same as before.

@@ -388,6 +388,14 @@ impl World {
         self.coordinators.retain(|(host, _)| *host != at);
     }
 
+    /// A runtime of a host ends, and its manager sees it.
+    pub(crate) fn end(&mut self, at: usize, peer: Peer) {
+        let Host { hub, runtimes, .. } = &mut self.hosts[at];
+        runtimes.remove(&peer);
+        hub.handle_ended(peer);
+        hub.handle_buried(peer);
+    }
+
     /// A host that died, or its manager alone, begins again, empty.
     pub(crate) fn revive(&mut self, at: usize) {
         let (incarnation, clock) = (self.hosts[at].incarnation, self.hosts[at].clock);

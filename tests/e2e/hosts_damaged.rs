@@ -1,0 +1,54 @@
+//! A box of three hosts whose network damages frames: with a key and without, nobody is given up for that, nothing is lost for good, and when it is over all is as before.
+
+use anyhow::{Result, ensure};
+use holdfast_lab::requirements::*;
+use holdfast_lab::{Interrupt, until};
+use holdfast_tests::cluster::{Cluster, SERVING};
+use holdfast_tests::network::VIRTUAL;
+use holdfast_tests::runner::{Test, cluster};
+use holdfast_tests::verdict::{ensure_same, ensure_unbroken};
+use holdfast_tests::{PATIENCE, soak};
+use std::time::{Duration, Instant};
+
+pub(crate) fn tests() -> Vec<Test> {
+    vec![
+        cluster("a_network_that_damages_frames_without_a_key", 15, &[NGINX, NFT], |interrupt| {
+            through_damage(Cluster::start_without_key(interrupt)?, &["damaged"], interrupt)
+        }),
+        cluster("a_network_that_damages_frames_with_a_key", 15, &[NGINX, NFT], |interrupt| {
+            through_damage(Cluster::start(interrupt)?, &["unauthenticated", "malformed_fabric", "unknown_key"], interrupt)
+        }),
+    ]
+}
+
+/// One in so many frames is damaged.
+const ONE_IN: usize = 1_000;
+const FLOWS: usize = 60;
+
+/// Under connections and datagrams. `reasons` are those for which hosts count what was damaged.
+fn through_damage(cluster: Cluster, reasons: &[&str], interrupt: &Interrupt) -> Result<()> {
+    let held = cluster.hold(VIRTUAL, FLOWS)?;
+    let (_echo, stream) = cluster.stream(FLOWS, 2_000)?;
+    cluster.wait_serving(SERVING[0], SERVING[0])?;
+    let before = cluster.wait_safe()?;
+    cluster.hosts.damage(ONE_IN)?;
+    let (began_at, lasts) = (Instant::now(), Duration::from_secs(if soak() { 60 } else { 4 }));
+    until("frames were damaged for a while", lasts + PATIENCE, interrupt, || {
+        let drops = cluster.living().map(|running| running.status()).collect::<Result<Vec<_>>>()?;
+        let damaged = drops.iter().flat_map(|status| reasons.iter().filter_map(|reason| status.drops.get(*reason)));
+        Ok((damaged.sum::<u64>() >= 4 && began_at.elapsed() >= lasts).then_some(()))
+    })?;
+    ensure_unbroken(&held, interrupt)?;
+    cluster.hosts.heal()?;
+    let healed_at = Instant::now();
+    let after = cluster.wait_safe()?;
+    let took = healed_at.elapsed();
+    ensure!(took < Duration::from_secs(if soak() { 1 } else { 5 }), "healed after {took:?}");
+    ensure!(after.failovers.is_empty(), "{:?}", after.failovers);
+    ensure_same(before.processes.iter(), &after)?;
+    ensure_unbroken(&held, interrupt)?;
+    let datagrams = stream.finish();
+    ensure!(datagrams.flows_alive == FLOWS && (datagrams.doubled, datagrams.changed) == (0, 0), "{datagrams:?}");
+    drop(held);
+    cluster.stop()
+}
