@@ -89,7 +89,8 @@ const TABLE: &[Row] = &[
     (Fault::ForgetsEpochsOfTheDead, &[File("epochs-that-nobody-alive-knows")], "did not finish"),
 ];
 
-/// Found elsewhere, by worlds of servers and their clients alone: `state/tests/lists.rs`, `node/tests/state_server.rs`. Those of functions are
+/// Found elsewhere, by worlds of servers and their clients alone: `state/tests/lists.rs`, `node/tests/state_server.rs`; those of full tables by a runtime and a switch alone (`node/tests/all/pressure.rs`,
+/// `node/tests/all/switch/sources.rs`), and under every protection (conformance, `flood`). Those of functions are
 /// found by the functions' scenarios: `functions/tests/scenarios/planted.rs`.
 const ELSEWHERE: &[Fault] = &[
     Fault::TakesMovedForOver,
@@ -98,6 +99,9 @@ const ELSEWHERE: &[Fault] = &[
     Fault::HeedsLateAnswers,
     Fault::SpeaksBeforeStandby,
     Fault::BelievesAnyWords,
+    Fault::ForgetsEstablished,
+    Fault::ForgetsNothing,
+    Fault::IgnoresHalfOpen,
 ];
 
 /// What is wrong with a world.

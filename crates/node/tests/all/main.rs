@@ -5,6 +5,7 @@ mod coordinator_log;
 mod demotion;
 mod hosts;
 mod moving;
+mod pressure;
 #[path = "../../../state/tests/all/random.rs"]
 mod random;
 mod replaying;
