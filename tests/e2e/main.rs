@@ -9,6 +9,7 @@ mod etcd;
 mod example;
 mod failover;
 mod faults;
+mod flood;
 mod forwarding;
 mod hang;
 mod hosts;
@@ -67,6 +68,7 @@ fn main() -> ExitCode {
         ("example", example::tests()),
         ("failover", failover::tests()),
         ("faults", faults::tests()),
+        ("flood", flood::tests()),
         ("forwarding", forwarding::tests()),
         ("hang", hang::tests()),
         ("hosts", hosts::tests()),
