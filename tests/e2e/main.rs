@@ -10,6 +10,7 @@ mod etcd;
 mod example;
 mod failover;
 mod faults;
+mod flood;
 mod forwarding;
 mod hang;
 mod hosts;
@@ -72,6 +73,7 @@ fn main() -> ExitCode {
         ("example", example::tests()),
         ("failover", failover::tests()),
         ("faults", faults::tests()),
+        ("flood", flood::tests()),
         ("forwarding", forwarding::tests()),
         ("hang", hang::tests()),
         ("hosts", hosts::tests()),

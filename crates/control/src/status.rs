@@ -65,6 +65,9 @@ pub struct Status {
     /// States of flows that have been fetched from the state server, by runtimes that are there, since their start.
     #[serde(default)]
     pub fetched_states: u64,
+    /// How full tables of flows are: of the switches that the host serves that answers, and of every runtime.
+    #[serde(default)]
+    pub flow_tables: Vec<FlowTable>,
     /// The ports, in the order of the configuration.
     #[serde(default)]
     pub ports: Vec<Port>,
@@ -91,6 +94,35 @@ pub struct Status {
     /// The control API of the host that answers, if it listens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub control: Option<ControlApi>,
+}
+
+/// How full a table of flows is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FlowTable {
+    /// Node id of the switch or runtime whose it is.
+    pub id: u16,
+    /// Flows in it.
+    pub used: u64,
+    /// Flows that it has room for; of a runtime, of all chains together.
+    pub size: u64,
+    /// How full it is, in 1/1000; of a runtime, the table of the chain whose is fullest.
+    pub fill_permille: u16,
+    /// Of a switch: flows that nobody has answered, or of TCP whose initiator has not gone on after the answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub half_open: Option<u64>,
+    /// Of a runtime: flows that have ended before their time since its start, because a table was nearly full.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forgotten: Option<u64>,
+}
+
+impl FlowTable {
+    /// Flows end before their time, so that new ones find room: from here on, in 1/1000.
+    pub const NEARLY_FULL: u16 = 900;
+
+    /// See [`FlowTable::NEARLY_FULL`].
+    pub fn is_nearly_full(&self) -> bool {
+        self.fill_permille >= FlowTable::NEARLY_FULL
+    }
 }
 
 /// A pool, as its runtimes and whoever divides it have said last: each of them at its own time.
@@ -490,6 +522,7 @@ mod tests {
             copies_differed: 0,
             absent_flows: 0,
             fetched_states: 0,
+            flow_tables: Vec::new(),
             ports: Vec::new(),
             rules: None,
             election: None,

@@ -8,13 +8,14 @@ const KEPT: &str = "src/remote/api.rs";
 const COMMAND: &str = "`REGENERATE=1 cargo test -p holdfast-control --test generated`";
 
 /// What the commands print, or are told, as JSON too: serde takes them over by the names of their fields.
-const OBJECTS: [&str; 27] = [
+const OBJECTS: [&str; 28] = [
     "Applied",
     "Bfd",
     "ControlApi",
     "Election",
     "Failover",
     "Flow",
+    "FlowTable",
     "Host",
     "Leader",
     "LocalStandby",
@@ -53,6 +54,8 @@ fn generate() -> String {
         .field_attribute("holdfast.control.v1.Status.control", "#[serde(skip_serializing_if = \"Option::is_none\")]")
         .field_attribute("holdfast.control.v1.Status.election", "#[serde(skip_serializing_if = \"Option::is_none\")]")
         .field_attribute("holdfast.control.v1.Pool.server", "#[serde(skip_serializing_if = \"Option::is_none\")]")
+        .field_attribute("holdfast.control.v1.FlowTable.half_open", "#[serde(skip_serializing_if = \"Option::is_none\")]")
+        .field_attribute("holdfast.control.v1.FlowTable.forgotten", "#[serde(skip_serializing_if = \"Option::is_none\")]")
         .field_attribute("holdfast.control.v1.Process.name", "#[serde(skip_serializing_if = \"Option::is_none\")]")
         .field_attribute("holdfast.control.v1.Process.local_standby", "#[serde(skip_serializing_if = \"Option::is_none\")]")
         .field_attribute("holdfast.control.v1.Process.busy_permille", "#[serde(skip_serializing_if = \"Option::is_none\")]")

@@ -17,14 +17,17 @@ use crate::rewrite::{End, Side, has_possible_mtu, translate};
 use crate::tcp;
 use crate::tracked::{Lifetimes, TRANSLATOR, Timeouts, Tracked};
 use holdfast_nf::shared::BLOCK_LEN;
-use holdfast_nf::{ConfigError, Context, Direction, DropReason, Lease, NetworkFunction, Open, Packet, Pool, Table, Verdict};
+use holdfast_nf::{
+    ConfigError, Context, Direction, DropReason, Lease, NetworkFunction, Open, Packet, Pool, SourceLimit, Table, Verdict,
+};
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::header::{icmp, proto};
 use holdfast_wire::selector::Prefix;
-use holdfast_wire::{Network, map_v4};
+use holdfast_wire::{FlowKey, Network, map_v4, unmap_v4};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 /// What the operator writes.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
@@ -46,7 +49,7 @@ pub struct NatConfig {
     /// without a word: a flow gets any of those at hand, as RFC 6056 asks. `sequential`: in rising order, for who must predict them.
     #[serde(default)]
     pub ports: Option<String>,
-    /// Flows with a port of the pool that one inside host may have at a time, per runtime.
+    /// Flows with a port of the pool that one inside host may have at a time, on all runtimes together: the switch counts them.
     #[serde(default)]
     pub limit_per_host: Option<u32>,
     /// How long mappings live without a packet.
@@ -109,13 +112,37 @@ holdfast_nf::shared_state! {
 pub struct Nat {
     /// Those of the pool's addresses that have ports to lease.
     addresses: Vec<Outside>,
-    pool: Vec<Prefix>,
-    inside: Vec<Prefix>,
-    published: Published,
+    ends: Arc<Ends>,
     first_port: u16,
     is_random: bool,
     limit: Option<u32>,
     lifetimes: Lifetimes,
+}
+
+/// Which ends are inside, and which are outside.
+#[derive(Debug)]
+struct Ends {
+    pool: Vec<Prefix>,
+    inside: Vec<Prefix>,
+    published: Published,
+}
+
+impl Ends {
+    fn is_inside(&self, address: [u8; 4]) -> bool {
+        self.inside.iter().any(|prefix| prefix.contains(&map_v4(address))) && !self.is_outside(address)
+    }
+
+    /// True for the addresses that inside hosts have outside.
+    fn is_outside(&self, address: [u8; 4]) -> bool {
+        self.pool.iter().any(|prefix| prefix.contains(&map_v4(address))) || self.published.has_outside(address)
+    }
+
+    /// A flow with this key leases an outside end: its source is inside, and not published.
+    fn leases(&self, key: &FlowKey) -> bool {
+        unmap_v4(&key.source).is_some_and(|source| {
+            self.is_inside(source) && self.published.outside_of(key.protocol as u8, (source, key.source_port)).is_none()
+        })
+    }
 }
 
 /// An address of the pool, and the numbers that stand for its ports.
@@ -182,15 +209,6 @@ fn ports_of(packet: &Packet) -> Option<(u16, u16)> {
 }
 
 impl Nat {
-    fn is_inside(&self, address: [u8; 4]) -> bool {
-        self.inside.iter().any(|prefix| prefix.contains(&map_v4(address))) && !self.is_outside(address)
-    }
-
-    /// True for the addresses that inside hosts have outside.
-    fn is_outside(&self, address: [u8; 4]) -> bool {
-        self.pool.iter().any(|prefix| prefix.contains(&map_v4(address))) || self.published.has_outside(address)
-    }
-
     /// The numbers of the outside address that this inside host prefers.
     fn preferred(&self, host: [u8; 4]) -> core::ops::Range<u32> {
         if is_planted(Fault::PairsNoAddresses) {
@@ -319,7 +337,8 @@ impl NetworkFunction for Nat {
         let hosts = if config.limit_per_host.is_some() { HOSTS } else { 0 };
         let limit = config.limit_per_host;
         let lifetimes = config.timeouts.within(&TRANSLATOR)?;
-        let nat = Nat { addresses, pool, inside, published, first_port: low, is_random, limit, lifetimes };
+        let ends = Arc::new(Ends { pool, inside, published });
+        let nat = Nat { addresses, ends, first_port: low, is_random, limit, lifetimes };
         Ok((nat, NatShared { ports: Pool::new(next), hosts: Table::new(hosts) }))
     }
 
@@ -331,12 +350,12 @@ impl NetworkFunction for Nat {
         let Some(header) = packet.ipv4() else { return Open::Drop(DropReason::NotTranslatable) };
         let (source, destination, protocol) = (header.source, header.destination, packet.layers.protocol);
         let ports = ports_of(packet);
-        let server = ports.and_then(|(_, port)| self.published.inside_of(protocol, (destination, port)));
-        let own = ports.and_then(|(port, _)| self.published.outside_of(protocol, (source, port)));
-        let is_inside = own.is_some() || self.is_inside(source) || is_planted(Fault::OutsidersOpenMappings);
+        let server = ports.and_then(|(_, port)| self.ends.published.inside_of(protocol, (destination, port)));
+        let own = ports.and_then(|(port, _)| self.ends.published.outside_of(protocol, (source, port)));
+        let is_inside = own.is_some() || self.ends.is_inside(source) || is_planted(Fault::OutsidersOpenMappings);
         // Nobody outside opens a mapping but to what is published, nor is a SYN answered that nobody asked for (RFC 5382, REQ-4a). At another outside address of
         // ours nobody would answer, from inside either.
-        if server.is_none() && (!is_inside || self.is_outside(destination)) {
+        if server.is_none() && (!is_inside || self.ends.is_outside(destination)) {
             return Open::Drop(DropReason::NoMapping);
         }
         let Some((source_port, destination_port)) = ports else { return Open::Drop(DropReason::NotTranslatable) };
@@ -444,9 +463,14 @@ impl NetworkFunction for Nat {
         flow.tracked.describe()
     }
 
+    fn source_limit(&self) -> Option<SourceLimit> {
+        let ends = self.ends.clone();
+        Some(SourceLimit { flows: self.limit?, counts: Arc::new(move |key| ends.leases(key)) })
+    }
+
     fn owned_addresses(&self) -> Vec<Prefix> {
-        let published = self.published.addresses().into_iter().map(|address| Prefix::host(IpAddr::from(address)));
-        let beside = published.filter(|one| !self.pool.iter().any(|prefix| prefix.overlaps(one)));
-        self.pool.iter().copied().chain(beside).collect()
+        let published = self.ends.published.addresses().into_iter().map(|address| Prefix::host(IpAddr::from(address)));
+        let beside = published.filter(|one| !self.ends.pool.iter().any(|prefix| prefix.overlaps(one)));
+        self.ends.pool.iter().copied().chain(beside).collect()
     }
 }

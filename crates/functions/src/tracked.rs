@@ -1,10 +1,11 @@
 //! How long flows live: what operators write, and what functions remember of a flow for it.
 //!
 //! Theory of operation. TCP is tracked ([`Connection`]): a flow is established once its handshake is complete, and closing once both sides have
-//! finished or one has reset it. UDP is answered or not. Everything else has one time. What a function asks for is counted from the flow's latest packet.
+//! finished or one has reset it. UDP is answered or not. Everything else has one time. What a function asks for is counted from the flow's latest packet. With the time goes how
+//! the flow stands ([`Standing`]): where tables are nearly full, times become shorter by that.
 
 use crate::tcp::{self, Connection, state};
-use holdfast_nf::{ConfigError, Context, Direction, Packet};
+use holdfast_nf::{ConfigError, Context, Direction, Packet, Standing};
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::header::proto;
 use schemars::JsonSchema;
@@ -163,7 +164,7 @@ impl Tracked {
         if is_tcp && matches!(self.tcp.state, state::CLOSED | state::RESET) && !is_planted(Fault::ClosesLate) {
             cx.ending();
         }
-        cx.keep(self.lifetime(packet.layers.protocol, lifetimes));
+        self.keep(packet.layers.protocol, lifetimes, cx);
         true
     }
 
@@ -175,13 +176,26 @@ impl Tracked {
             && cx.direction() == Direction::Forward
             && (!tcp::is_reset(packet) || is_planted(Fault::ResetsKeepMappings))
         {
-            cx.keep(self.lifetime(packet.layers.protocol, lifetimes));
+            self.keep(packet.layers.protocol, lifetimes, cx);
         }
     }
 
     /// The other side has said something.
     fn is_answered(&self) -> bool {
         !matches!(self.tcp.state, state::NONE | state::OPENING)
+    }
+
+    /// Keeps the flow for as long as it is worth now, and says what that is.
+    #[inline]
+    fn keep(&self, protocol: u8, lifetimes: &Lifetimes, cx: &mut Context) {
+        cx.keep(self.lifetime(protocol, lifetimes));
+        cx.stand(match self.tcp.state {
+            _ if protocol != proto::TCP && !self.is_answered() => Standing::Unreplied,
+            _ if protocol != proto::TCP => Standing::Answered,
+            state::ESTABLISHED | state::HALF_CLOSED => Standing::Established,
+            state::CLOSED | state::RESET => Standing::Closing,
+            _ => Standing::HalfOpen,
+        });
     }
 
     fn lifetime(&self, protocol: u8, lifetimes: &Lifetimes) -> u64 {

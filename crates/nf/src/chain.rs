@@ -5,7 +5,7 @@
 
 use crate::function::{Function, Open, Verdict};
 use crate::shared::{RequestPool, SharedField};
-use crate::{Context, Direction};
+use crate::{Context, Direction, SourceLimit};
 use core::ops::Range;
 use holdfast_wire::selector::Prefix;
 use holdfast_wire::{DropReason, Packet};
@@ -133,6 +133,11 @@ impl Chain {
     /// Addresses that the box answers for because of this chain.
     pub fn owned_addresses(&self) -> Vec<Prefix> {
         self.functions.iter().flat_map(|function| function.owned_addresses()).collect()
+    }
+
+    /// How many flows a source may have, as the first of the functions says that limits it.
+    pub fn source_limit(&self) -> Option<SourceLimit> {
+        self.functions.iter().find_map(|function| function.source_limit())
     }
 
     /// Bytes by which a frame may be longer behind the chain than before it.

@@ -11,6 +11,29 @@ pub enum Direction {
     Reverse,
 }
 
+/// How a flow stands: what the functions that follow its connection know of it. When a table of flows is nearly full, those go first that stand for least.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+#[repr(u8)]
+pub enum Standing {
+    /// Nobody has answered, of a protocol without a handshake.
+    #[default]
+    Unreplied = 0,
+    /// A handshake is under way.
+    HalfOpen = 1,
+    /// Both sides have finished, or one has reset it.
+    Closing = 2,
+    /// Both sides have spoken, of a protocol without a handshake.
+    Answered = 3,
+    /// A handshake is complete.
+    Established = 4,
+}
+
+impl Standing {
+    /// All of them, by number.
+    pub const ALL: [Standing; 5] =
+        [Standing::Unreplied, Standing::HalfOpen, Standing::Closing, Standing::Answered, Standing::Established];
+}
+
 /// What a function is told about a packet, and what it may ask.
 ///
 /// The context notices what would come out differently if the packet were processed again: random numbers, fresh
@@ -24,6 +47,7 @@ pub struct Context {
     nondeterministic: bool,
     lifetime: u64,
     ending: bool,
+    standing: Option<Standing>,
 }
 
 impl Context {
@@ -37,6 +61,7 @@ impl Context {
             nondeterministic: false,
             lifetime: 0,
             ending: false,
+            standing: None,
         }
     }
 
@@ -49,6 +74,7 @@ impl Context {
         self.nondeterministic = false;
         self.lifetime = 0;
         self.ending = false;
+        self.standing = None;
     }
 
     /// When the packet came into the box, ns; the same when the packet is replayed. Increasing per flow.
@@ -87,6 +113,12 @@ impl Context {
         self.lifetime = self.lifetime.max(nanoseconds);
     }
 
+    /// Says how the flow stands. Of several functions' words the best counts; without any it stands as before, or, if no function ever says so, as its packets show: answered or not.
+    #[inline]
+    pub fn stand(&mut self, standing: Standing) {
+        self.standing = self.standing.max(Some(standing));
+    }
+
     /// Says that the flow is over: its deadline may come closer than an earlier wish said. Every function that
     /// still needs it calls [`Context::keep`] for this packet, as always.
     #[inline]
@@ -110,6 +142,12 @@ impl Context {
     #[inline]
     pub fn lifetime(&self) -> u64 {
         self.lifetime
+    }
+
+    /// What functions have said of how the flow stands, with this packet. For the runtime.
+    #[inline]
+    pub fn standing(&self) -> Option<Standing> {
+        self.standing
     }
 
     /// True if a function said that the flow is over. For the runtime.

@@ -3,9 +3,10 @@
 use crate::{Context, FlowState, SharedState};
 use holdfast_wire::selector::Prefix;
 use holdfast_wire::zone::Zones;
-use holdfast_wire::{DropReason, Packet};
+use holdfast_wire::{DropReason, FlowKey, Packet};
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
+use std::sync::Arc;
 use zerocopy::FromBytes;
 
 /// What becomes of a packet.
@@ -52,6 +53,15 @@ impl ConfigError {
     pub fn at(path: impl Into<String>, message: impl Into<String>) -> ConfigError {
         ConfigError { path: path.into(), message: message.into(), offset: None }
     }
+}
+
+/// How many flows one source address may have at a time, where a function limits that. Who sees every opening keeps to it: a runtime sees its own flows only.
+#[derive(Clone)]
+pub struct SourceLimit {
+    /// So many.
+    pub flows: u32,
+    /// A flow with this key, as its first packet comes in, is one of them. The same for the same key, always.
+    pub counts: Arc<dyn Fn(&FlowKey) -> bool + Send + Sync>,
 }
 
 /// A network function: configuration, and what it does with packets.
@@ -115,6 +125,11 @@ pub trait NetworkFunction: Send + Sync + Sized + 'static {
         Vec::new()
     }
 
+    /// How many flows a source may have; without it, as many as it opens.
+    fn source_limit(&self) -> Option<SourceLimit> {
+        None
+    }
+
     /// Bytes by which the function may lengthen a frame, a tag or a header say: what carries frames between hosts must have room for them.
     fn added_bytes(&self) -> usize {
         0
@@ -158,6 +173,8 @@ pub trait Function: Send {
     fn describe(&self, flow: &[u8]) -> &'static str;
     /// [`NetworkFunction::owned_addresses`].
     fn owned_addresses(&self) -> Vec<Prefix>;
+    /// [`NetworkFunction::source_limit`].
+    fn source_limit(&self) -> Option<SourceLimit>;
     /// [`NetworkFunction::added_bytes`].
     fn added_bytes(&self) -> usize;
     /// Its shared state, for the runtime, which connects it to where it lives.
@@ -255,6 +272,10 @@ impl<N: NetworkFunction> Function for Bound<N> {
 
     fn owned_addresses(&self) -> Vec<Prefix> {
         self.function.owned_addresses()
+    }
+
+    fn source_limit(&self) -> Option<SourceLimit> {
+        self.function.source_limit()
     }
 
     fn added_bytes(&self) -> usize {

@@ -99,6 +99,9 @@ pub const NEEDS_EARLIER: u32 = 1 << 30;
 /// In [`Claim::chain`]: the flow has had replies, so that its reply key is known to be its own.
 pub const ANSWERED: u32 = 1 << 29;
 
+/// In [`Claim::chain`]: the flow is half open, or nobody has answered it.
+pub const HALF_OPEN: u32 = 1 << 28;
+
 /// A replica asks for its flow's route.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
@@ -109,7 +112,7 @@ pub struct Claim {
     pub reply: KeyBytes,
     /// The epoch under which the replica has the flow.
     pub epoch: U32,
-    /// The chain, and above it bits: [`RENOUNCED`], [`NEEDS_EARLIER`], [`ANSWERED`].
+    /// The chain, and above it bits: [`RENOUNCED`], [`NEEDS_EARLIER`], [`ANSWERED`], [`HALF_OPEN`].
     pub chain: U32,
 }
 
@@ -122,7 +125,8 @@ impl Claim {
     /// The claim of a flow of this chain, from the flow's header. `bits`: [`RENOUNCED`], [`NEEDS_EARLIER`].
     pub(crate) fn of(header: &ActorHeader, chain: u16, bits: u32) -> Claim {
         let answered = if header.packets()[1] > 0 { ANSWERED } else { 0 };
-        let chain = u32::from(chain) | bits | answered;
+        let half_open = if header.standing() <= holdfast_nf::Standing::HalfOpen { HALF_OPEN } else { 0 };
+        let chain = u32::from(chain) | bits | answered | half_open;
         Claim { key: header.key.into(), reply: header.reply.into(), epoch: header.epoch.into(), chain: chain.into() }
     }
 }

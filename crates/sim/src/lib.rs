@@ -20,6 +20,7 @@ mod world;
 
 pub use checkers::Violation;
 pub use holdfast_wire::fault::{Fault, Planted, plant};
+pub use peers::SILENT;
 pub use plan::{ANYBODY, Clock, Connection, End, Exit, Fact, Habits, How, Outcome, Plan, Step, Way, When, Whom};
 pub use random::Random;
 pub use refuser::{GUARDED, SHUT, passes};

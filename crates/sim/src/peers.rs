@@ -7,6 +7,9 @@ use std::collections::BTreeMap;
 
 const MILLISECOND: u64 = 1_000_000;
 
+/// Server address at which nobody answers.
+pub const SILENT: End = ([192, 0, 2, 7], 9);
+
 /// Bytes in one segment or datagram.
 const CHUNK: usize = 200;
 
@@ -312,6 +315,9 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn on_frame(&mut self, switch: u16, seen: Seen<'_>, random: u32) -> Option<Vec<u8>> {
+        if seen.destination == SILENT {
+            return None;
+        }
         if seen.protocol != proto::TCP {
             let is_asked = seen.protocol == proto::UDP || seen.destination.1 == frames::echo_port(seen.source.1);
             return is_asked.then(|| frames::datagram(seen.protocol, seen.destination, seen.source, seen.payload));

@@ -14,8 +14,8 @@ mod records;
 mod seconds;
 
 use holdfast_sim::{
-    Connection, Exit, Fault, GUARDED, How, Outcome, Plan, Planted, Preset, SHUT, Scenario, Step, Violation, Way, When, Whom,
-    passes, play,
+    Connection, Exit, Fault, GUARDED, How, Outcome, Plan, Planted, Preset, SHUT, SILENT, Scenario, Step, Violation, Way, When,
+    Whom, passes, play,
 };
 use holdfast_wire::DropReason;
 use libtest_mimic::{Arguments, Failed};
@@ -111,6 +111,7 @@ const REQUIREMENTS: &[(&str, Check<Mix>)] = &[
     ("no_buffer_lost", no_buffer_lost),
     ("full_table", full_table),
     ("full_of_replicas", full_of_replicas),
+    ("flood", flood),
     ("settled_is_safe", settled_is_safe),
     ("bounded_loss", bounded_loss),
     ("several_switches", several_switches),
@@ -447,6 +448,48 @@ fn full_table(mix: Mix) -> Result<(), String> {
     require!(done == 12 && outcome.finished[..12].iter().all(|done| *done), "finished: {:?}", outcome.finished);
     require!(outcome.drops.get(DropReason::FlowTableFull) > 100, "drops: {:?}", outcome.drops.iter().collect::<Vec<_>>());
     require!(outcome.unprotected == 0, "{} packets left unprotected", outcome.unprotected);
+    Ok(())
+}
+
+/// Somebody opens one connection after the other to where nobody answers, several times as many as tables have room for. Connections that are there before go on, and those that come later are served, also when a
+/// runtime dies meanwhile, as far as the protection promises that. It is because half-open flows make room: without that those that come later are not served, and if established ones make room, those that
+/// were there do not go on.
+fn flood(mix: Mix) -> Result<(), String> {
+    const OLD: usize = 6;
+    const NEW: usize = 6;
+    let tcp = |start: u64, packets: u32, ends| Connection { tcp: true, packets, start, pause: 50 * MILLISECOND, ends };
+    let mut connections: Vec<Connection> = (0..OLD as u64).map(|at| tcp(READY + at * MILLISECOND, 60, None)).collect();
+    connections.extend((0..NEW as u64).map(|at| tcp(READY + (1200 + 100 * at) * MILLISECOND, 3, None)));
+    let from = |at: u64| ([10, 1, (at / 250) as u8, (at % 250) as u8 + 1], 2000);
+    connections.extend((0..400).map(|at| tcp(READY + (300 + 4 * at) * MILLISECOND, 1, Some((from(at), SILENT)))));
+    let kill = Step { when: When::Time(READY + 1500 * MILLISECOND), whom: Whom::Owner, how: How::Kill };
+    let plan = |steps| Plan {
+        connections: connections.clone(),
+        steps,
+        flows: 40,
+        calm: true,
+        lasts: 8_000 * MILLISECOND,
+        ..Plan::default()
+    };
+    let served = |outcome: &Outcome| outcome.finished[..OLD + NEW].iter().filter(|done| **done).count();
+    let ends = |fault: Option<Fault>, steps: Vec<Step>| {
+        let planted = fault.map_or_else(Planted::default, Planted::from);
+        let plan = plan(steps);
+        (play(Scenario { planted, ..scenario(31, mix) }, plan.clone()), plan)
+    };
+    let (outcome, undisturbed) = ends(None, Vec::new());
+    check_basics(mix, &undisturbed, &outcome)?;
+    require!(served(&outcome) == OLD + NEW, "finished: {:?}", &outcome.finished[..OLD + NEW]);
+    require!(outcome.drops.get(DropReason::FlowTableFull) == 0, "drops: {:?}", outcome.drops.iter().collect::<Vec<_>>());
+    if mix.preset.is_strict() {
+        let (outcome, plan) = ends(None, vec![kill]);
+        check_basics(mix, &plan, &outcome)?;
+        require!(served(&outcome) == OLD + NEW, "with a death: {:?}", &outcome.finished[..OLD + NEW]);
+    }
+    let (outcome, _) = ends(Some(Fault::ForgetsNothing), Vec::new());
+    require!(served(&outcome) < OLD + NEW, "nothing made room, and nobody noticed");
+    let (outcome, _) = ends(Some(Fault::ForgetsEstablished), Vec::new());
+    require!(outcome.finished[..OLD].iter().any(|done| !done), "established connections made room, and nobody noticed");
     Ok(())
 }
 

@@ -98,8 +98,8 @@ const TABLE: &[Row] = &[
     (Fault::LeasesWhatIsPublished, &[Worlds(drawn, PUBLISHED, 20)], "leases"),
 ];
 
-/// Found elsewhere, by worlds of servers and their clients alone: `state/tests/lists.rs`, `node/tests/state_server.rs`; and by two endpoints:
-/// `node/src/channel/tests/lives.rs`. Those of functions are
+/// Found elsewhere, by worlds of servers and their clients alone: `state/tests/lists.rs`, `node/tests/state_server.rs`; by two endpoints: `node/src/channel/tests/lives.rs`; those
+/// of full tables by a runtime and a switch alone (`node/tests/all/pressure.rs`, `node/tests/all/switch/sources.rs`), and under every protection (conformance, `flood`). Those of functions are
 /// found by the functions' scenarios: `functions/tests/scenarios/planted.rs`.
 const ELSEWHERE: &[Fault] = &[
     Fault::TakesMovedForOver,
@@ -109,6 +109,9 @@ const ELSEWHERE: &[Fault] = &[
     Fault::SpeaksBeforeStandby,
     Fault::BelievesAnyWords,
     Fault::BelievesAnyLife,
+    Fault::ForgetsEstablished,
+    Fault::ForgetsNothing,
+    Fault::IgnoresHalfOpen,
 ];
 
 /// What is wrong with a world.

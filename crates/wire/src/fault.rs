@@ -187,6 +187,14 @@ faults! {
     /// A drain is over while a flow is under way that somebody else had asked for.
     EndsDrainEarly = "ends-drain-early",
 
+    // Full tables.
+    /// For new flows those that are established make room.
+    ForgetsEstablished = "forgets-established",
+    /// Nothing makes room: what opens first keeps a full table full.
+    ForgetsNothing = "forgets-nothing",
+    /// A source may open as many flows as it wants, whatever is half open.
+    IgnoresHalfOpen = "ignores-half-open",
+
     // Routes and epochs.
     /// A reply that the switch took for a flow's first packet changes the flow's epoch.
     RepliesChangeEpochs = "replies-change-epochs",

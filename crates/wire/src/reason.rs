@@ -102,6 +102,7 @@ reasons! {
     ForeignFrame "foreign_frame" "A frame on the hosts' network that no host has sent. Something else lives there: a network of its own is better.";
     SpoofedSource "spoofed_source" "The source address is not one that can be behind the port: no route to it leads by that port (RFC 3704, feasible path), or it is an address of a NAT pool or a service of the box itself. Where sources come by ports by which no route leads to them, add that route, or say `reverse_path: off` at the port.";
     LocalFragment "local_fragment" "A fragment for one of the box's own addresses whose datagram was not put together: others did not come within a minute, or it is longer than a buffer (some 2,600 bytes), in too many pieces, or one of too many at a time.";
+    HalfOpenLimit "half_open_limit" "Its source has as many half-open flows as one source may have (limits.half_open_per_source): flows that nobody has answered, or of TCP whose initiator has not gone on. It floods, scans, or asks whoever does not answer. Of several switches each counts its own. A host behind which there are many others may need more.";
 }
 
 impl DropReason {

@@ -76,6 +76,35 @@ pub struct Status {
     /// States of flows that runtimes have fetched from the state server since their start.
     #[prost(uint64, tag = "17")]
     pub fetched_states: u64,
+    /// How full tables of flows are: of the switches that the host serves that answers, and of every runtime.
+    #[prost(message, repeated, tag = "18")]
+    pub flow_tables: ::prost::alloc::vec::Vec<FlowTable>,
+}
+/// How full a table of flows is.
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct FlowTable {
+    /// Node id of the switch or runtime whose it is.
+    #[prost(uint32, tag = "1")]
+    pub id: u32,
+    /// Flows in it.
+    #[prost(uint64, tag = "2")]
+    pub used: u64,
+    /// Flows that it has room for; of a runtime, of all chains together.
+    #[prost(uint64, tag = "3")]
+    pub size: u64,
+    /// How full it is, in 1/1000; of a runtime, the table of the chain whose is fullest.
+    #[prost(uint32, tag = "4")]
+    pub fill_permille: u32,
+    /// Of a switch: flows that are half open.
+    #[prost(uint64, optional, tag = "5")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub half_open: ::core::option::Option<u64>,
+    /// Of a runtime: flows that have ended before their time since its start, because a table was nearly full.
+    #[prost(uint64, optional, tag = "6")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub forgotten: ::core::option::Option<u64>,
 }
 /// A pool, as its runtimes and whoever divides it have said last.
 #[derive(serde::Serialize, serde::Deserialize)]

@@ -108,6 +108,14 @@ mod tests {
             copies_differed: 4,
             absent_flows: 5,
             fetched_states: 6,
+            flow_tables: vec![status::FlowTable {
+                id: 17,
+                used: 91,
+                size: 92,
+                fill_permille: 93,
+                half_open: Some(94),
+                forgotten: Some(95),
+            }],
             ports: vec![status::Port {
                 name: "inside".into(),
                 device: "eth0".into(),

@@ -3,7 +3,7 @@
 use crate::{reading, words};
 use holdfast_functions::catalog;
 use holdfast_nf::shared::{PoolEffect, SharedField};
-use holdfast_nf::{Chain, Context, Direction, Outcome, Position};
+use holdfast_nf::{Chain, Context, Direction, Outcome, Position, Standing};
 use holdfast_wire::header::{icmp, icmpv6};
 use holdfast_wire::zone::Zones;
 use holdfast_wire::{DropReason, FlowKey, MemoryPool, Network, Packet, PacketPool};
@@ -307,6 +307,11 @@ impl Bench {
     /// Flows that live.
     pub(crate) fn flows(&self) -> usize {
         self.flows.len()
+    }
+
+    /// How the flow of the latest packet stands, as functions have said with that packet.
+    pub(crate) fn standing(&self) -> Option<Standing> {
+        self.cx.standing()
     }
 
     /// The word for the latest flow's state.

@@ -2,6 +2,7 @@
 
 use crate::bench::Bench;
 use crate::words;
+use holdfast_nf::Standing;
 use holdfast_wire::DropReason::QuotaExceeded;
 use serde_json::json;
 
@@ -60,4 +61,40 @@ fn the_catalog_knows_its_functions() {
     }
     let error = holdfast_functions::catalog::build("firewal", &json!({})).err().expect("no such function");
     assert!(error.message.contains("firewall") && error.message.contains("nat"), "{}", error.message);
+}
+
+/// How flows stand, as all functions say that follow a connection: what comes in between from a router, or does not fit, changes nothing of it.
+#[test]
+fn functions_say_how_flows_stand() {
+    let balancer = json!({ "virtual": "203.0.113.10:80", "backends": ["198.51.100.11:80"] });
+    let chains = [
+        vec![("firewall", json!({ "default": "allow" }))],
+        vec![("load_balancer", balancer)],
+        vec![("nat", json!({ "pool": ["198.51.100.4"] }))],
+    ];
+    for chain in chains {
+        let mut bench = Bench::new(&chain);
+        let say = |bench: &mut Bench, packet: &str| {
+            bench.send(packet).unwrap_or_else(|reason| panic!("{packet}: {reason}"));
+            bench.standing()
+        };
+        let (client, server) = bench.passes("tcp 10.0.0.2:1000 > 203.0.113.10:80 SYN seq 100");
+        assert_eq!(bench.standing(), Some(Standing::HalfOpen));
+        let back = format!("tcp {server} > {client}");
+        let segments = [
+            (format!("{back} SYN ACK seq 500 ack 101"), Standing::HalfOpen),
+            ("tcp 10.0.0.2:1000 > 203.0.113.10:80 ACK seq 101 ack 501".to_owned(), Standing::Established),
+            (format!("{back} FIN ACK seq 501 ack 101"), Standing::Established),
+            ("tcp 10.0.0.2:1000 > 203.0.113.10:80 FIN ACK seq 101 ack 502".to_owned(), Standing::Closing),
+        ];
+        for (segment, standing) in segments {
+            assert_eq!(say(&mut bench, &segment), Some(standing), "{}: {segment}", chain[0].0);
+        }
+        if chain[0].0 == "load_balancer" {
+            continue;
+        }
+        let (client, server) = bench.passes("udp 10.0.0.2:1001 > 203.0.113.10:53");
+        assert_eq!(bench.standing(), Some(Standing::Unreplied));
+        assert_eq!(say(&mut bench, &format!("udp {server} > {client}")), Some(Standing::Answered));
+    }
 }

@@ -31,6 +31,31 @@ pub(super) fn status(target: &Target, json: bool) -> Result<(), Failure> {
     print(&status_text(&read(answer)?, Style::of_stdout()))
 }
 
+/// How full the tables of flows are: all switches together, and what is nearly full.
+fn tables_text(status: &Status, style: Style) -> String {
+    let of_switches = || status.flow_tables.iter().filter(|table| table.half_open.is_some());
+    let sum = |of: fn(&status::FlowTable) -> u64| of_switches().map(of).sum::<u64>();
+    let (used, size) = (sum(|table| table.used), sum(|table| table.size));
+    if size == 0 {
+        return String::new();
+    }
+    let forgotten: u64 = status.flow_tables.iter().filter_map(|table| table.forgotten).sum();
+    let early = if forgotten == 0 { String::new() } else { format!(", {forgotten} ended early so far") };
+    let half_open = sum(|table| table.half_open.unwrap_or(0));
+    let full = status.flow_tables.iter().filter(|table| table.is_nearly_full());
+    let full: Vec<String> = full.map(|table| format!("{} of node {}", percent(table.fill_permille), table.id)).collect();
+    let warning = match full.is_empty() {
+        true => String::new(),
+        false => style.paint(&format!("; nearly full: {} (holdfast explain flow_tables)", full.join(", ")), Tone::Caution),
+    };
+    let fill = percent((used * 1000 / size) as u16);
+    format!("flows: {used} of {size} ({fill}), {half_open} half open{early}{warning}\n")
+}
+
+fn percent(permille: u16) -> String {
+    format!("{} %", permille / 10)
+}
+
 fn status_text(status: &Status, style: Style) -> String {
     let protected = match status.protected {
         Protected::Yes => style.paint("yes", Tone::Good),
@@ -57,6 +82,7 @@ fn status_text(status: &Status, style: Style) -> String {
             "memory: {flows} with state at the state server alone, {fetched} fetched so far (holdfast explain absent_flows)\n"
         );
     }
+    text += &tables_text(status, style);
     if !status.hosts.is_empty() {
         let host = |host: &status::Host| {
             let silent = |network: &&status::Network| !network.leads;
@@ -282,6 +308,7 @@ pub(super) fn trace(target: &Target, selector: &str, count: u32, wait: Duration,
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     #[test]
     fn status_is_a_table_with_what_happened_below() {
@@ -301,6 +328,29 @@ mod tests {
                         failed  incarnation  cause               detection_us  recovered_us  flows  recovered  lost\n    \
                         16            1  killed by signal 9            90             -      3          2     1\n";
         assert_eq!(status_text(&status, Style::PLAIN), expected);
+    }
+
+    /// How full the tables of flows are is a line: of the switches together, and what is nearly full.
+    #[test]
+    fn full_tables_are_said() {
+        let line = |used: u64, permille: u16, forgotten: u64| {
+            let status: Status =
+                serde_json::from_value(json!({ "version": 1, "protected": "yes", "processes": [], "flow_tables": [
+                { "id": 1, "used": used, "size": 65_536, "fill_permille": used * 1000 / 65_536, "half_open": 3 },
+                { "id": 16, "used": used, "size": 65_536, "fill_permille": permille, "forgotten": forgotten },
+            ] }))
+                .unwrap();
+            status_text(&status, Style::PLAIN).lines().nth(1).unwrap().to_owned()
+        };
+        assert_eq!(line(600, 9, 0), "flows: 600 of 65536 (0 %), 3 half open");
+        assert_eq!(
+            line(59_500, 899, 7),
+            "flows: 59500 of 65536 (90 %), 3 half open, 7 ended early so far; nearly full: 90 % of node 1 (holdfast explain flow_tables)"
+        );
+        assert_eq!(
+            line(6_553, 900, 0),
+            "flows: 6553 of 65536 (9 %), 3 half open; nearly full: 90 % of node 16 (holdfast explain flow_tables)"
+        );
     }
 
     /// What flows have counted and measured is a table, a number a line.

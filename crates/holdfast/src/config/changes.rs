@@ -8,7 +8,8 @@ use super::chains;
 use super::clusters::{DEFAULT_CLUSTER, range};
 use super::etcd::EtcdConfig;
 use super::file::{
-    ChainConfig, Config, FunctionConfig, HostNetwork, HostSettings, OneOrMany, PortConfig, RouteConfig, SwitchSettings,
+    ChainConfig, Config, FunctionConfig, HostNetwork, HostSettings, LimitsConfig, OneOrMany, PortConfig, RouteConfig,
+    SwitchSettings,
 };
 use super::mistake::Mistake;
 use super::source::{Source, Spot};
@@ -150,6 +151,15 @@ impl Comparison {
         self.control(running, new, root);
         self.hosts(running, new, root);
         self.switches(running, new, root);
+        type Limit = fn(&LimitsConfig) -> Option<u32>;
+        let limits: [(&str, Limit); 2] = [
+            ("half_open_per_source", |limits| limits.half_open_per_source),
+            ("flows_per_source", |limits| limits.flows_per_source),
+        ];
+        for (key, of) in limits {
+            let most = |config: &Config| of(&config.limits).map_or_else(String::new, |most| most.to_string());
+            self.text(&format!("`limits.{key}`"), most(running), most(new), root.key("limits").key(key));
+        }
         let number = |number: &u64| number.to_string();
         for (section, key, running, new) in [
             ("limits", "flows", running.limits.flows as u64, new.limits.flows as u64),

@@ -59,6 +59,7 @@ use holdfast_node::edge::{EdgeConfig, EdgePort, EdgeRoute, ReversePath};
 use holdfast_node::message::PoolId;
 use holdfast_node::pools;
 use holdfast_node::rules::Rule;
+use holdfast_node::switch::SourceLimits;
 use holdfast_protection::rescue::pages::PagesConfig;
 use holdfast_protection::{Home, Protection};
 use holdfast_wire::zone::Zones;
@@ -204,6 +205,13 @@ fn limits(config: &Config, root: Spot<'_>) -> Result<(), Mistake> {
         Err(root.key(section).key(key).mistake(format!("`{key}` is between {least} and {most}, not {value}")))
     };
     between("limits", "flows", config.limits.flows as u64, 1, 16_000_000)?;
+    for (key, limit) in
+        [("half_open_per_source", config.limits.half_open_per_source), ("flows_per_source", config.limits.flows_per_source)]
+    {
+        if let Some(limit) = limit {
+            between("limits", key, limit.into(), 1, config.limits.flows as u64)?;
+        }
+    }
     between("limits", "buffers", config.limits.buffers.into(), 8192, 1 << 20)?;
     let detection = &config.detection;
     between("detection", "heartbeat_ms", detection.heartbeat_ms, 1, 60_000)?;
@@ -246,6 +254,15 @@ pub fn pages(chains: &[BuiltChain], flows: usize, seed: u64) -> Vec<PagesConfig>
 /// There is to be a state server.
 pub fn has_state_server(chains: &[BuiltChain]) -> bool {
     chains.iter().any(|built| built.server_hold.is_some() || built.protection.home() == Home::StateServer)
+}
+
+/// How many flows each source may have at a switch.
+pub fn source_limits(config: &Config, chains: &[BuiltChain]) -> SourceLimits {
+    SourceLimits {
+        half_open: Some(config.limits.half_open()),
+        flows: config.limits.flows_per_source,
+        chains: chains.iter().map(|built| built.chain.source_limit()).collect(),
+    }
 }
 
 /// How many state servers there are to be.

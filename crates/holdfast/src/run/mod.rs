@@ -51,7 +51,7 @@ use holdfast_node::bfd::Memory;
 use holdfast_node::channel::{FabricConfig, KeyRing};
 use holdfast_node::host::{Host, HostOut};
 use holdfast_node::manager::Wish;
-use holdfast_node::switch::{Switch, SwitchConfig};
+use holdfast_node::switch::{SourceLimits, Switch, SwitchConfig};
 use holdfast_protection::{Peer, Released};
 use holdfast_wire::header::ETHERTYPE_FABRIC;
 use holdfast_wire::{DropCounters, DropReason, Packet, PacketPool};
@@ -104,6 +104,8 @@ struct Manager {
     config: Config,
     /// By chain, bytes of the switch's logs.
     logs: Vec<usize>,
+    /// How many flows a source may have.
+    limits: SourceLimits,
     keys: Option<KeyRing>,
     incarnation: u32,
     /// The parent of all processes.
@@ -183,7 +185,7 @@ fn random_seed() -> u64 {
 /// A life of a switch: that of its manager, or, of several hosts, the term.
 fn switch_config(
     config: &Config,
-    logs: &[usize],
+    (logs, limits): (&[usize], &SourceLimits),
     number: u16,
     seed: u64,
     incarnation: u32,
@@ -195,6 +197,7 @@ fn switch_config(
         // Tells its packets from those of the life before.
         number: incarnation as u8,
         flows: config.limits.flows,
+        limits: limits.clone(),
         seed,
         tick_interval: 50 * MILLISECOND,
         patience: 3000 * MILLISECOND,
@@ -440,7 +443,7 @@ impl Manager {
 
     /// This host's turn has come: a switch's next life begins here, and its ports' addresses are here.
     fn begin_to_serve(&mut self, number: u16, term: u32, now: u64) {
-        let config = switch_config(&self.config, &self.logs, number, self.seed, term, self.fabric_config, true);
+        let config = switch_config(&self.config, (&self.logs, &self.limits), number, self.seed, term, self.fabric_config, true);
         let mut switch = Switch::new(config);
         if let Some(ring) = &self.keys {
             match keys::new_life() {

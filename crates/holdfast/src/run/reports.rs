@@ -5,7 +5,9 @@ use crate::config::{NamedPool, NamedStatistic};
 use holdfast_control::status::{self, Bfd, Failover, Port, Process, Status};
 use holdfast_node::address::{COORDINATOR, switch_node};
 use holdfast_node::bfd::Session;
+use holdfast_node::coordinator::RuntimeStatus;
 use holdfast_node::message::{self, FlowInfo, MemberState};
+use holdfast_node::switch::Switch;
 use holdfast_wire::{DropCounters, DropReason};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -169,6 +171,32 @@ impl Manager {
         Counted { statistics: self.statistics.clone(), values: self.statistics.iter().map(&mut statistic).collect() }
     }
 
+    /// How full tables are: what the switches here have, and what runtimes have said last.
+    fn flow_tables(&self) -> Vec<status::FlowTable> {
+        let of_switch = |switch: &Switch| {
+            let (used, size) = (switch.len() as u64, switch.capacity() as u64);
+            status::FlowTable {
+                id: switch.node(),
+                used,
+                size,
+                fill_permille: (used * 1000 / size.max(1)) as u16,
+                half_open: Some(switch.half_open() as u64),
+                forgotten: None,
+            }
+        };
+        let size = (self.config.limits.flows * self.chain_names.len()) as u64;
+        let runtimes = self.host.hub.manager.status().filter(|runtime| runtime.member.state.serves());
+        let of_runtime = runtimes.map(|RuntimeStatus { member, report, .. }| status::FlowTable {
+            id: member.node,
+            used: report.flows,
+            size,
+            fill_permille: report.fill,
+            half_open: None,
+            forgotten: Some(report.forgotten),
+        });
+        self.host.hub.serving().map(of_switch).chain(of_runtime).collect()
+    }
+
     /// How the election stands. Of several hosts one may hear who leads and not etcd.
     fn election_status(&self, has_coordinator: bool) -> Option<status::Election> {
         let mut election = self.guard.election.as_ref()?.status(self.clock.now());
@@ -296,7 +324,7 @@ impl Manager {
                 ..role(status::ROLE_STATE_SERVER, node, 0, 0, &DropCounters::default())
             });
         }
-        for holdfast_node::coordinator::RuntimeStatus { member, report, is_drained, is_spare } in manager.status() {
+        for RuntimeStatus { member, report, is_drained, is_spare } in manager.status() {
             let mut drops = DropCounters::default();
             for (number, count) in &report.drops {
                 if let Some(reason) = DropReason::from_index(*number as usize) {
@@ -405,6 +433,7 @@ impl Manager {
             copies_differed: manager.status().map(|status| status.report.differed).sum(),
             absent_flows: manager.status().map(|status| status.report.absent).sum(),
             fetched_states: manager.status().map(|status| status.report.fetched).sum(),
+            flow_tables: self.flow_tables(),
             ports: ports.collect(),
             rules: is_serving.then(|| status::Rules {
                 version: self.rules_in_force(),

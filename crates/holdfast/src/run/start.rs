@@ -172,8 +172,11 @@ impl Manager {
         }
         let detection = &checked.config.detection;
         let logs: Vec<usize> = chains.iter().map(|built| built.protection.log_bytes()).collect();
-        let switch =
-            |number| Switch::new(switch_config(&checked.config, &logs, number, assignment.seed, incarnation, fabric, succeeds));
+        let limits = config::source_limits(&checked.config, &chains);
+        let switch = |number| {
+            let of_chains = (logs.as_slice(), &limits);
+            Switch::new(switch_config(&checked.config, of_chains, number, assignment.seed, incarnation, fabric, succeeds))
+        };
         let mut switches: Vec<Switch> = (0..checked.switches.len() as u16).map(switch).collect();
         let mut manager = holdfast_node::manager::Manager::new(
             Peer { node: manager_of(number), incarnation: assignment.base + incarnation },
@@ -211,6 +214,7 @@ impl Manager {
             quarantine: quarantine.into(),
             config: checked.config.clone(),
             logs,
+            limits,
             keys,
             incarnation,
             parent: assignment.parent,

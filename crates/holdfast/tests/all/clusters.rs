@@ -230,6 +230,12 @@ fn whatever_a_running_box_cannot_change_is_named_with_its_place() {
             "`limits.flows` is 65536 in the running box and 9 here",
         ),
         (
+            ("runtimes: { min: 2", "limits: { flows_per_source: 9 }\nruntimes: { min: 2"),
+            17,
+            29,
+            "`limits.flows_per_source` is not set in the running box and `9` here",
+        ),
+        (
             ("runtimes: { min: 2", "detection: { hang_ms: 900 }\nruntimes: { min: 2"),
             17,
             23,

@@ -61,6 +61,7 @@ fn runtime(state: &str) -> Value {
 
 fn status(state: &str) -> Value {
     json!({ "version": 1, "protected": "re-synchronising", "survives": "host", "may_forget": 0, "copies_differed": 0, "absent_flows": 0, "fetched_states": 0, "ports": [],
+        "flow_tables": [{ "id": 1, "used": 3, "size": 9, "fill_permille": 333, "half_open": 2 }],
         "hosts": [{ "name": "left", "state": "serving", "is_this": true, "networks": [] }], "rules": { "version": 1, "count": 1, "in_force": true },
         "processes": [runtime(state)], "drops": { "no_flow": 1 }, "failovers": [],
         "pools": [

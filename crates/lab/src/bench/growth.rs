@@ -17,7 +17,7 @@ use holdfast_node::message::{Order, Protected};
 use holdfast_node::pools;
 use holdfast_node::rules::Rule;
 use holdfast_node::runtime::{ChainSpec, Runtime, RuntimeConfig};
-use holdfast_node::switch::{Switch, SwitchConfig};
+use holdfast_node::switch::{SourceLimits, Switch, SwitchConfig};
 use holdfast_protection::{NfvActor, Peer, ReleaseAt};
 use holdfast_wire::selector::Selector;
 use holdfast_wire::{FlowKey, MemoryPool, Packet, PacketPool};
@@ -154,6 +154,7 @@ impl<'a> Cluster<'a> {
             me: Peer { node: SWITCH, incarnation: 1 },
             number: 1,
             flows: all + all / 4 + 1024,
+            limits: SourceLimits::default(),
             seed: 7,
             tick_interval: 50 * MILLISECOND,
             patience: 3_000 * MILLISECOND,

@@ -1,7 +1,7 @@
 //! A runtime in a process of its own, as a box has it, and this process in the place of its manager, its switch and its coordinator.
 
 use super::PlaysOnce;
-use super::world::MakeChain;
+use super::world::{MakeChain, room_for};
 use holdfast_io::process::{Clock, Watched};
 use holdfast_io::standby::Pair;
 use holdfast_io::wait::sleep;
@@ -86,7 +86,7 @@ impl Served {
             },
             "chains": { "bench": { "functions": chain, "protection": protection } },
             "rules": [{ "chain": "bench" }],
-            "limits": { "flows": flows },
+            "limits": { "flows": room_for(flows) },
         });
         let refused = |error: std::io::Error| error.to_string();
         let mut arena = Arena::create(BUFFERS).map_err(refused)?;

@@ -10,7 +10,7 @@ use holdfast_node::manager::Manager;
 use holdfast_node::message::{Control, Member, MemberState, kind, numbered};
 use holdfast_node::rules::{Rule, RuleSet};
 use holdfast_node::runtime::{ChainSpec, Runtime, RuntimeConfig};
-use holdfast_node::switch::{Switch, SwitchConfig};
+use holdfast_node::switch::{SourceLimits, Switch, SwitchConfig};
 use holdfast_protection::{Peer, Protection};
 use holdfast_wire::selector::Selector;
 use holdfast_wire::{FlowKey, MemoryPool, Packet, PacketPool};
@@ -46,10 +46,15 @@ pub(super) struct World {
     pub(super) longest_turn: Duration,
 }
 
+/// The room that so many flows need of which none is to end early: in tables that are nearly full some do.
+pub(super) fn room_for(flows: usize) -> usize {
+    flows + flows / 2
+}
+
 impl World {
     /// A box whose switch sends new flows to the first runtime. The second one is there for it, but gets none.
     pub(super) fn new(flows: usize, make: MakeChain<'_>, protection: &dyn Fn() -> Box<dyn Protection>) -> Result<World, String> {
-        let fabric = FabricConfig::default();
+        let (fabric, flows) = (FabricConfig::default(), room_for(flows));
         let runtime = |me: Peer| -> Result<Runtime, String> {
             let config = RuntimeConfig { me, flows, seed: 7, report_interval: 100_000_000, fabric };
             let spec = ChainSpec { name: "bench".to_owned(), switch: SWITCH, chain: make()?, protection: protection() };
@@ -64,6 +69,7 @@ impl World {
             me: Peer { node: SWITCH, incarnation: 1 },
             number: 0,
             flows,
+            limits: SourceLimits::default(),
             seed: 7,
             tick_interval: 10_000_000,
             patience: 3_000_000_000,

@@ -204,7 +204,7 @@ mod tests {
     use crate::hub::HubOut;
     use crate::manager::Manager;
     use crate::seal::is_sealed;
-    use crate::switch::{Switch, SwitchConfig};
+    use crate::switch::{SourceLimits, Switch, SwitchConfig};
     use core::num::NonZeroU64;
     use holdfast_wire::nsh::{Outer, encapsulate, index};
     use holdfast_wire::{MemoryPool, PacketPool};
@@ -218,6 +218,7 @@ mod tests {
             me: Peer { node: SWITCH, incarnation: 1 },
             number: 1,
             flows: 16,
+            limits: SourceLimits::default(),
             seed: 1,
             tick_interval: 20 * MILLISECOND,
             patience: 3000 * MILLISECOND,

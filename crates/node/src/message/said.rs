@@ -21,6 +21,10 @@ pub struct PoolId {
 pub struct Report {
     /// Flows owned.
     pub flows: u64,
+    /// How full the fullest chain's table is, in 1/1000.
+    pub fill: u16,
+    /// Flows that ended before their time because a table was nearly full.
+    pub forgotten: u64,
     /// Flows that have been sent to another runtime, which has not said that they arrived: nobody else may have them as they are.
     pub departed: u64,
     /// Replicas of others' flows.

@@ -3,6 +3,7 @@
 mod absent;
 mod ending;
 mod fields;
+mod pressure;
 mod replies;
 
 pub(crate) use ending::contain;
@@ -19,12 +20,14 @@ use crate::channel::Fabric;
 use crate::channel::format::after;
 use crate::gone::GoneFlows;
 use crate::message::Ended;
-use holdfast_nf::{Chain, Context, Direction, Outcome, Position};
+use holdfast_nf::{Chain, Context, Direction, Outcome, Position, Standing};
 use holdfast_protection::flows::{ActorHeader, Found, Journal, NO_SLOT, NoReply, flag, role};
 use holdfast_protection::{Admission, Flows, Outbox, Peer, Protection, Released, Slot};
 use holdfast_wire::fault::{Fault, is_planted};
+use holdfast_wire::header::proto;
 use holdfast_wire::nsh::Flags;
 use holdfast_wire::{DropReason, FlowKey, Packet, PacketPool};
+use pressure::Pressure;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use zerocopy::IntoBytes;
 
@@ -69,6 +72,7 @@ pub(crate) struct Lane {
     pub(crate) flows: Flows,
     pub(crate) outbox: Outbox,
     pub(crate) wheel: Wheel,
+    pressure: Pressure,
     pub(crate) parking: Parking,
     /// Flows that are not yet what their dead owner had.
     pub(crate) replays: Replays,
@@ -128,6 +132,7 @@ impl Lane {
             flows,
             outbox: Outbox::default(),
             wheel: Wheel::new(),
+            pressure: Pressure::default(),
             parking: Parking::new(),
             replays: Replays::default(),
             suspects: Vec::new(),
@@ -364,6 +369,9 @@ impl Lane {
         match outcome {
             Outcome::Forward => {
                 account(header, direction, packet, &shared.cx);
+                if shared.cx.standing().is_none() {
+                    judge(header, direction, packet);
+                }
                 if header.role == role::OPENING {
                     return self.opened(packet, slot, shared);
                 }
@@ -436,8 +444,8 @@ impl Lane {
         }
         self.flows.set_role(slot, role::OWNER);
         let header = self.flows.header_mut(slot);
-        if header.expires_at == 0 {
-            header.expires_at = header.last_stamp + DEFAULT_LIFETIME;
+        if shared.cx.lifetime() == 0 {
+            header.set_deadline(header.last_stamp + DEFAULT_LIFETIME);
         }
         mark(header, Direction::Forward, packet);
         self.wheel.file(&mut self.flows, slot);
@@ -722,7 +730,24 @@ fn account(header: &mut ActorHeader, direction: Direction, packet: &Packet, cx: 
     }
     if cx.lifetime() > 0 {
         let wish = header.last_stamp + cx.lifetime();
-        header.expires_at = if cx.is_ending() { wish } else { header.expires_at.max(wish) };
+        if cx.is_ending() || wish > header.expires_at {
+            header.set_deadline(wish);
+        }
+    }
+    if let Some(standing) = cx.standing() {
+        header.set_standing(standing);
+    }
+}
+
+/// How a flow stands of which no function says so: it is answered when a reply has passed, but no error, and one of TCP established when the initiator has gone on after that.
+#[inline(never)]
+fn judge(header: &mut ActorHeader, direction: Direction, packet: &Packet) {
+    match (direction, header.standing()) {
+        (Direction::Reverse, Standing::Unreplied) if !packet.is_icmp_error() => header.set_standing(Standing::Answered),
+        (Direction::Forward, Standing::Answered) if packet.layers.protocol == proto::TCP => {
+            header.set_standing(Standing::Established);
+        }
+        _ => {}
     }
 }
 

@@ -90,6 +90,7 @@ pub(crate) struct Shared {
     pub(crate) traces: Vec<TraceStep>,
     pub(crate) opened: u64,
     pub(crate) expired: u64,
+    pub(crate) forgotten: u64,
     pub(crate) lost: u64,
     pub(crate) panics: u64,
     pub(crate) hands: Hands,
@@ -129,6 +130,8 @@ pub struct Counts {
     pub opened: u64,
     /// Flows expired.
     pub expired: u64,
+    /// Of these, before their time because a table was nearly full.
+    pub forgotten: u64,
     /// Flows whose state was at the state server alone, and is no more.
     pub lost: u64,
     /// States of flows that were at the state server alone, and came back.
@@ -205,6 +208,7 @@ impl Runtime {
             traces: Vec::new(),
             opened: 0,
             expired: 0,
+            forgotten: 0,
             lost: 0,
             panics: 0,
             hands: Hands::default(),
@@ -302,6 +306,7 @@ impl Runtime {
             released: self.released,
             opened: self.shared.opened,
             expired: self.shared.expired,
+            forgotten: self.shared.forgotten,
             lost: self.shared.lost,
             fetched: self.lanes.iter().map(|lane| lane.protection.safety(&lane.flows).fetched).sum(),
             recovered: self.recoveries.recovered,
@@ -417,6 +422,7 @@ impl Runtime {
             lane.settle_pages(&mut self.shared, pool);
             lane.go_on_replaying(&mut self.shared, &mut self.fabric, pool, clock);
             lane.settle_replays(&mut self.recoveries);
+            lane.relieve(&mut self.shared);
             lane.process(&mut self.shared, pool);
             if !lane.suspects.is_empty() {
                 lane.try_suspects(may_try, &mut self.shared, pool, clock);
@@ -554,8 +560,10 @@ impl Runtime {
                 self.handle_mark(&packet, outer.source);
             }
             self.fenced |= outer.index == index::FENCED && packet.meta.commit == self.config.me.incarnation;
-            if let Some(side) = node_of(&outer.source).and_then(|node| self.shared.side_of(node)) {
-                side.now = side.now.max(packet.meta.stamp);
+            match node_of(&outer.source).and_then(|node| self.shared.side_of(node)) {
+                Some(side) if outer.index == index::TO_RUNTIME => side.tick(packet.meta.stamp, packet.meta.commit),
+                Some(side) => side.now = side.now.max(packet.meta.stamp),
+                None => {}
             }
             pool.put(packet);
             return;
@@ -709,6 +717,8 @@ impl Runtime {
             departed: self.migrations.departed(&self.lanes),
             busy_permille: (self.busy_time * 1000 / self.time.max(1)) as u16,
             released_unprotected: self.released_unprotected,
+            forgotten: self.shared.forgotten,
+            fill: self.lanes.iter().map(|lane| lane.fill() as u16).max().unwrap_or(0),
             logs: self.needed_logs(),
             drops: self.shared.drops.iter().map(|(reason, count)| (reason as u8, count)).collect(),
             ..Report::default()

@@ -23,6 +23,9 @@ pub(crate) struct Side {
     pub(super) life: Option<u8>,
     /// The latest of its lives of which anything has come, by the same number.
     pub(super) heard: Option<u8>,
+    /// How full its table of routes is, in 1/1000, as its latest tick says; and how many have come.
+    pub(super) fill: usize,
+    pub(super) ticks: u32,
     /// Keys of flows that ended or never were, with their epochs.
     pub(crate) ended: Vec<(FlowKey, u32)>,
     /// A new flow had to be turned away for want of room.
@@ -44,6 +47,8 @@ impl Side {
             now: 0,
             life: None,
             heard: None,
+            fill: 0,
+            ticks: 0,
             ended: Vec::with_capacity(256),
             is_full: false,
             suspects: Vec::with_capacity(SUSPECTS),
@@ -64,6 +69,13 @@ impl Side {
             self.heard = Some(number);
         }
         is_later
+    }
+
+    /// A tick has come.
+    pub(super) fn tick(&mut self, stamp: u64, fill: u32) {
+        self.now = self.now.max(stamp);
+        self.fill = fill as usize;
+        self.ticks = self.ticks.wrapping_add(1);
     }
 
     /// A flow that is no more, or was not let in, is in no header; its epoch must not be given again all the same.

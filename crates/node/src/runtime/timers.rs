@@ -1,66 +1,152 @@
-//! When flows end: a wheel of lists through the flow actors themselves.
+//! When flows end: a wheel of lists through the flow actors themselves, for each standing of flows one.
 //!
 //! A packet only writes its flow's deadline. The wheel looks at a flow when the deadline that it was filed under has come, and files
 //! it again if a packet has moved it away meanwhile. If one has brought it closer, which only the end of a connection does, it is filed anew at once. Time is the stamped time of packets and ticks, never a clock.
+//!
+//! A flow is filed under the standing that it had then. Who looks for flows of a standing, the one first that would end first, files those anew that stand
+//! otherwise by now ([`Wheel::is_right`]).
 
-use holdfast_protection::flows::{Flows, NO_SLOT, Slot, flag, role};
+use holdfast_nf::Standing;
+use holdfast_protection::flows::{ActorHeader, Flows, NO_SLOT, Slot, flag, role};
 
 /// Stamped time per step of the wheel: 2^27 ns, about 134 ms.
 const STEP_SHIFT: u32 = 27;
 const STEPS: usize = 4096;
+const WORDS: usize = STEPS / 64;
+/// In place of a list: the flow ends as soon as its state, which is away, has come.
+const WAITING: u32 = NO_SLOT - 1;
 
 /// See the module.
 pub(crate) struct Wheel {
+    /// By standing and step. A list's first flow is the one that was filed last, and names the last one as the one before it.
     lists: Vec<Slot>,
+    /// By standing: which steps have a flow, a bit each.
+    occupied: [[u64; WORDS]; Standing::ALL.len()],
     at: u64,
 }
 
 impl Wheel {
     pub(crate) fn new() -> Wheel {
-        Wheel { lists: vec![NO_SLOT; STEPS], at: 0 }
+        let lists = vec![NO_SLOT; STEPS * Standing::ALL.len()];
+        Wheel { lists, occupied: [[0; WORDS]; Standing::ALL.len()], at: 0 }
+    }
+
+    fn mark(&mut self, list: usize, is_occupied: bool) {
+        let (standing, step) = (list / STEPS, list % STEPS);
+        let word = &mut self.occupied[standing][step / 64];
+        *word = *word & !(1 << (step % 64)) | u64::from(is_occupied) << (step % 64);
+    }
+
+    /// The step in which a deadline is looked at.
+    fn step(&self, deadline: u64) -> u64 {
+        (deadline >> STEP_SHIFT).max(self.at + 1).min(self.at + STEPS as u64 - 1)
+    }
+
+    /// The step in which this list is looked at.
+    fn step_of(&self, list: u32) -> u64 {
+        let steps = STEPS as u64;
+        self.at + (u64::from(list) % steps + steps - self.at % steps) % steps
     }
 
     /// Files a flow under its deadline. A flow is filed once, from when it is owned until it ends or leaves.
     pub(crate) fn file(&mut self, flows: &mut Flows, slot: Slot) {
-        let due = (flows.header(slot).expires_at >> STEP_SHIFT).max(self.at + 1).min(self.at + STEPS as u64 - 1);
-        let list = due as usize % STEPS;
+        let header = flows.header(slot);
+        let list = header.standing() as usize * STEPS + self.step(header.expires_at) as usize % STEPS;
         let next = core::mem::replace(&mut self.lists[list], slot);
+        let last = if next == NO_SLOT { slot } else { core::mem::replace(&mut flows.header_mut(next).timer_before, slot) };
         let header = flows.header_mut(slot);
-        (header.timer_next, header.timer_before, header.timer_list) = (next, NO_SLOT, list as u32);
-        if next != NO_SLOT {
-            flows.header_mut(next).timer_before = slot;
-        }
+        (header.timer_next, header.timer_before, header.timer_list) = (next, last, list as u32);
+        self.mark(list, true);
     }
 
     /// Files a flow anew whose deadline has come closer than the one that it is filed under. One that is not filed stays so.
     #[cold]
     pub(crate) fn bring_forward(&mut self, flows: &mut Flows, slot: Slot) {
         let header = flows.header(slot);
-        if header.timer_list == NO_SLOT {
-            return;
+        if self.is_filed(header) && self.step(header.expires_at) < self.step_of(header.timer_list) {
+            self.file_anew(flows, slot);
         }
-        let steps = STEPS as u64;
-        let filed = self.at + (u64::from(header.timer_list) + steps - self.at % steps) % steps;
-        if (header.expires_at >> STEP_SHIFT).max(self.at + 1) < filed {
-            self.remove(flows, slot);
-            self.file(flows, slot);
-        }
+    }
+
+    /// Files a flow under what it is by now.
+    pub(crate) fn file_anew(&mut self, flows: &mut Flows, slot: Slot) {
+        self.remove(flows, slot);
+        self.file(flows, slot);
     }
 
     /// Takes a flow out that is owned no more before its time: its slot may be used again. One that is not filed stays so.
     pub(crate) fn remove(&mut self, flows: &mut Flows, slot: Slot) {
         let header = flows.header_mut(slot);
         let (next, before, list) = (header.timer_next, header.timer_before, header.timer_list);
-        if list == NO_SLOT {
+        (header.timer_next, header.timer_before, header.timer_list) = (NO_SLOT, NO_SLOT, NO_SLOT);
+        let list = list as usize;
+        if list >= self.lists.len() {
             return;
         }
-        (header.timer_next, header.timer_before, header.timer_list) = (NO_SLOT, NO_SLOT, NO_SLOT);
-        match before {
-            NO_SLOT => self.lists[list as usize] = next,
-            before => flows.header_mut(before).timer_next = next,
+        let is_first = self.lists[list] == slot;
+        if is_first {
+            self.lists[list] = next;
+            self.mark(list, next != NO_SLOT);
+        } else {
+            flows.header_mut(before).timer_next = next;
         }
-        if next != NO_SLOT {
-            flows.header_mut(next).timer_before = before;
+        // Of the first one, the one before is the last.
+        let after = if next == NO_SLOT { self.lists[list] } else { next };
+        if after != NO_SLOT {
+            flows.header_mut(after).timer_before = before;
+        }
+    }
+
+    fn is_filed(&self, header: &ActorHeader) -> bool {
+        (header.timer_list as usize) < self.lists.len()
+    }
+
+    /// A flow that is not filed ends as soon as its state, which is away, has come, unless a packet has by then.
+    pub(crate) fn await_state(&self, flows: &mut Flows, slot: Slot) {
+        flows.header_mut(slot).timer_list = WAITING;
+    }
+
+    /// See [`Wheel::await_state`].
+    pub(crate) fn awaits_state(&self, header: &ActorHeader) -> bool {
+        header.timer_list == WAITING
+    }
+
+    /// The flow is filed under what it is: its standing, and a deadline that no packet has moved away since. Of one whose deadline is farther than the wheel goes nobody knows.
+    pub(crate) fn is_right(&self, header: &ActorHeader) -> bool {
+        let (deadline, filed) = (self.step(header.expires_at), self.step_of(header.timer_list));
+        let is_far = deadline == self.at + STEPS as u64 - 1;
+        header.timer_list as usize / STEPS == header.standing() as usize && (deadline <= filed || is_far)
+    }
+
+    /// Visits flows that are filed under a standing, those first that are looked at first, and of these the one that was filed first, until `visit` says no.
+    pub(crate) fn visit(&self, flows: &Flows, standing: Standing, mut visit: impl FnMut(Slot) -> bool) {
+        let occupied = &self.occupied[standing as usize];
+        let start = (self.at + 1) as usize % STEPS;
+        // Round once, and the steps of the first word that lie before where it began.
+        for round in 0..=WORDS {
+            let at = (start / 64 + round) % WORDS;
+            let mut steps = occupied[at];
+            let from_start = u64::MAX << (start % 64);
+            steps &= match round {
+                0 => from_start,
+                WORDS => !from_start,
+                _ => u64::MAX,
+            };
+            while steps != 0 {
+                let list = standing as usize * STEPS + at * 64 + steps.trailing_zeros() as usize;
+                steps &= steps - 1;
+                let first = self.lists[list];
+                let mut slot = flows.header(first).timer_before;
+                loop {
+                    if !visit(slot) {
+                        return;
+                    }
+                    if slot == first {
+                        break;
+                    }
+                    slot = flows.header(slot).timer_before;
+                }
+            }
         }
     }
 
@@ -75,18 +161,25 @@ impl Wheel {
         let mut budget = limit;
         while self.at < target && budget > 0 {
             self.at += 1;
-            let mut slot = core::mem::replace(&mut self.lists[self.at as usize % STEPS], NO_SLOT);
-            while slot != NO_SLOT {
-                let header = flows.header_mut(slot);
-                let next = header.timer_next;
-                (header.timer_next, header.timer_before, header.timer_list) = (NO_SLOT, NO_SLOT, NO_SLOT);
-                if header.role == role::OWNER && header.expires_at <= now && header.flags & flag::MOVING == 0 {
-                    budget = budget.saturating_sub(1);
-                    expired(slot);
-                } else if header.role == role::OWNER {
-                    self.file(flows, slot);
+            for standing in 0..Standing::ALL.len() {
+                let list = standing * STEPS + self.at as usize % STEPS;
+                let mut slot = core::mem::replace(&mut self.lists[list], NO_SLOT);
+                if slot == NO_SLOT {
+                    continue;
                 }
-                slot = next;
+                self.mark(list, false);
+                while slot != NO_SLOT {
+                    let header = flows.header_mut(slot);
+                    let next = header.timer_next;
+                    (header.timer_next, header.timer_before, header.timer_list) = (NO_SLOT, NO_SLOT, NO_SLOT);
+                    if header.role == role::OWNER && header.expires_at <= now && header.flags & flag::MOVING == 0 {
+                        budget = budget.saturating_sub(1);
+                        expired(slot);
+                    } else if header.role == role::OWNER {
+                        self.file(flows, slot);
+                    }
+                    slot = next;
+                }
             }
         }
     }

@@ -14,10 +14,12 @@ mod log;
 mod ownership;
 mod rebuild;
 mod routes;
+mod sources;
 mod suspects;
 mod targets;
 
-pub use routes::Route;
+pub use routes::{Opening, Route};
+pub use sources::SourceLimits;
 pub use suspects::SetAside;
 
 use crate::address::{COORDINATOR, NodeId, host_of, mac_of_life};
@@ -47,6 +49,8 @@ pub struct SwitchConfig {
     pub number: u8,
     /// Routes that it may have.
     pub flows: usize,
+    /// How much of them one source may have.
+    pub limits: SourceLimits,
     /// The cluster's hash seed.
     pub seed: u64,
     /// Between two ticks to each runtime, ns.
@@ -118,7 +122,7 @@ impl Switch {
     pub fn new(config: SwitchConfig) -> Switch {
         let mut fabric = Fabric::new(config.me, config.fabric);
         fabric.send_control(COORDINATOR, &Control::RulesInForce { version: 0 });
-        let routes = Routes::new(config.flows, config.seed);
+        let routes = Routes::new(config.flows, config.limits.clone(), config.seed);
         Switch {
             fabric,
             routes,
@@ -188,6 +192,16 @@ impl Switch {
     /// Bytes of memory of so many routes, as many of which have ended before.
     pub fn memory_of(routes: usize) -> usize {
         Routes::memory_of(routes)
+    }
+
+    /// Routes that there may be.
+    pub fn capacity(&self) -> usize {
+        self.routes.capacity()
+    }
+
+    /// Routes of flows that are half open.
+    pub fn half_open(&self) -> usize {
+        self.routes.half_open()
     }
 
     /// Routes that lead to this runtime.
@@ -316,6 +330,9 @@ impl Switch {
         let route = *route;
         // While runtimes tell, the key may turn out to be that of another flow, which has had replies.
         let is_unsure = is_reply && route.is_doubtful;
+        if route.opening != Opening::Over {
+            self.routes.go_on_opening(id, &packet, is_reply);
+        }
         // An owner that is not (or no longer) running: the packet waits for what the coordinator makes of it.
         if is_unsure || self.claims.is_provisional(id) || self.logs.holds(id) || !self.targets.serves(route.owner) {
             return self.hold(key, packet, now, pool);
@@ -365,6 +382,7 @@ impl Switch {
             return Err(DropReason::FlowClosed);
         }
         let rule = self.rules.find(&key, ingress).ok_or(DropReason::NoRule)?;
+        self.routes.admit(&key, rule.chain)?;
         let owner = self.targets.least(rule.cluster, now).ok_or(DropReason::NoRuntime)?;
         let route = Route::new(key, owner, self.next_epoch, rule.chain, now);
         let id = self.routes.insert(hash, route).ok_or(DropReason::RouteTableFull)?;
@@ -737,6 +755,8 @@ impl Switch {
                 tick.meta.stamp = self.last_stamp;
                 tick.meta.switch = self.config.number;
                 tick.meta.flags = Flags::OAM;
+                // Who has the flows can end some before their time.
+                tick.meta.commit = self.routes.fill();
                 let outer =
                     Outer { destination: mac_of_life(peer), source: mac_of_life(self.config.me), index: index::TO_RUNTIME };
                 if nsh::encapsulate(&mut tick, outer) {

@@ -4,10 +4,10 @@
 
 use super::rebuild::behind;
 use super::routes::RouteId;
-use super::{Route, Switch};
+use super::{Opening, Route, Switch};
 use crate::address::mac_of_life;
 use crate::channel::format::after;
-use crate::message::{AGAIN, ANSWERED, Claim, Ended, KeyBytes, MemberState, RENOUNCED, WHEN_SWEPT, kind};
+use crate::message::{AGAIN, ANSWERED, Claim, Ended, HALF_OPEN, KeyBytes, MemberState, RENOUNCED, WHEN_SWEPT, kind};
 use holdfast_protection::Peer;
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::nsh::{self, Flags, Outer, index};
@@ -75,6 +75,11 @@ impl Claims {
         let (known, claimant, epoch) = self.waiting.remove(&route)?;
         (known == of).then_some((claimant, epoch))
     }
+}
+
+/// How far the opening of a flow has come whose owner knows it so.
+pub(super) fn opening(claim: &Claim) -> Opening {
+    if claim.chain.get() & HALF_OPEN != 0 { Opening::Unanswered } else { Opening::Over }
 }
 
 impl Switch {
@@ -190,14 +195,18 @@ impl Switch {
             None if is_renounced => return None,
             None if self.routes.has_ended(hash, claim.epoch.get()) && !is_planted(Fault::IgnoresEpochs) => return None,
             None if self.is_collecting(cluster) => {
-                let route = Route { is_real: true, ..Route::new(key, to, claim.epoch.get(), claim.chain(), now) };
+                let route = Route {
+                    is_real: true,
+                    opening: opening(claim),
+                    ..Route::new(key, to, claim.epoch.get(), claim.chain(), now)
+                };
                 let id = self.routes.insert(hash, route)?;
                 self.claims.provisional.insert(id, cluster);
                 self.targets.count(to, 1);
                 return Some(WHEN_SWEPT);
             }
             None => {
-                let route = Route { is_real: true, ..Route::new(key, to, epoch, claim.chain(), now) };
+                let route = Route { is_real: true, opening: opening(claim), ..Route::new(key, to, epoch, claim.chain(), now) };
                 self.routes.insert(hash, route)?
             }
         };

@@ -17,6 +17,7 @@
 //! the life's number in its metadata.
 
 use super::Switch;
+use super::ownership::opening;
 use super::routes::Route;
 use crate::address::NodeId;
 use crate::channel::format::after;
@@ -204,7 +205,8 @@ impl Switch {
                 let chain = info.claim.chain();
                 let is_real = info.is_real != 0;
                 // Its first packet was delivered, or there would be nobody who knows of it.
-                let route = Route { is_real, sent: 1, ..Route::new(key, owner, epoch, chain, now) };
+                let opening = opening(&info.claim);
+                let route = Route { is_real, opening, sent: 1, ..Route::new(key, owner, epoch, chain, now) };
                 self.routes.insert(hash, route).ok_or(DropReason::RouteTableFull)?
             }
         };

@@ -1,15 +1,44 @@
 //! Routes: which runtime has which flow.
 
+use super::sources::{SourceLimits, Sources};
 use crate::gone::GoneFlows;
 use holdfast_protection::Peer;
 use holdfast_protection::flows::{Found, FreeSlots, KeyTable};
-use holdfast_wire::FlowKey;
+use holdfast_wire::header::{proto, tcp_flags};
+use holdfast_wire::{DropReason, FlowKey, Packet};
 
 /// Index of a route.
 pub(crate) type RouteId = u32;
 
 // There are as many as flows: two cache lines each.
 const _: () = assert!(size_of::<Option<Route>>() == 128);
+/// How far a flow's opening has come, as the switch sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Opening {
+    /// Nobody has answered.
+    Unanswered,
+    /// Of TCP: the initiator has been answered, and has not gone on.
+    Answered,
+    /// It is not half open any more.
+    Over,
+}
+
+impl Opening {
+    /// What it is after a packet of the flow.
+    #[inline(never)]
+    fn after(self, packet: &Packet, is_reply: bool) -> Opening {
+        if packet.layers.protocol != proto::TCP {
+            return if is_reply && !packet.is_icmp_error() { Opening::Over } else { self };
+        }
+        let Some(flags) = packet.tcp().map(|header| header.flags) else { return self };
+        match (self, is_reply) {
+            (_, true) if flags & tcp_flags::RST != 0 => Opening::Over,
+            (Opening::Unanswered, true) => Opening::Answered,
+            (Opening::Answered, false) if flags & tcp_flags::SYN == 0 => Opening::Over,
+            _ => self,
+        }
+    }
+}
 
 /// Where a flow's packets go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,6 +55,10 @@ pub struct Route {
     pub chain: u16,
     /// When a packet last took the route, ns.
     pub last_seen: u64,
+    /// See [`Opening`].
+    pub opening: Opening,
+    /// As what it is counted of its source: see `Sources`.
+    pub(super) counted: u8,
     /// Something of the flow has been released, or is known to a replica: it is a flow.
     pub is_real: bool,
     /// The reply key comes from a claim or a telling of a flow that had had no reply yet: a flow that had one takes the key away.
@@ -46,6 +79,8 @@ impl Route {
             epoch,
             chain,
             last_seen: now,
+            opening: Opening::Unanswered,
+            counted: 0,
             is_real: false,
             is_doubtful: false,
             sent: 0,
@@ -64,17 +99,23 @@ pub(crate) struct Routes {
     by_epoch: Vec<(u32, RouteId)>,
     /// Flows that ended lately.
     ended: GoneFlows,
+    /// What each source has of them.
+    sources: Sources,
+    /// Those that are half open.
+    half_open: usize,
     seed: u64,
 }
 
 impl Routes {
-    pub(crate) fn new(capacity: usize, seed: u64) -> Routes {
+    pub(crate) fn new(capacity: usize, limits: SourceLimits, seed: u64) -> Routes {
         Routes {
             slots: Vec::with_capacity(capacity),
             free: FreeSlots::new(capacity),
             table: KeyTable::new(capacity * 2),
             by_epoch: vec![(0, 0); Routes::epochs(capacity)],
             ended: GoneFlows::new(capacity),
+            sources: Sources::new(limits, capacity, seed),
+            half_open: 0,
             seed,
         }
     }
@@ -161,13 +202,41 @@ impl Routes {
         }
         self.free.take();
         let epoch = route.epoch;
-        let route = Some(Route { reply: None, ..route });
+        let counted = self.sources.add(&route.key, route.chain, route.opening);
+        self.half_open += usize::from(route.opening != Opening::Over);
+        let route = Some(Route { reply: None, counted, ..route });
         match self.slots.get_mut(id as usize) {
             Some(slot) => *slot = route,
             None => self.slots.push(route),
         }
         self.note_epoch(id, epoch);
         Some(id)
+    }
+
+    /// Whether the source of this key may open another flow in this chain.
+    pub(crate) fn admit(&self, key: &FlowKey, chain: u16) -> Result<(), DropReason> {
+        self.sources.admit(key, chain)
+    }
+
+    /// A packet of a flow that is half open has come.
+    #[cold]
+    pub(crate) fn go_on_opening(&mut self, id: RouteId, packet: &Packet, is_reply: bool) {
+        let Some(Some(route)) = self.slots.get_mut(id as usize) else { return };
+        route.opening = route.opening.after(packet, is_reply);
+        if route.opening == Opening::Over {
+            route.counted = self.sources.settle(&route.key, route.chain, route.counted);
+            self.half_open -= 1;
+        }
+    }
+
+    /// Flows that are half open.
+    pub(crate) fn half_open(&self) -> usize {
+        self.half_open
+    }
+
+    /// How many of them there are, in 1/1000 of those that there may be.
+    pub(crate) fn fill(&self) -> u32 {
+        (self.len() * 1000 / self.capacity().max(1)) as u32
     }
 
     /// Gives a route to another owner, under a new epoch.
@@ -249,6 +318,8 @@ impl Routes {
 
     pub(crate) fn remove(&mut self, id: RouteId) -> Option<Route> {
         let route = self.slots.get_mut(id as usize)?.take()?;
+        self.sources.remove(&route.key, route.chain, route.counted);
+        self.half_open -= usize::from(route.opening != Opening::Over);
         let hash = self.hash(&route.key);
         self.table.remove(hash, Found { slot: id, is_reply: false });
         if let Some(reply) = route.reply {

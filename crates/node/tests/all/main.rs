@@ -6,6 +6,7 @@ mod demotion;
 mod hosts;
 mod listing;
 mod moving;
+mod pressure;
 #[path = "../../../state/tests/all/random.rs"]
 mod random;
 mod refusing;

@@ -10,7 +10,7 @@ use holdfast_node::manager::{Manager, Wish};
 use holdfast_node::message::{Control, Order, Protected, Refusal};
 use holdfast_node::rules::{Assembly, MAX_RULES, Rule, RuleSet};
 use holdfast_node::runtime::{ChainSpec, Runtime, RuntimeConfig};
-use holdfast_node::switch::{Switch, SwitchConfig};
+use holdfast_node::switch::{SourceLimits, Switch, SwitchConfig};
 use holdfast_protection::flows::role;
 use holdfast_protection::{NfvActor, Peer, ReleaseAt};
 use holdfast_wire::selector::Selector;
@@ -230,6 +230,7 @@ impl World {
             me: Peer { node: SWITCH, incarnation },
             number: 0,
             flows: 256,
+            limits: SourceLimits::default(),
             seed: 1,
             tick_interval: 50 * MILLISECOND,
             patience: 3000 * MILLISECOND,

@@ -9,12 +9,13 @@ use holdfast_node::runtime::{ChainSpec, Runtime, RuntimeConfig};
 use holdfast_protection::{Peer, Unprotected};
 use holdfast_wire::nsh::{self, Flags, Outer, index};
 use holdfast_wire::{MemoryPool, Packet, PacketPool};
+use std::collections::BTreeSet;
 
 const NOTHING: [u8; 0] = [];
 const ME: Peer = Peer { node: 16, incarnation: 1 };
 
 /// A UDP datagram from port `flow`, with one byte of payload that tells the functions what to do.
-fn datagram(flow: u16, order: u8) -> Vec<u8> {
+pub(crate) fn datagram(flow: u16, order: u8) -> Vec<u8> {
     let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
     frame.extend_from_slice(&[0x45, 0, 0, 29, 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 2, 192, 0, 2, 1]);
     frame.extend_from_slice(&flow.to_be_bytes());
@@ -23,8 +24,8 @@ fn datagram(flow: u16, order: u8) -> Vec<u8> {
 }
 
 /// A runtime with its pool, and a clock that only moves when told.
-struct Bench {
-    runtime: Runtime,
+pub(crate) struct Bench {
+    pub(crate) runtime: Runtime,
     pool: MemoryPool,
     stamp: u64,
     coordinator: Fabric,
@@ -32,7 +33,7 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(functions: Vec<Box<dyn Function>>, flows: usize) -> Bench {
+    pub(crate) fn new(functions: Vec<Box<dyn Function>>, flows: usize) -> Bench {
         let config = RuntimeConfig { me: ME, flows, seed: 1, report_interval: 1_000_000_000, fabric: FabricConfig::default() };
         let spec = ChainSpec {
             name: "test".to_owned(),
@@ -63,7 +64,7 @@ impl Bench {
     }
 
     /// Sends frames in one burst; returns the payload bytes of what was released, in order.
-    fn send(&mut self, frames: &[Vec<u8>]) -> Vec<u8> {
+    pub(crate) fn send(&mut self, frames: &[Vec<u8>]) -> Vec<u8> {
         let mut rx: Vec<Packet> = frames.iter().map(|frame| self.packet(frame, 1)).collect();
         self.turn(&mut rx)
     }
@@ -106,11 +107,17 @@ impl Bench {
         self.turn(&mut rx)
     }
 
-    fn advance(&mut self, nanoseconds: u64) {
+    pub(crate) fn advance(&mut self, nanoseconds: u64) {
+        self.advance_with(nanoseconds, 0);
+    }
+
+    /// The same where the switch's table is so full, in 1/1000.
+    pub(crate) fn advance_with(&mut self, nanoseconds: u64, fill: u32) {
         self.stamp += nanoseconds;
         let mut tick = self.pool.take().expect("the pool is large enough");
         tick.meta.stamp = self.stamp;
         tick.meta.flags = Flags::OAM;
+        tick.meta.commit = fill;
         assert!(nsh::encapsulate(
             &mut tick,
             Outer { destination: mac_of_life(ME), source: mac_of(SWITCH), index: index::TO_RUNTIME }
@@ -119,12 +126,17 @@ impl Bench {
         self.turn(&mut Vec::new());
     }
 
-    fn flows(&self) -> usize {
+    pub(crate) fn flows(&self) -> usize {
         self.runtime.flows(0).map_or(0, |flows| flows.len())
     }
 
+    /// The ports of the flows that there are.
+    pub(crate) fn ports(&self) -> BTreeSet<u16> {
+        self.runtime.flows(0).into_iter().flat_map(|flows| flows.iter()).map(|(_, header)| header.key.source_port).collect()
+    }
+
     /// Every buffer is free, or held by a packet that waits.
-    fn assert_no_buffer_lost(&self) {
+    pub(crate) fn assert_no_buffer_lost(&self) {
         assert_eq!(self.pool.free() + self.runtime.held(), self.pool.total());
     }
 }
@@ -135,7 +147,7 @@ holdfast_nf::flow_state! {
     }
 }
 
-const SECOND: u64 = 1_000_000_000;
+pub(crate) const SECOND: u64 = 1_000_000_000;
 
 /// Flows live for two hours from each packet on; from the order 1 on, for ten seconds.
 struct Closing;

@@ -1,6 +1,7 @@
 //! What every flow actor begins with, whatever its chain.
 
 use core::mem::offset_of;
+use holdfast_nf::Standing;
 use holdfast_wire::FlowKey;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -54,7 +55,7 @@ pub struct ActorHeader {
     pub epoch: u32,
     /// Counts the states of this flow; a replica never goes back.
     pub version: u32,
-    /// When the flow ends without a further packet: stamped time, ns.
+    /// When the flow ends without a further packet: stamped time, ns, to eight of them. The lowest three bits are [`ActorHeader::standing`].
     pub expires_at: u64,
     /// See [`role`].
     pub role: u8,
@@ -96,7 +97,28 @@ pub struct ActorHeader {
     pub generation: u32,
 }
 
+/// The bits of [`ActorHeader::expires_at`] that say how the flow stands.
+const STANDING: u64 = 7;
+
 impl ActorHeader {
+    /// How the flow stands.
+    #[inline]
+    pub fn standing(&self) -> Standing {
+        Standing::ALL.get((self.expires_at & STANDING) as usize).copied().unwrap_or_default()
+    }
+
+    /// From now on it stands so.
+    #[inline]
+    pub fn set_standing(&mut self, standing: Standing) {
+        self.expires_at = self.expires_at & !STANDING | standing as u64;
+    }
+
+    /// The flow ends at this time without a further packet, and no sooner.
+    #[inline]
+    pub fn set_deadline(&mut self, at: u64) {
+        self.expires_at = at.saturating_add(STANDING) & !STANDING | self.expires_at & STANDING;
+    }
+
     /// Counts a packet of `len` bytes, forward (0) or reverse (1).
     ///
     /// What a packet touches lies in the first two lines, so counts begin small there and are added to the large ones in the third now and then.

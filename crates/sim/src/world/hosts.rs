@@ -14,7 +14,7 @@ use holdfast_node::coordinator::{HostConfig, HostsConfig, SwitchPlace};
 use holdfast_node::edge::fragment::Fragments;
 use holdfast_node::hub::{Hub, HubOut};
 use holdfast_node::manager::{Manager, Wish};
-use holdfast_node::switch::{Switch, SwitchConfig};
+use holdfast_node::switch::{SourceLimits, Switch, SwitchConfig};
 use holdfast_protection::Peer;
 use holdfast_wire::nsh::Flags;
 use holdfast_wire::{FlowKey, MemoryPool, PacketPool};
@@ -212,6 +212,7 @@ impl Hosts {
             me: Peer { node: switch_node(number), incarnation },
             number: incarnation as u8,
             flows: self.flows,
+            limits: SourceLimits::default(),
             seed: self.seed,
             tick_interval: 50 * MILLISECOND,
             patience: 3 * SECOND,

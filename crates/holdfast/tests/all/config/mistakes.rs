@@ -557,6 +557,13 @@ pub(crate) const MISTAKES: &[(&str, &str, &str)] = &[
     ),
     (
         "{ min: 2, max: 4 }",
+        "{ min: 2 }\nlimits: { flows: 1000, half_open_per_source: 2000 }",
+        r"edge.yaml:16:46: `half_open_per_source` is between 1 and 1000, not 2000
+16 | limits: { flows: 1000, half_open_per_source: 2000 }
+   |                                              ^^^^",
+    ),
+    (
+        "{ min: 2, max: 4 }",
         "{ min: 2 }\ndetection: { heartbeat_ms: 200 }",
         r"edge.yaml:16:12: a runtime must have 4 heartbeats' time to be heard: `hang_ms` is at least 800 with `heartbeat_ms` 200, not 500
 16 | detection: { heartbeat_ms: 200 }

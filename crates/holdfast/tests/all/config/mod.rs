@@ -46,6 +46,7 @@ fn every_mistake_is_named_with_its_place_and_what_would_be_right() {
 fn the_example_of_the_design_is_read_as_it_is_meant() {
     let checked = config::read("edge.yaml", EXAMPLE).unwrap_or_else(|mistake| panic!("{mistake}"));
     assert_eq!(checked.config.cluster, "edge");
+    assert_eq!((checked.config.limits.flows, checked.config.limits.half_open()), (65_536, 6_553));
     assert_eq!(checked.ports, [("inside".into(), "veth-in".into()), ("outside".into(), "veth-out".into())]);
     assert_eq!(checked.addresses[1], [("198.51.100.1".parse().unwrap(), 24)]);
     let [default] = checked.routes.as_slice() else { panic!("{:?}", checked.routes) };

@@ -2,7 +2,7 @@
 
 use super::super::churn::Churn;
 use super::super::traffic::{self, Player};
-use super::super::world::grant_all;
+use super::super::world::{grant_all, room_for};
 use super::{BURST, PlaysOnce};
 use holdfast_nf::Chain;
 use holdfast_node::address::{FIRST_RUNTIME, SWITCH, mac_of, mac_of_life};
@@ -22,6 +22,7 @@ pub(super) const OTHER: Peer = Peer { node: FIRST_RUNTIME + 1, incarnation: 1 };
 pub(super) const SEED: u64 = 7;
 
 pub(in crate::bench) fn runtime(me: Peer, flows: usize, chain: Chain, protection: Box<dyn Protection>) -> Runtime {
+    let flows = room_for(flows);
     let config = RuntimeConfig { me, flows, seed: SEED, report_interval: 1_000_000_000, fabric: FabricConfig::default() };
     let mut runtime = Runtime::new(config, vec![ChainSpec { name: "bench".to_owned(), switch: SWITCH, chain, protection }]);
     runtime.visit_pools(|_, pool| grant_all(pool));

@@ -37,11 +37,13 @@ impl Lane {
         for slot in core::mem::take(&mut self.outbox.loaded) {
             self.retry = true;
             let header = self.flows.header(slot);
-            if header.timer_list != NO_SLOT || header.role != role::OWNER {
+            let is_forgotten = self.wheel.awaits_state(header);
+            if header.timer_list != NO_SLOT && !is_forgotten || header.role != role::OWNER {
                 continue;
             }
             // Its time had come, and nothing else has.
-            let is_over = header.expires_at <= shared.sides[self.side].now && header.flags & flag::MOVING == 0;
+            let is_over = header.expires_at <= shared.sides[self.side].now || is_forgotten;
+            let is_over = is_over && header.flags & flag::MOVING == 0;
             if is_over && header.parked == 0 && self.protection.fetch(&self.flows, slot) {
                 self.expire_flow(slot, shared);
             } else if !self.flows.is_present(slot) {

@@ -10,7 +10,7 @@ use holdfast_node::manager::{Manager, Wish};
 use holdfast_node::message::{MemberState, Protected};
 use holdfast_node::rules::Rule;
 use holdfast_node::runtime::{ChainSpec, Runtime, RuntimeConfig};
-use holdfast_node::switch::{Switch, SwitchConfig};
+use holdfast_node::switch::{SourceLimits, Switch, SwitchConfig};
 use holdfast_protection::{NfvActor, Peer, ReleaseAt};
 use holdfast_wire::header::ETHERTYPE_NSH;
 use holdfast_wire::nsh::index;
@@ -63,6 +63,7 @@ fn switch(number: u16, incarnation: u32, succeeds: bool) -> Switch {
         me: Peer { node: switch_node(number), incarnation },
         number: incarnation as u8,
         flows: 256,
+        limits: SourceLimits::default(),
         seed: 1,
         tick_interval: 20 * MILLISECOND,
         patience: 3000 * MILLISECOND,

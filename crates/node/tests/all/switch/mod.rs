@@ -2,12 +2,13 @@
 
 mod next_life;
 mod replies;
+mod sources;
 
 use holdfast_node::address::{COORDINATOR, MANAGER, SWITCH, mac_of};
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::message::{AGAIN, ANSWERED, Claim, Control, Ended, Member, MemberState, Replay, RouteInfo, WHEN_SWEPT, kind};
 use holdfast_node::rules::{Rule, RuleSet};
-use holdfast_node::switch::{Route, Switch, SwitchConfig};
+use holdfast_node::switch::{Route, SourceLimits, Switch, SwitchConfig};
 use holdfast_protection::Peer;
 use holdfast_wire::nsh::{self, Flags};
 use holdfast_wire::selector::Selector;
@@ -67,12 +68,17 @@ impl Bench {
     }
 
     fn life_with(incarnation: u32, logs: Vec<usize>) -> Bench {
+        Bench::life_limited(incarnation, logs, SourceLimits::default())
+    }
+
+    fn life_limited(incarnation: u32, logs: Vec<usize>, limits: SourceLimits) -> Bench {
         let me = Peer { node: SWITCH, incarnation };
         let fabric = FabricConfig::default();
         let mut switch = Switch::new(SwitchConfig {
             me,
             number: incarnation as u8,
             flows: 64,
+            limits,
             seed: 1,
             tick_interval: SECOND / 20,
             patience: PATIENCE,

@@ -1,0 +1,153 @@
+//! Which flows end before their time when tables are nearly full, so that new ones find room.
+//!
+//! Theory of operation. Two tables may be short: this chain's here, and the one of the switch, which tells by its ticks how full that is. From three
+//! quarters on, flows that stand for little live shorter: half open, unreplied, closing. At nine tenths they live a sixteenth of their time; what is above that is too much, and
+//! those that would end first end now: half-open flows first, then unreplied ones, closing ones, at last those of protocols without a handshake that have been idle for a sixteenth of
+//! their time. A flow that is established never makes room for another. If that is not enough the table is full, and new flows are refused.
+//!
+//! A flow that ends so ends as any flow does: its copies, its route and what it had leased go with it. The decision is the owner's alone and no packet's, so nothing that is processed again depends
+//! on it.
+//!
+//! In: how full both tables are, the stamped time. Out: flows that end. Never: a look at more than [`LOOKS`] flows in a turn.
+
+use super::{EXPIRE_BUDGET, Lane, Shared, Slot, flag, role};
+use holdfast_nf::Standing;
+use holdfast_protection::flows::ActorHeader;
+use holdfast_wire::fault::{Fault, is_planted};
+
+/// From here on times become shorter, in 1/1000 of the table.
+const SHORTER_FROM: usize = 750;
+/// What is above this is too much, in 1/1000 of the table.
+const NEARLY_FULL: usize = 900;
+/// To this share of what it is a time becomes shorter, in 1/1000.
+const SHORTEST: u64 = 1000 / 16;
+/// Flows of a lane that one turn looks at.
+const LOOKS: usize = 4 * EXPIRE_BUDGET;
+/// Between two looks for flows that live shorter, or where the one before has not found enough: stamped time, ns, as a power of two.
+const LOOK_SHIFT: u32 = 23;
+
+/// What there is to do about tables that are nearly full.
+#[derive(Debug, Default)]
+pub(crate) struct Pressure {
+    /// The switch's tick that was heeded last.
+    tick: u32,
+    /// Flows that should end because the switch's table is short.
+    asked: usize,
+    /// When flows were looked for last, and whether fewer were found than are too much.
+    looked_at: u64,
+    is_stuck: bool,
+}
+
+impl Lane {
+    /// How full the table is, in 1/1000.
+    pub(crate) fn fill(&self) -> usize {
+        self.flows.owned() * 1000 / self.owned_limit.max(1)
+    }
+
+    /// Ends flows before their time if a table is nearly full. Before the turn's packets: what has been processed in it is not committed yet.
+    #[inline]
+    pub(crate) fn relieve(&mut self, shared: &mut Shared) {
+        let side = &shared.sides[self.side];
+        let (fill, of_switch) = (self.fill(), side.fill);
+        if fill.max(of_switch) < SHORTER_FROM || is_planted(Fault::ForgetsNothing) {
+            self.pressure.asked = 0;
+            return;
+        }
+        if self.pressure.tick != side.ticks {
+            // Everybody's part of what is too much.
+            self.pressure.tick = side.ticks;
+            self.pressure.asked = self.flows.owned() * of_switch.saturating_sub(NEARLY_FULL) / of_switch.max(1);
+        }
+        self.relieve_of(fill.max(of_switch), shared);
+    }
+
+    #[inline(never)]
+    fn relieve_of(&mut self, fill: usize, shared: &mut Shared) {
+        let now = shared.sides[self.side].now;
+        let limit = self.owned_limit;
+        let excess = self.flows.owned().saturating_sub(limit - limit / 10).max(self.pressure.asked);
+        if (excess == 0 || self.pressure.is_stuck) && now >> LOOK_SHIFT == self.pressure.looked_at {
+            return;
+        }
+        self.pressure.looked_at = now >> LOOK_SHIFT;
+        let above = (fill.min(NEARLY_FULL) - SHORTER_FROM) as u64;
+        let share = 1000 - above * (1000 - SHORTEST) / (NEARLY_FULL - SHORTER_FROM) as u64;
+        let (mut excess, mut looks) = (excess.min(EXPIRE_BUDGET), LOOKS);
+        let order = [Standing::HalfOpen, Standing::Unreplied, Standing::Closing, Standing::Answered];
+        let order = match is_planted(Fault::ForgetsEstablished) {
+            true => [Standing::Established, order[0], order[1], order[2]],
+            false => order,
+        };
+        let mut found = core::mem::take(&mut self.due);
+        for standing in order {
+            if standing == Standing::Answered && excess == 0 {
+                break;
+            }
+            self.find_forgettable(standing, (now, share), (&mut excess, &mut looks), &mut found);
+            for slot in found.drain(..) {
+                self.forget(slot, shared);
+            }
+        }
+        self.due = found;
+        self.pressure.is_stuck = excess > 0;
+    }
+
+    /// Finds flows of one standing that are too much, or whose time is over, shortened as it is; and those that stand otherwise by now, or have had packets.
+    fn find_forgettable(
+        &self,
+        standing: Standing,
+        (now, share): (u64, u64),
+        (excess, looks): (&mut usize, &mut usize),
+        found: &mut Vec<Slot>,
+    ) {
+        self.wheel.visit(&self.flows, standing, |slot| {
+            if *looks == 0 || found.len() == EXPIRE_BUDGET {
+                return false;
+            }
+            *looks -= 1;
+            let header = self.flows.header(slot);
+            if !self.wheel.is_right(header) {
+                found.push(slot);
+                return true;
+            }
+            if header.flags & IN_HAND != 0 || header.role != role::OWNER || header.parked > 0 || self.is_replaying(slot) {
+                return true;
+            }
+            let is_over = has_idled(header, now, if standing == Standing::Answered { SHORTEST } else { share });
+            if standing == Standing::Answered && !is_over {
+                return *excess > 0;
+            }
+            if !is_over && *excess == 0 {
+                return false;
+            }
+            *excess = excess.saturating_sub(1);
+            found.push(slot);
+            standing != Standing::Answered || *excess > 0
+        });
+    }
+
+    /// Ends a flow before its time; or files it as what it is by now.
+    fn forget(&mut self, slot: Slot, shared: &mut Shared) {
+        if !self.wheel.is_right(self.flows.header(slot)) {
+            return self.wheel.file_anew(&mut self.flows, slot);
+        }
+        self.wheel.remove(&mut self.flows, slot);
+        self.pressure.asked = self.pressure.asked.saturating_sub(1);
+        shared.forgotten += 1;
+        if self.protection.fetch(&self.flows, slot) {
+            self.expire_flow(slot, shared);
+        } else {
+            // What it has leased only its state says: it ends when that has come.
+            self.wheel.await_state(&mut self.flows, slot);
+        }
+    }
+}
+
+/// What is under way with it is not over, or it has no state yet.
+const IN_HAND: u8 = flag::TOUCHED | flag::DIRTY | flag::MOVING | flag::EMPTY;
+
+/// No packet has come for such a share (1/1000) of the time that the flow was given.
+fn has_idled(header: &ActorHeader, now: u64, share: u64) -> bool {
+    let given = header.expires_at.saturating_sub(header.last_stamp) / 1000;
+    now.saturating_sub(header.last_stamp) >= given * share
+}

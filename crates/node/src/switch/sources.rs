@@ -1,0 +1,242 @@
+//! How many flows each source has, and which of them are half open.
+//!
+//! Theory of operation. The switch sees every opening, so what is counted here is exact, whichever runtimes the flows are at; of several switches each counts for itself. A flow is *half open* until
+//! it has been answered, and of TCP until its initiator has gone on after that: the switch looks at no state, so an acknowledgement that does not fit counts too. Whoever forges
+//! those gets past the limit here, and not past the tables of runtimes: there the flow is half open still, and goes first.
+//!
+//! A source is an IPv4 address, or an IPv6 /64: within that a host takes any address. What is counted is counted while there is a route, from where it is made to where it is removed (`Routes`), so that
+//! a new life of the switch has the right counts as soon as runtimes have told it their flows.
+//!
+//! In: routes as they come, go and are answered. Out: whether another one may come. Never: growth. There are no more entries than routes to count, and nobody who does not
+//! know the seed can tell which of them meet in the table.
+
+use super::routes::Opening;
+use core::fmt;
+use holdfast_nf::SourceLimit;
+use holdfast_protection::flows::{Found, FreeSlots, KeyTable};
+use holdfast_wire::fault::{Fault, is_planted};
+use holdfast_wire::{DropReason, FlowKey, unmap_v4};
+
+/// How much of a switch's table one source may have. Without a word, all of it.
+#[derive(Clone, Default)]
+pub struct SourceLimits {
+    /// Flows that are half open.
+    pub half_open: Option<u32>,
+    /// Flows altogether.
+    pub flows: Option<u32>,
+    /// By chain, what a function of it says. Chains behind the list have no such limit.
+    pub chains: Vec<Option<SourceLimit>>,
+}
+
+impl fmt::Debug for SourceLimits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let chains: Vec<_> = self.chains.iter().map(|limit| limit.as_ref().map(|limit| limit.flows)).collect();
+        write!(f, "half open {:?}, flows {:?}, by chain {chains:?}", self.half_open, self.flows)
+    }
+}
+
+/// What of a source is counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    HalfOpen,
+    All,
+    Chain(u16),
+}
+
+impl Kind {
+    /// Its bit in what a route is counted as.
+    fn bit(self) -> u8 {
+        match self {
+            Kind::HalfOpen => 1,
+            Kind::All => 2,
+            Kind::Chain(_) => 4,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Count {
+    source: [u8; 16],
+    kind: Kind,
+    flows: u32,
+}
+
+/// See the module.
+pub(super) struct Sources {
+    limits: SourceLimits,
+    counts: Vec<Count>,
+    free: FreeSlots,
+    table: KeyTable,
+    seed: u64,
+}
+
+/// The part of an address that one source cannot choose.
+fn source_of(address: &[u8; 16]) -> [u8; 16] {
+    let mut source = *address;
+    if unmap_v4(address).is_none() {
+        source[8..].fill(0);
+    }
+    source
+}
+
+impl Sources {
+    pub(super) fn new(limits: SourceLimits, routes: usize, seed: u64) -> Sources {
+        let has_chains = limits.chains.iter().any(Option::is_some);
+        let kinds = [limits.half_open.is_some(), limits.flows.is_some(), has_chains].into_iter().filter(|is_there| *is_there);
+        let most = kinds.count() * routes;
+        Sources { limits, counts: Vec::with_capacity(most), free: FreeSlots::new(most), table: KeyTable::new(most), seed }
+    }
+
+    /// As what a flow is counted, of which source, and how many of them there may be.
+    fn kinds(&self, key: &FlowKey, chain: u16, opening: Opening) -> [Option<(Kind, [u8; 16], u32)>; 3] {
+        let source = source_of(&key.source);
+        let half_open = self.limits.half_open.filter(|_| opening != Opening::Over);
+        let of_chain = self.limits.chains.get(usize::from(chain)).and_then(Option::as_ref);
+        let of_chain = of_chain.filter(|limit| (limit.counts)(key));
+        [
+            half_open.map(|most| (Kind::HalfOpen, source, most)),
+            self.limits.flows.map(|most| (Kind::All, source, most)),
+            // A function means the address, whatever network it is in.
+            of_chain.map(|limit| (Kind::Chain(chain), key.source, limit.flows)),
+        ]
+    }
+
+    fn hash(&self, source: &[u8; 16], kind: Kind) -> u64 {
+        let (protocol, source_port) = if let Kind::Chain(chain) = kind { (4, chain) } else { (u16::from(kind.bit()), 0) };
+        FlowKey { source: *source, source_port, protocol, ..FlowKey::default() }.hash(self.seed)
+    }
+
+    fn find(&self, source: &[u8; 16], kind: Kind, hash: u64) -> Option<Found> {
+        let is_it = |found: Found| {
+            let count = &self.counts[found.slot as usize];
+            count.kind == kind && count.source == *source
+        };
+        self.table.find(hash, is_it)
+    }
+
+    /// Whether another flow of this key may be opened in this chain.
+    pub(super) fn admit(&self, key: &FlowKey, chain: u16) -> Result<(), DropReason> {
+        for (kind, source, most) in self.kinds(key, chain, Opening::Unanswered).into_iter().flatten() {
+            let found = self.find(&source, kind, self.hash(&source, kind));
+            if found.map_or(0, |found| self.counts[found.slot as usize].flows) < most {
+                continue;
+            }
+            match kind {
+                Kind::HalfOpen if is_planted(Fault::IgnoresHalfOpen) => {}
+                Kind::HalfOpen => return Err(DropReason::HalfOpenLimit),
+                _ if is_planted(Fault::IgnoresHostLimits) => {}
+                _ => return Err(DropReason::QuotaExceeded),
+            }
+        }
+        Ok(())
+    }
+
+    /// There is a flow more. As what it is counted now, a bit each.
+    pub(super) fn add(&mut self, key: &FlowKey, chain: u16, opening: Opening) -> u8 {
+        let mut counted = 0;
+        for (kind, source, _) in self.kinds(key, chain, opening).into_iter().flatten() {
+            let hash = self.hash(&source, kind);
+            if let Some(found) = self.find(&source, kind, hash) {
+                self.counts[found.slot as usize].flows += 1;
+            } else {
+                // Without a place in the table it is not counted: that is rarer than one in millions.
+                let Some(slot) = self.free.next() else { continue };
+                if !self.table.insert(hash, Found { slot, is_reply: false }) {
+                    continue;
+                }
+                self.free.take();
+                let count = Count { source, kind, flows: 1 };
+                match self.counts.get_mut(slot as usize) {
+                    Some(free) => *free = count,
+                    None => self.counts.push(count),
+                }
+            }
+            counted |= kind.bit();
+        }
+        counted
+    }
+
+    /// A flow is no more that was counted as this.
+    pub(super) fn remove(&mut self, key: &FlowKey, chain: u16, counted: u8) {
+        let source = source_of(&key.source);
+        for (kind, source) in [(Kind::HalfOpen, source), (Kind::All, source), (Kind::Chain(chain), key.source)] {
+            if counted & kind.bit() == 0 {
+                continue;
+            }
+            let hash = self.hash(&source, kind);
+            let Some(found) = self.find(&source, kind, hash) else { continue };
+            let count = &mut self.counts[found.slot as usize];
+            count.flows -= 1;
+            if count.flows == 0 {
+                self.table.remove(hash, found);
+                self.free.put(found.slot);
+            }
+        }
+    }
+
+    /// A flow is not half open any more. As what it is counted now.
+    pub(super) fn settle(&mut self, key: &FlowKey, chain: u16, counted: u8) -> u8 {
+        self.remove(key, chain, counted & Kind::HalfOpen.bit());
+        counted & !Kind::HalfOpen.bit()
+    }
+
+    /// Sources of which something is counted, each for itself.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.free.capacity() - self.free.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_wire::map_v4;
+    use std::sync::Arc;
+
+    fn key(host: u8, port: u16) -> FlowKey {
+        FlowKey { source: map_v4([10, 0, 0, host]), source_port: port, protocol: 17, ..FlowKey::default() }
+    }
+
+    /// A host has three flows half open and may have no fourth; one is answered, another ends, and it may again. Others are not concerned, and in the end nothing is counted any more.
+    #[test]
+    fn what_is_counted_is_what_there_is() {
+        let limits = SourceLimits { half_open: Some(3), ..SourceLimits::default() };
+        let mut sources = Sources::new(limits, 64, 1);
+        let counted = sources.add(&key(1, 1), 0, Opening::Unanswered);
+        for port in 2..4 {
+            assert_eq!(sources.admit(&key(1, port), 0), Ok(()));
+            assert_eq!(sources.add(&key(1, port), 0, Opening::Unanswered), counted);
+        }
+        assert_eq!(sources.admit(&key(1, 4), 0), Err(DropReason::HalfOpenLimit));
+        assert_eq!(sources.admit(&key(2, 4), 0), Ok(()));
+        assert_eq!(sources.settle(&key(1, 1), 0, counted), 0, "it is counted as nothing else");
+        assert_eq!(sources.admit(&key(1, 4), 0), Ok(()));
+        assert_eq!(sources.add(&key(1, 5), 0, Opening::Over), 0, "who comes answered is not half open");
+        sources.remove(&key(1, 2), 0, counted);
+        sources.remove(&key(1, 3), 0, counted);
+        sources.remove(&key(1, 1), 0, 0);
+        assert_eq!(sources.len(), 0);
+    }
+
+    /// A network of IPv6 is one source, whatever addresses its hosts take. A function's limit is each address's, of its chain, and of those flows that it means.
+    #[test]
+    fn who_a_source_is() {
+        let counts = Arc::new(|key: &FlowKey| key.source_port != 53);
+        let of_chain = Some(SourceLimit { flows: 1, counts });
+        let limits = SourceLimits { half_open: None, flows: Some(2), chains: vec![None, of_chain] };
+        let mut sources = Sources::new(limits, 64, 1);
+        let v6 = |last: u8, port: u16| {
+            let source = [0x20, 1, 0xd, 0xb8, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, last];
+            FlowKey { source, source_port: port, protocol: 17, ..FlowKey::default() }
+        };
+        sources.add(&v6(1, 1), 0, Opening::Unanswered);
+        sources.add(&v6(2, 1), 0, Opening::Unanswered);
+        assert_eq!(sources.admit(&v6(3, 1), 0), Err(DropReason::QuotaExceeded));
+        let counted = sources.add(&key(1, 7), 1, Opening::Unanswered);
+        assert_eq!(sources.admit(&key(1, 8), 1), Err(DropReason::QuotaExceeded), "one in this chain");
+        assert_eq!(sources.admit(&key(1, 8), 0), Ok(()), "another chain");
+        assert_eq!(sources.admit(&key(1, 53), 1), Ok(()), "not meant");
+        sources.remove(&key(1, 7), 1, counted);
+        assert_eq!(sources.admit(&key(1, 8), 1), Ok(()));
+    }
+}
