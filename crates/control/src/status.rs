@@ -266,6 +266,10 @@ pub struct Port {
     /// Drops by reason.
     #[serde(default)]
     pub drops: BTreeMap<String, u64>,
+    /// Frames that the kernel and the device lost outside the port, by their counters (the names of `holdfast explain`), while this host serves it. One frame may be in two of
+    /// them, at the device and at its socket.
+    #[serde(default)]
+    pub lost: BTreeMap<String, u64>,
     /// Routers there that are watched, while this host serves the port.
     #[serde(default)]
     pub bfd: Vec<Bfd>,

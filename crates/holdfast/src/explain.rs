@@ -21,6 +21,7 @@ const STATE: &str = "state of a process";
 const ROLE: &str = "role of a process";
 const CAUSE: &str = "cause of a failover";
 const FIELD: &str = "field of `status` or `flows`";
+const LOSS: &str = "counter of frames lost outside a port";
 const PROTECTION: &str = "protection";
 const REFUSAL: &str = "reason of the control API to refuse";
 
@@ -62,6 +63,15 @@ words! {
     FIELD "replica" "The runtime that would take the flow over; `-` if there is none.";
     FIELD "detection_us" "Microseconds from the failure, or the last sign of life, to its detection.";
     FIELD "recovered_us" "Microseconds from the detection until every flow that survives was served again.";
+    LOSS "packet_socket_full" "Frames for which an AF_PACKET port's socket had no room, because the box did not fetch them in time: more comes than it can take.";
+    LOSS "xdp_dropped" "Frames that the kernel could not put into an AF_XDP port's memory: the box did not fetch the earlier ones in time, or a frame was too long.";
+    LOSS "xdp_ring_full" "Frames for which an AF_XDP port's ring had no room, because the box did not fetch them in time: more comes than it can take.";
+    LOSS "xdp_invalid" "Frames that an AF_XDP port gave to the kernel, or was given, with a description that the kernel refused: please report it.";
+    LOSS "device_rx_dropped" "Frames that came in by the port's device and that the kernel dropped before anybody had them, as `ip -s link` counts them: most often its queue for them was full, because the processors did not keep up. `sysctl net.core.netdev_max_backlog` is how long that is.";
+    LOSS "device_rx_missed" "Frames that the port's device had no room for, because the kernel did not fetch them in time: `ethtool -G` makes its rings longer.";
+    LOSS "device_rx_errors" "Damaged frames, as the port's device counts them: a bad cable, or an end that sends longer frames than the device takes.";
+    LOSS "device_tx_dropped" "Frames that the port's device did not take or send, tries counted that were repeated, as `ip -s link` counts them: what is behind it does not keep up.";
+    LOSS "device_tx_errors" "Frames that the port's device could not send, as it counts them.";
     PROTECTION "none" "State lives in one runtime's memory and dies with it. Packets leave at once.";
     PROTECTION "nfactor" "Packets leave at once; every `snapshot_every` packets a flow's state goes to another runtime as a snapshot. A restarted runtime fetches its snapshots: a failure may undo the latest packets' effects.";
     PROTECTION "nfvactor" "After every packet the flow's state goes to a replica on another runtime; the packet leaves once that has saved it.";

@@ -227,6 +227,10 @@ pub struct Port {
     /// Routers there that are watched, while this host serves the port.
     #[prost(message, repeated, tag = "10")]
     pub bfd: ::prost::alloc::vec::Vec<Bfd>,
+    /// Frames that the kernel and the device lost outside the port, by their counters, while this host serves it. One frame may be in two of them, at the device and at its
+    /// socket.
+    #[prost(btree_map = "string, uint64", tag = "11")]
+    pub lost: ::prost::alloc::collections::BTreeMap<::prost::alloc::string::String, u64>,
 }
 /// A router that is watched (RFC 5880). Words are those of the RFC.
 #[derive(serde::Serialize, serde::Deserialize)]

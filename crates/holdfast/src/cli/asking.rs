@@ -103,6 +103,14 @@ fn status_text(status: &Status, style: Style) -> String {
     if !ports.is_empty() {
         text += &format!("{}\n", ports.text(style));
     }
+    let lost = status
+        .ports
+        .iter()
+        .flat_map(|port| port.lost.iter().map(|(counter, frames)| vec![port.name.clone(), counter.clone(), frames.to_string()]));
+    let lost = Table::of(&["port", "lost outside it", "frames"], lost);
+    if !lost.is_empty() {
+        text += &format!("{}\n", lost.text(style));
+    }
     let time = |us: u64| if us.is_multiple_of(1000) { format!("{} ms", us / 1000) } else { format!("{us} us") };
     let watched = status.ports.iter().flat_map(|port| port.bfd.iter().map(move |bfd| (port, bfd))).map(|(port, bfd)| {
         vec![
@@ -338,6 +346,27 @@ mod tests {
                 "2001:db8::1     outside  Down (dead)  950 ms     control detection time expired  Down   1000 ms      -            -                   2",
             ]
         );
+    }
+
+    /// What the kernel lost before a port had it is a table of its own, by port: it is no drop of the box.
+    #[test]
+    fn what_is_lost_outside_a_port_is_named() {
+        let status: Status = serde_json::from_str(
+            r#"{"version":1,"protected":"yes","processes":[],"ports":[{"name":"outside","device":"eth1","driver":"afpacket","mac":"m","mtu":1500,"up":true,
+                "received":1,"transmitted":2,"lost":{"device_rx_dropped":3900000,"packet_socket_full":7}}]}"#,
+        )
+        .unwrap();
+        let text = status_text(&status, Style::PLAIN);
+        let table: Vec<&str> = text.lines().skip_while(|line| !line.contains("lost outside it")).take(3).collect();
+        let expected = [
+            "port     lost outside it      frames",
+            "outside  device_rx_dropped   3900000",
+            "outside  packet_socket_full        7",
+        ];
+        assert_eq!(table, expected);
+        for counter in status.ports[0].lost.keys() {
+            assert!(crate::explain::explain(counter).is_ok(), "{counter}");
+        }
     }
 
     /// The control API is a line, with what it refused if that is anything.

@@ -5,7 +5,7 @@ use super::guard_link::GuardLink;
 use crate::config::{Checked, Fabric, HostEntry, NamedStatistic};
 use crate::host_check::{self, Check, Outcome};
 use holdfast_control::exit::{self, Failure};
-use holdfast_io::port::{self, Look, Port, PortError, Udp};
+use holdfast_io::port::{self, Look, Losses, Port, PortError, Udp};
 use holdfast_node::address::manager_of;
 use holdfast_node::edge::Liveness;
 use holdfast_node::fcs::FCS_LEN;
@@ -187,6 +187,11 @@ impl Manager {
                 Look::Gone => say(&format!("port {name}: device {device} is gone; it is used again when it is back")),
                 Look::Back => say(&format!("port {name}: device {device} is back")),
                 Look::Refused(error) => say(&format!("port {name}: device {device} is back and cannot be used: {error}")),
+            }
+            // What comes by a port that another host serves is nobody's loss.
+            match self.host.serves(at as u8) {
+                true => self.ports[at].take_losses(&mut self.losses[at]),
+                false => self.ports[at].take_losses(&mut Losses::new()),
             }
             let (is_up, mtu) = (self.ports[at].is_up(), self.ports[at].mtu());
             let (was_up, old_mtu) = std::mem::replace(&mut self.device_states[at], (is_up, mtu));

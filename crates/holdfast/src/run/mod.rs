@@ -40,7 +40,7 @@ use guard::Guard;
 use guard_link::{GuardLink, ToGuard};
 use holdfast_control::VERSION;
 use holdfast_control::exit::{self, Failure};
-use holdfast_io::port::Port;
+use holdfast_io::port::{Losses, Port};
 use holdfast_io::process::Clock;
 use holdfast_io::wait::{Patience, sleep};
 use holdfast_io::{Arena, Notes};
@@ -164,6 +164,8 @@ struct Manager {
     mtu_limits: Vec<u16>,
     /// Frames in and out by each port.
     traffic: Vec<(u64, u64)>,
+    /// What was lost outside each port while it was served here.
+    losses: Vec<Losses>,
 }
 
 /// Signals that have come.
@@ -460,6 +462,7 @@ impl Manager {
                 }
                 self.rx.drain(..).for_each(|frame| self.arena.put(frame));
             }
+            port.take_losses(&mut Losses::new());
         }
         self.host.hub.begin(switch);
         devices::say(&format!("this host serves {} now, in term {term}", self.ports_of(number)));

@@ -337,8 +337,8 @@ impl Manager {
                 lost: if failover.recovered_at.is_some() { failover.had.saturating_sub(failover.flows) } else { 0 },
             }
         });
-        let numbered = (0u8..).zip(self.ports.iter().zip(&self.traffic).zip(&self.port_names));
-        let ports = numbered.map(|(number, ((port, traffic), (name, device)))| {
+        let numbered = (0u8..).zip(self.ports.iter().zip(&self.traffic).zip(&self.losses).zip(&self.port_names));
+        let ports = numbered.map(|(number, (((port, traffic), losses), (name, device)))| {
             let mac = port.mac().map(|byte| format!("{byte:02x}")).join(":");
             Port {
                 name: name.clone(),
@@ -350,6 +350,7 @@ impl Manager {
                 received: traffic.0,
                 transmitted: traffic.1,
                 drops: named(port.drops()),
+                lost: losses.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect(),
                 bfd: self.host.liveness(number).map(|watched| bfd(watched, self.clock.now())).collect(),
             }
         });
