@@ -180,6 +180,21 @@ impl Manager {
         self.quorum = Some(Quorum::new(me, hosts, switches, patience, now));
     }
 
+    /// Of several hosts: so many of a switch's ports have links that are up here.
+    pub fn set_links(&mut self, switch: u16, links: u8) {
+        if let Some(quorum) = &mut self.quorum {
+            quorum.set_links(switch, links);
+        }
+    }
+
+    /// Of several hosts: this one is about to end, and others may take over what it does. False if none is there.
+    pub fn leave(&mut self) -> bool {
+        let Some(quorum) = &mut self.quorum else { return false };
+        quorum.leave();
+        let own = 1 << host_of(self.fabric.me().node).unwrap_or(0);
+        self.standing.as_ref().is_some_and(|standing| standing.hosts & !own != 0)
+    }
+
     /// Of several hosts: an earlier life of this manager knew of this term of a switch's service.
     pub fn remember_term(&mut self, switch: u16, term: u32) {
         if let Some(quorum) = &mut self.quorum {
@@ -309,6 +324,11 @@ impl Manager {
         self.fabric.set_peer(peer);
         let Peer { node, incarnation } = peer;
         self.fabric.send_control(COORDINATOR, &Control::Started { node, incarnation });
+    }
+
+    /// How a runtime came to its end, before [`Manager::handle_ended`].
+    pub fn note_end(&mut self, peer: Peer, notice: Notice) {
+        self.noticed.push((peer, notice));
     }
 
     /// Nothing more is let out of a runtime: it has ended, was fenced, or could not be started. `flows` is what the switch sent there.

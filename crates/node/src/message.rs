@@ -553,6 +553,8 @@ pub struct Beat {
     pub connected: u16,
     /// Per switch, how its service stands.
     pub services: Vec<Service>,
+    /// The sender is about to end, as planned.
+    pub is_leaving: bool,
 }
 
 /// How a host stands to the service of one switch's ports.
@@ -562,6 +564,8 @@ pub struct Service {
     pub term: u32,
     /// It serves the ports in that term.
     pub serves: bool,
+    /// How many of the ports have links that are up.
+    pub links: u8,
 }
 
 impl Control {

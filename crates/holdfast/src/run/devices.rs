@@ -203,12 +203,22 @@ impl Manager {
                 self.set_mtu(at as u8, mtu);
             }
         }
+        self.tell_links();
         // Who is at the other end now may never have heard of the box.
         up_again.sort_unstable();
         up_again.dedup();
         for switch in up_again.into_iter().filter(|switch| self.is_ready && self.host.hub.serves(*switch)).collect::<Vec<_>>() {
             self.host.announce(switch, now, &mut self.out, &mut self.arena);
             self.carry_out(now);
+        }
+    }
+
+    /// Of several hosts the one serves whose links are up.
+    pub(super) fn tell_links(&mut self) {
+        for (number, switch) in (0u16..).zip(&self.switches) {
+            let is_up = |port: &&u8| self.device_states.get(usize::from(**port)).is_some_and(|(is_up, _)| *is_up);
+            let links = switch.ports.iter().filter(is_up).count() as u8;
+            self.host.hub.manager.set_links(number, links);
         }
     }
 

@@ -14,6 +14,7 @@ mod guard_link;
 mod host_guard;
 mod join;
 mod keys;
+mod leave;
 mod levels;
 mod lives;
 mod network;
@@ -75,8 +76,6 @@ const MOST_STALE: usize = 65_536;
 const SPINS: u32 = 50;
 /// Longest sleep, ns.
 const MAX_SLEEP: u64 = 50_000_000;
-/// Longest time that routers next door are given to hear that the box ends, ns.
-const LEAVE_PATIENCE: u64 = 1_000 * MILLISECOND;
 /// Between two looks at whether processes have ended, while there is no time to sleep, ns.
 const LOOK_INTERVAL: u64 = 100_000;
 /// Between two looks at whether devices and the control socket are still there, ns.
@@ -277,24 +276,8 @@ impl Manager {
                 self.wait(wake);
             }
         }
-        self.take_leave(wake);
+        self.leave(wake);
         Ok(())
-    }
-
-    /// Routers next door hear that the box ends, before its ports close. It goes on until they have said that they know.
-    fn take_leave(&mut self, wake: BorrowedFd<'_>) {
-        let began_at = self.clock.now();
-        self.host.take_leave(began_at);
-        let mut patience = Patience::new(SPINS);
-        loop {
-            let had_work = self.turn();
-            if !self.host.is_taking_leave() || self.clock.now().saturating_sub(began_at) > LEAVE_PATIENCE {
-                return;
-            }
-            if patience.is_over(had_work) {
-                self.wait(wake);
-            }
-        }
     }
 
     /// One turn. True if there was something to do.

@@ -255,6 +255,7 @@ impl Manager {
             statistics,
             chain_names: chains.into_iter().map(|built| built.name).collect(),
         };
+        manager.tell_links();
         if incarnation > 1 {
             manager.adopt(processes, fds, succeeds, now).map_err(unavailable)?;
         }

@@ -169,6 +169,8 @@ pub struct Coordinator {
     began_at: u64,
     /// Per switch, when its service was given to a host last.
     given_at: Vec<u64>,
+    /// Per switch, since when another host has more links to serve it by.
+    worse_since: Vec<Option<u64>>,
     /// When all were told of it.
     refreshed_at: u64,
     drops: DropCounters,
@@ -302,6 +304,7 @@ impl Coordinator {
             unsteady_at: now,
             began_at: now,
             given_at: vec![now; config.hosts.switches.len()],
+            worse_since: vec![None; config.hosts.switches.len()],
             refreshed_at: now,
             drops: DropCounters::default(),
             last_turn: now,
@@ -650,7 +653,8 @@ impl Coordinator {
                 _ => {}
             }
             let place = &self.memory.places[at];
-            let may_start = place.member.state == MemberState::Failed && self.is_there(place.member.host);
+            let host = place.member.host;
+            let may_start = place.member.state == MemberState::Failed && self.is_there(host) && !self.is_leaving(host);
             if may_start && place.start_at.is_some_and(|due| due <= now) {
                 let peer = Peer { node: place.member.node, incarnation: self.memory.next_incarnation };
                 self.record(Entry::Started { peer, at: now });

@@ -158,7 +158,9 @@ impl World {
                     true
                 })
             }
-            (Whom::Host(number), how @ (How::Kill | How::Away(_) | How::Pause(_))) => self.strike_host(number.into(), how),
+            (Whom::Host(number), how @ (How::Kill | How::Away(_) | How::Pause(_) | How::Unplug(_))) => {
+                self.strike_host(number.into(), how)
+            }
             (whom, how @ (How::Kill | How::Pause(_))) => match self.runtime(whom) {
                 Some(peer) => {
                     self.runtime_failures += 1;
@@ -183,6 +185,10 @@ impl World {
     fn strike_host(&mut self, at: Site, how: How) -> bool {
         if !self.hosts.are_several() || !self.hosts.sites().contains(&at) || !self.hosts[at].runs() {
             return false;
+        }
+        if let How::Unplug(time) = how {
+            self.unplug_host(at, time);
+            return true;
         }
         self.runtime_failures += self.processes.values().filter(|process| process.host == at).count();
         match how {
@@ -260,6 +266,7 @@ impl World {
         self.healed = true;
         self.cuts.heal();
         self.slow.clear();
+        self.plug_hosts();
     }
 
     /// How many times as long as a turn this node does nothing after it.
