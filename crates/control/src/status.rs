@@ -350,7 +350,7 @@ pub struct Process {
     pub role: String,
     /// Node id on the fabric; 0 of the guard, which is not there.
     pub id: u16,
-    /// How often this node has been started; larger than that of its predecessor.
+    /// Which start of this node this is: larger than that of its predecessor, not by one. Runtimes have theirs from one counter for the whole box.
     pub incarnation: u64,
     /// Process id on its host; 0 while there is no process.
     pub pid: u32,

@@ -57,7 +57,7 @@ words! {
     FIELD "copies_differed" "Replicas found to be other than their flows at the owner, since the runtimes' start. Each was thrown away and sent anew; until it was, the answer to `protected` was not `yes`.";
     FIELD "absent_flows" "Flows whose state is at the state server alone, because `resident_flows` leaves no room for it in memory: it is fetched when a packet comes. They survive any runtime's end, and that of one of the state server's two processes, but not both of these at once.";
     FIELD "fetched_states" "States of flows that runtimes have fetched from the state server since their start. If it grows as quickly as packets come, `resident_flows` is too small for the flows that are active.";
-    FIELD "incarnation" "How often a node has been started. What an older one still sends is refused.";
+    FIELD "incarnation" "Which start of a process this is: a number that no start before it has had. Runtimes have theirs from one counter for the whole box, which a box with a state directory goes on with, so that of a runtime it does not say how often that one was started. What an older one still sends is refused.";
     FIELD "epoch" "Grows with every change of a flow's owner; what carries an older one is refused.";
     FIELD "owner" "The runtime that processes the flow's packets.";
     FIELD "replica" "The runtime that would take the flow over; `-` if there is none.";

@@ -10,7 +10,7 @@ use crate::address::{COORDINATOR, NodeId, STATE_SERVER, host_of, manager_of, sta
 use crate::channel::{Fabric, FabricConfig};
 use crate::coordinator::RuntimeStatus;
 use crate::message::{
-    Control, Drain, Failover, FlowInfo, Listing, Logged, Member, MemberState, Order, Protected, Refusal, Report, Sealing,
+    Control, Drain, Failover, FlowInfo, Listing, Logged, Member, MemberState, Notice, Order, Protected, Refusal, Report, Sealing,
     Standing, TraceStep, kind,
 };
 use crate::quorum::{Change, Quorum};
@@ -100,7 +100,9 @@ pub struct Manager {
     fabric: Fabric,
     /// Started, and neither ended nor fenced.
     present: Vec<Peer>,
-    ended: VecDeque<(Peer, u64)>,
+    ended: VecDeque<(Peer, u64, Notice)>,
+    /// Of those that are about to be said to have ended.
+    noticed: Vec<(Peer, Notice)>,
     has_heard: bool,
     now: u64,
     standing: Option<Standing>,
@@ -146,6 +148,7 @@ impl Manager {
             fabric: Fabric::new(me, fabric),
             present: Vec::new(),
             ended: VecDeque::new(),
+            noticed: Vec::new(),
             has_heard: false,
             now: 0,
             standing: None,
@@ -220,7 +223,7 @@ impl Manager {
 
     /// It has said that this one has ended.
     pub(crate) fn has_ended(&self, peer: Peer) -> bool {
-        self.ended.iter().any(|(ended, _)| *ended == peer)
+        self.ended.iter().any(|(ended, ..)| *ended == peer)
     }
 
     /// The coordinator's life that was heard last, or will be.
@@ -333,7 +336,9 @@ impl Manager {
 
     /// Nothing more is let out of a runtime: it has ended, was fenced, or could not be started. `flows` is what the switch sent there.
     pub fn handle_ended(&mut self, peer: Peer, flows: u64) {
-        if self.ended.iter().any(|(ended, _)| *ended == peer) {
+        let noticed = self.noticed.iter().position(|(noticed, _)| *noticed == peer);
+        let notice = noticed.map_or_else(Notice::default, |at| self.noticed.swap_remove(at).1);
+        if self.has_ended(peer) {
             return;
         }
         for order in self.moves.iter_mut().filter(|order| order.from == peer && order.ended_at.is_none()) {
@@ -344,9 +349,9 @@ impl Manager {
         if self.ended.len() == ENDS_KEPT {
             self.ended.pop_front();
         }
-        self.ended.push_back((peer, flows));
+        self.ended.push_back((peer, flows, notice.clone()));
         let Peer { node, incarnation } = peer;
-        self.fabric.send_control(COORDINATOR, &Control::Ended { node, incarnation, flows });
+        self.fabric.send_control(COORDINATOR, &Control::Ended { node, incarnation, flows, notice });
     }
 
     /// A frame found the ring of a runtime full.
@@ -420,7 +425,7 @@ impl Manager {
         match message {
             Control::Start { node, incarnation } => {
                 let peer = Peer { node, incarnation };
-                let is_known = self.present.contains(&peer) || self.ended.iter().any(|(ended, _)| *ended == peer);
+                let is_known = self.present.contains(&peer) || self.has_ended(peer);
                 if !is_known {
                     self.present.push(peer);
                     self.wishes.push(Wish::Start(peer));
@@ -428,16 +433,17 @@ impl Manager {
             }
             Control::Fence { node, incarnation } => {
                 let peer = Peer { node, incarnation };
-                match self.ended.iter().find(|(ended, _)| *ended == peer) {
-                    Some(&(_, flows)) => {
-                        self.fabric.send_control(COORDINATOR, &Control::Ended { node, incarnation, flows });
+                match self.ended.iter().find(|(ended, ..)| *ended == peer).cloned() {
+                    Some((_, flows, notice)) => {
+                        self.fabric.send_control(COORDINATOR, &Control::Ended { node, incarnation, flows, notice });
                     }
                     None => self.wishes.push(Wish::Fence(peer)),
                 }
             }
             Control::Account { .. } => {
-                for &(Peer { node, incarnation }, flows) in &self.ended {
-                    self.fabric.send_control(COORDINATOR, &Control::Ended { node, incarnation, flows });
+                for &(Peer { node, incarnation }, flows, ref notice) in &self.ended {
+                    let notice = notice.clone();
+                    self.fabric.send_control(COORDINATOR, &Control::Ended { node, incarnation, flows, notice });
                 }
                 self.fabric.send_control(COORDINATOR, &Control::Present { peers: self.present.clone() });
                 self.tell_rules();
@@ -620,7 +626,7 @@ impl Manager {
     pub fn status(&self) -> impl Iterator<Item = RuntimeStatus> + '_ {
         let members = self.standing.iter().flat_map(|standing| &standing.members);
         members.map(|member| {
-            let has_ended = self.ended.iter().any(|(ended, _)| *ended == member.peer());
+            let has_ended = self.has_ended(member.peer());
             let state = if has_ended { MemberState::Failed } else { member.state };
             let report = self.reports.iter().find(|(peer, _)| *peer == member.peer());
             RuntimeStatus {
@@ -686,7 +692,7 @@ impl Manager {
         let has_reported = |peer: Peer| self.reports.iter().any(|(reporter, report)| *reporter == peer && is_safe(report));
         let is_settled = |member: &Member| match member.state {
             MemberState::Failed => true,
-            _ if self.ended.iter().any(|(ended, _)| *ended == member.peer()) => false,
+            _ if self.has_ended(member.peer()) => false,
             MemberState::Running => has_reported(member.peer()),
             MemberState::Starting | MemberState::Leaving => true,
         };

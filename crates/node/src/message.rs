@@ -9,7 +9,7 @@ mod standing;
 
 pub use ordered::{Ordered, numbered};
 pub use said::{FlowInfo, Listing, Logged, PoolId, Report, Share, TraceStep};
-pub use standing::{Cause, Drain, Failover, Order, Protected, Refusal, Standing};
+pub use standing::{Cause, Drain, Failover, Notice, Order, Protected, Refusal, Standing};
 
 use crate::address::NodeId;
 use crate::rules::Rule;
@@ -474,6 +474,8 @@ pub enum Control {
         incarnation: u32,
         /// Flows that the switch sent there.
         flows: u64,
+        /// How that was seen.
+        notice: Notice,
     },
     /// Manager to coordinator: these have been started and may speak, and no others.
     Present {

@@ -85,13 +85,6 @@ const MILLISECOND: u64 = 1_000_000;
 /// What outlives a manager: per switch the latest term of its service, and behind these its sessions with routers.
 type ManagerNotes = Notes<{ Memory::WORDS }>;
 
-/// How a failure was noticed, besides what the coordinator knows.
-struct Noticed {
-    peer: Peer,
-    cause: String,
-    detection: u64,
-}
-
 /// The box.
 struct Manager {
     file: String,
@@ -133,7 +126,6 @@ struct Manager {
     outgoing: Vec<Vec<Released<Packet>>>,
     rx: Vec<Packet>,
     drops: DropCounters,
-    noticed: Vec<Noticed>,
     traces: Vec<TraceStep>,
     /// How long a runtime's part of a trace may take to come, ns.
     trace_delay: u64,

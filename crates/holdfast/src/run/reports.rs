@@ -317,16 +317,18 @@ impl Manager {
         }
         let is_failure = |failover: &&message::Failover| failover.cause != message::Cause::Drained;
         let failovers = manager.failovers().iter().filter(is_failure).map(|failover| {
-            let noticed = self.noticed.iter().find(|noticed| noticed.peer == failover.dead);
             Failover {
                 runtime: failover.dead.node,
                 incarnation: failover.dead.incarnation.into(),
-                cause: noticed.map_or_else(|| "failed".to_owned(), |noticed| noticed.cause.clone()),
+                cause: match (failover.notice.cause.as_str(), failover.cause) {
+                    ("", message::Cause::Hung) => "no heartbeat".to_owned(),
+                    ("", message::Cause::NeverStarted) => "never started".to_owned(),
+                    ("", _) => "ended".to_owned(),
+                    (cause, _) => cause.to_owned(),
+                },
                 detected_at_ns: failover.detected_at,
                 // The end of a process is told at once; a silence has a length.
-                detection_us: noticed
-                    .filter(|_| failover.cause != message::Cause::Exited)
-                    .map(|noticed| noticed.detection / 1000),
+                detection_us: (failover.cause != message::Cause::Exited).then_some(failover.notice.silent / 1000),
                 recovered_us: failover
                     .recovered_at
                     .filter(|_| failover.had == 0 || failover.flows > 0)

@@ -231,7 +231,6 @@ impl Manager {
             out: HostOut::default(),
             rx: Vec::with_capacity(BURST),
             drops: DropCounters::default(),
-            noticed: Vec::new(),
             traces: Vec::new(),
             trace_delay: detection.heartbeat_ms * 3 * MILLISECOND,
             waiting_flows: Vec::new(),

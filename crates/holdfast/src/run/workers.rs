@@ -3,12 +3,13 @@
 use super::guard_link::{FromGuard, Stored, ToGuard, memory_file};
 use super::role::{Assignment, Keys};
 use super::runtime::Place;
-use super::{BURST, MILLISECOND, Manager, Noticed, devices, keys};
+use super::{BURST, MILLISECOND, Manager, devices, keys};
 use holdfast_control::status::{LocalStandby, Protected};
 use holdfast_io::process::{self, Watched};
 use holdfast_io::wait::sleep;
 use holdfast_io::{VportHost, capture};
 use holdfast_node::address::{COORDINATOR, NodeId, is_runtime, state_server_number};
+use holdfast_node::message::Notice;
 use holdfast_node::switch::Switch;
 use holdfast_protection::Peer;
 use holdfast_wire::DropReason;
@@ -172,8 +173,10 @@ impl Manager {
             && worker.fenced_at.is_none()
         {
             worker.fenced_at = Some(now);
-            let cause = worker.cause.clone().unwrap_or_else(|| "no heartbeat".to_owned());
-            self.noticed.push(Noticed { peer, cause, detection: now.saturating_sub(worker.alive_at) });
+            // Of one that is silent the coordinator has said so.
+            if let Some(cause) = &worker.cause {
+                self.host.hub.manager.note_end(peer, Notice::new(cause, now.saturating_sub(worker.alive_at)));
+            }
             // If it had a packet in hand, that may be why.
             if let Some((switch, stamp)) = worker.port.take_hands() {
                 self.host.hub.handle_suspect(switch, stamp, now);

@@ -36,7 +36,7 @@ pub use scaling::Scaling;
 use crate::address::{FIRST_RUNTIME, NodeId, host_of, state_server_node, state_server_number, switch_node, switch_number};
 use crate::channel::{Fabric, FabricConfig};
 use crate::message::{
-    Cause, Control, Drain, Failover, Member, MemberState, Ordered, PoolId, Protected, Report, Standing, kind, numbered,
+    Cause, Control, Drain, Failover, Member, MemberState, Notice, Ordered, PoolId, Protected, Report, Standing, kind, numbered,
 };
 use crate::rules::{Assembly, Rule, RuleSet};
 use holdfast_protection::Peer;
@@ -108,6 +108,9 @@ struct Hearing {
     owes_word: bool,
     /// The managers were asked to fence it.
     suspected: Option<Cause>,
+    suspected_at: u64,
+    /// What the manager that started it has said of its end.
+    notice: Notice,
     /// Hosts that let nothing more out of it, each with the flows that its switches sent there, if it knows.
     fenced: Vec<(u16, Option<u64>)>,
     /// Frames that found its ring full.
@@ -122,6 +125,8 @@ impl Hearing {
             is_accounted,
             owes_word: false,
             suspected: None,
+            suspected_at: 0,
+            notice: Notice::default(),
             fenced: Vec::new(),
             refused: 0,
         }

@@ -59,6 +59,25 @@ pub enum Cause {
     Drained,
 }
 
+/// How a manager saw that a runtime is no more. It knows it of those that it has started.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Notice {
+    /// In words; empty if it does not know.
+    pub cause: String,
+    /// How long ago it had turned last, ns.
+    pub silent: u64,
+}
+
+impl Notice {
+    /// Longest cause, characters.
+    const MAX_CAUSE: usize = 64;
+
+    /// A cause that is longer is cut.
+    pub fn new(cause: &str, silent: u64) -> Notice {
+        Notice { cause: cause.chars().take(Notice::MAX_CAUSE).collect(), silent }
+    }
+}
+
 /// What an operator wants done.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Order {
@@ -130,4 +149,6 @@ pub struct Failover {
     pub had: u64,
     /// Flows recovered.
     pub flows: u64,
+    /// How it was seen.
+    pub notice: Notice,
 }

@@ -3,7 +3,7 @@
 use holdfast_node::address::{COORDINATOR, MANAGER, SWITCH};
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::coordinator::{Account, ClusterConfig, Coordinator, CoordinatorConfig, HostsConfig};
-use holdfast_node::message::{Control, MemberState, Order, Ordered, PoolId, Protected, Report, kind, numbered};
+use holdfast_node::message::{Control, MemberState, Notice, Order, Ordered, PoolId, Protected, Report, kind, numbered};
 use holdfast_protection::Peer;
 
 const POOL: PoolId = PoolId { chain: 0, function: 0, field: 0 };
@@ -74,7 +74,7 @@ impl Bench {
 
     /// The manager tells that it lets nothing more out of a runtime.
     fn tell_end(&mut self, Peer { node, incarnation }: Peer) {
-        self.manager.send_control(COORDINATOR, &Control::Ended { node, incarnation, flows: 0 });
+        self.manager.send_control(COORDINATOR, &Control::Ended { node, incarnation, flows: 0, notice: Notice::default() });
         let Bench { manager, coordinator, now, .. } = self;
         manager.poll_transmit(*now, |frame| coordinator.fabric().handle_frame(frame, *now).is_ok());
         self.coordinator.handle_records(self.now);
@@ -473,7 +473,7 @@ fn what_an_earlier_life_of_the_manager_said_is_void() {
     let victim = bench.peer(16);
     let present = bench.runtimes.iter().map(|(peer, ..)| *peer).collect();
     let Peer { node, incarnation } = victim;
-    bench.manager.send_control(COORDINATOR, &Control::Ended { node, incarnation, flows: 0 });
+    bench.manager.send_control(COORDINATOR, &Control::Ended { node, incarnation, flows: 0, notice: Notice::default() });
     let Bench { manager, coordinator, now, .. } = &mut bench;
     manager.poll_transmit(*now, |frame| coordinator.fabric().handle_frame(frame, *now).is_ok());
     let mut next = Fabric::new(Peer { node: MANAGER, incarnation: 2 }, FabricConfig::default());

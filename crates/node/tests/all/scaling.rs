@@ -3,7 +3,7 @@
 use holdfast_node::address::{COORDINATOR, MANAGER, SWITCH};
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::coordinator::{ClusterConfig, Coordinator, CoordinatorConfig, HostsConfig, Scaling};
-use holdfast_node::message::{Control, Member, MemberState, Order, Ordered, Report, kind, numbered};
+use holdfast_node::message::{Control, Member, MemberState, Notice, Order, Ordered, Report, kind, numbered};
 use holdfast_protection::Peer;
 use holdfast_wire::DropReason;
 
@@ -136,7 +136,8 @@ impl World {
             other.flows += model.flows;
         }
         let Peer { node, incarnation } = peer;
-        self.manager.send_control(COORDINATOR, &Control::Ended { node, incarnation, flows: model.flows });
+        self.manager
+            .send_control(COORDINATOR, &Control::Ended { node, incarnation, flows: model.flows, notice: Notice::default() });
     }
 
     fn turn_models(&mut self) {
