@@ -186,7 +186,7 @@ impl Client {
         };
         let answer = agreed(local.ask(call.clone())?)?;
         let watched = match call {
-            Call::Drain { runtime } => Call::Draining { runtime },
+            Call::Drain { runtime, .. } => Call::Draining { runtime },
             _ => {
                 let order = answer["order"].as_u64().and_then(|order| u32::try_from(order).ok());
                 let order = order.ok_or_else(|| Failure::new(exit::UNAVAILABLE, "the box's answer is of another version"))?;

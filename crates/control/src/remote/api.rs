@@ -557,6 +557,9 @@ pub struct DrainRequest {
     /// Node id.
     #[prost(uint32, tag = "1")]
     pub runtime: u32,
+    /// Also if flows would not survive a failure without it.
+    #[prost(bool, tag = "2")]
+    pub force: bool,
 }
 /// How far flows are on their way to other runtimes.
 #[derive(serde::Serialize, serde::Deserialize)]

@@ -8,7 +8,10 @@ use holdfast_control::table::{Style, Table, Tone};
 use holdfast_control::{Call, Client, Target};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// Between two looks whether it is safe.
+const LOOK: Duration = Duration::from_millis(100);
 
 pub(super) fn read<T: DeserializeOwned>(answer: Value) -> Result<T, Failure> {
     serde_json::from_value(answer)
@@ -23,12 +26,35 @@ fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-pub(super) fn status(target: &Target, json: bool) -> Result<(), Failure> {
-    let answer = Client::to(target)?.ask(Call::Status)?;
-    if json {
-        return print(&format!("{answer}\n"));
+/// With `patience` it waits until it is safe.
+pub(super) fn status(target: &Target, patience: Option<Duration>, json: bool) -> Result<(), Failure> {
+    let client = Client::to(target)?;
+    let began_at = Instant::now();
+    let mut answer = client.ask(Call::Status)?;
+    while patience.is_some_and(|patience| began_at.elapsed() < patience) && !is_safe(&answer) {
+        std::thread::sleep(LOOK);
+        match client.ask(Call::Status) {
+            Ok(now) => answer = now,
+            // Who answers may be starting anew.
+            Err(failure) if [exit::UNAVAILABLE, exit::TIMEOUT].contains(&failure.code) => {}
+            Err(failure) => return Err(failure),
+        }
     }
-    print(&status_text(&read(answer)?, Style::of_stdout()))
+    let safe = is_safe(&answer);
+    match json {
+        true => print(&format!("{answer}\n"))?,
+        false => print(&status_text(&read(answer)?, Style::of_stdout()))?,
+    }
+    match patience {
+        _ if safe => Ok(()),
+        Some(patience) => Err(Failure::new(exit::TIMEOUT, format!("it was not safe within {} s", patience.as_secs()))),
+        // The answer says it.
+        None => Err(Failure::new(exit::NEGATIVE, "")),
+    }
+}
+
+fn is_safe(answer: &Value) -> bool {
+    answer["protected"] == "yes"
 }
 
 fn status_text(status: &Status, style: Style) -> String {
@@ -439,5 +465,38 @@ mod tests {
     #[test]
     fn ages_are_as_people_say_them() {
         assert_eq!([5, 1_250, 61_000, 7_260_000].map(age), ["5 ms", "1.2 s", "1 min 1 s", "2 h 1 min"]);
+    }
+
+    /// A box that answers with these words, one after the other, and with the last one from then on.
+    fn box_that_says(words: &'static [&'static str]) -> (tempfile::TempDir, Target) {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("box.sock");
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        std::thread::spawn(move || {
+            for (at, stream) in listener.incoming().flatten().enumerate() {
+                let protected = words[at.min(words.len() - 1)];
+                let mut line = String::new();
+                let _ = std::io::BufRead::read_line(&mut std::io::BufReader::new(&stream), &mut line);
+                let _ = std::io::Write::write_all(
+                    &mut &stream,
+                    format!("{}\n", serde_json::json!({ "version": 1, "protected": protected, "processes": [] })).as_bytes(),
+                );
+            }
+        });
+        (directory, Target::local(&path))
+    }
+
+    /// The exit code says whether it is safe; who waits is told when it is, or that it was not in time.
+    #[test]
+    fn the_exit_code_is_the_answer() {
+        let code = |words, patience: Option<u64>| {
+            let (_directory, target) = box_that_says(words);
+            status(&target, patience.map(Duration::from_secs), true).map_err(|failure| failure.code)
+        };
+        assert_eq!(code(&["yes"], None), Ok(()));
+        assert_eq!(code(&["no"], None), Err(exit::NEGATIVE));
+        assert_eq!(code(&["re-synchronising", "yes"], None), Err(exit::NEGATIVE));
+        assert_eq!(code(&["re-synchronising", "no", "yes"], Some(600)), Ok(()));
+        assert_eq!(code(&["no"], Some(0)), Err(exit::TIMEOUT));
     }
 }

@@ -374,7 +374,7 @@ impl HostGuard {
         }
         let mut command = Command::new(&self.binary);
         command.arg("manager").stdin(Stdio::piped()).stdout(Stdio::null());
-        let mut process = Watched::start(&mut command, &fds)?;
+        let mut process = Watched::start(&mut command, &fds).map_err(|error| self.named(&error))?;
         let mut line = Zeroizing::new(serde_json::to_vec(&assignment)?);
         line.push(b'\n');
         if let Some(stdin) = process.take_stdin() {
@@ -503,7 +503,7 @@ impl HostGuard {
         let mut command = Command::new(&self.binary);
         command.arg(role).stdin(Stdio::piped()).stdout(Stdio::null());
         let passed = [arena.as_fd(), rings.as_fd(), wake_host.as_fd(), wake_guest.as_fd()];
-        let mut process = Watched::start(&mut command, &passed)?;
+        let mut process = Watched::start(&mut command, &passed).map_err(|error| self.named(&error))?;
         let stdin: Option<ChildStdin> = process.take_stdin();
         let stdin = stdin.map(OwnedFd::from);
         let kept = stdin.as_ref().filter(|_| keeps_stdin).and_then(|stdin| stdin.try_clone().ok());
@@ -514,6 +514,11 @@ impl HostGuard {
             return Err(error);
         }
         Ok(Child { id, node, incarnation, process, stdin: kept, port, cause: None })
+    }
+
+    /// Why this program could not be started once more: most often it is no longer where it was.
+    fn named(&self, error: &io::Error) -> io::Error {
+        io::Error::new(error.kind(), format!("starting {}: {error}", self.binary.display()))
     }
 
     /// Tells the manager who has ended, and how. What was kept is kept until the manager, in this life or the next, has buried it.

@@ -217,11 +217,11 @@ impl Manager {
     fn cannot_start(&mut self, peer: Peer, error: &str, now: u64) {
         if peer.node == COORDINATOR {
             self.host.hub.handle_coordinator_ended(peer);
-            return self.guard.ended(error, now);
+            return self.guard.ended(error, self.is_ready, now);
         }
         if let Some(number) = state_server_number(peer.node) {
             self.host.hub.handle_state_server_ended(peer);
-            return self.server_guard.ended(number, error, now);
+            return self.server_guard.ended(number, error, self.is_ready, now);
         }
         devices::say(&format!("runtime {} cannot be started: {error}", peer.node));
         self.failed_starts += 1;
@@ -355,10 +355,10 @@ impl Manager {
         if is_coordinator {
             // What it had not read are messages, which its next life asks for again.
             self.host.hub.handle_coordinator_ended(peer);
-            self.guard.ended(self.workers[at].cause.as_deref().unwrap_or_default(), now);
+            self.guard.ended(self.workers[at].cause.as_deref().unwrap_or_default(), self.is_ready, now);
         } else if let Some(number) = state_server_number(peer.node) {
             self.host.hub.handle_state_server_ended(peer);
-            self.server_guard.ended(number, self.workers[at].cause.as_deref().unwrap_or_default(), now);
+            self.server_guard.ended(number, self.workers[at].cause.as_deref().unwrap_or_default(), self.is_ready, now);
         } else {
             for _ in 0..self.workers[at].port.unread() {
                 self.drops.count(DropReason::LostInFailure);

@@ -93,7 +93,12 @@ pub enum Order {
         selector: String,
     },
     /// Take a runtime out of service: it gets no new flow, those that it has move, and its process ends.
-    Drain(NodeId),
+    Drain {
+        /// Which.
+        node: NodeId,
+        /// Also if flows would not survive a failure without it.
+        force: bool,
+    },
     /// Bring a drained runtime back into service.
     Restore(NodeId),
 }
@@ -107,6 +112,8 @@ pub enum Refusal {
     Same,
     /// Nobody else could have them.
     NobodyElse,
+    /// Without it flows would not survive a failure, and that was not asked for.
+    Unsafe(NodeId),
     /// It is leaving already.
     Leaving,
     /// It is of another virtual cluster.

@@ -429,7 +429,7 @@ fn what_a_leaving_runtime_has_must_be_safe_too() {
         bench.tell(bench.peer(node), &message);
     }
     assert_eq!(bench.coordinator.protected(), Protected::Yes);
-    bench.coordinator.order(&Order::Drain(16), bench.now).expect("it may leave");
+    bench.coordinator.order(&Order::Drain { node: 16, force: false }, bench.now).expect("it may leave");
     for node in 16..19 {
         let message = report(&bench, node == 16);
         bench.tell(bench.peer(node), &message);
@@ -445,7 +445,7 @@ fn what_a_leaving_runtime_has_must_be_safe_too() {
 #[test]
 fn a_drain_waits_for_flows_that_have_not_arrived() {
     let mut bench = Bench::new(3, 4);
-    bench.coordinator.order(&Order::Drain(16), bench.now).expect("it may leave");
+    bench.coordinator.order(&Order::Drain { node: 16, force: false }, bench.now).expect("it may leave");
     let mut pass = |departed: u64, milliseconds: u64| {
         for _ in 0..milliseconds / 10 {
             bench.now += 10 * MILLISECOND;

@@ -492,7 +492,7 @@ fn a_drain_goes_on_in_the_next_life() {
     let peer = host.runtimes[1].peer;
     let now = host.now;
     let order = |host: &mut Host, order| host.coordinator.as_mut().expect("it lives").order(&order, now);
-    assert_eq!(order(&mut host, Order::Drain(peer.node)), Ok(0));
+    assert_eq!(order(&mut host, Order::Drain { node: peer.node, force: false }), Ok(0));
     host.die_after_writing();
     assert_eq!(host.member(peer.node), (MemberState::Leaving, true));
     let is_to_end = |host: &Host| {

@@ -316,7 +316,7 @@ fn a_steady_load_is_left_alone() {
 fn what_was_drained_by_hand_stays_so() {
     let mut world = World::new(3, 4, scaling()).ready();
     world.give(&[2_000, 2_000, 2_000]);
-    world.coordinator.order(&Order::Drain(18), world.now).expect("others are there");
+    world.coordinator.order(&Order::Drain { node: 18, force: false }, world.now).expect("others are there");
     world.pass(2_000);
     assert_eq!(world.running(), 2);
     world.give(&[40_000, 40_000]);

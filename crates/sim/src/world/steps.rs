@@ -298,7 +298,7 @@ impl World {
 
     /// A runtime is taken out of service.
     pub(super) fn order_drain(&mut self, node: NodeId) {
-        if !self.coordinator.is_ready() || !self.order(&Order::Drain(node)) {
+        if !self.coordinator.is_ready() || !self.order(&Order::Drain { node, force: true }) {
             self.at(self.now + 10_000 * MICROSECOND, Event::Drain(node));
             return;
         }
