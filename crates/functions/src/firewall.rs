@@ -4,7 +4,7 @@
 //! let in pass as long as they fit its connection: for TCP the flags and the sequence windows of both directions ([`tcp`](crate::tcp)), for the others
 //! that there is one. ICMP errors pass if they quote a packet of the flow, of TCP one that may be on its way (RFC 5927,
 //! section 4.1), and ask for nothing impossible; they change nothing. The packet that opens a
-//! TCP connection must be a SYN: what comes from the middle of an unknown connection is dropped.
+//! TCP connection must be a SYN: what comes from the middle of an unknown connection is dropped, and a host that has a private address is told so.
 
 use crate::rewrite::{has_possible_mtu, quoted_sequence};
 use crate::tcp;
@@ -159,7 +159,7 @@ impl NetworkFunction for Firewall {
             Action::Reject => return Open::Reject(DropReason::PolicyDenied),
         }
         if !may_open(packet, rule.is_some_and(|rule| rule.selector.has_types())) {
-            return Open::Drop(DropReason::StateInvalid);
+            return tcp::unknown(packet, tcp::is_private(&key.source));
         }
         Open::Accept(Tracked::default())
     }

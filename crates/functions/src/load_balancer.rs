@@ -191,7 +191,7 @@ impl NetworkFunction for LoadBalancer {
         }
         // A lone RST, FIN, SYN-ACK or ACK belongs to no connection of a backend's.
         if self.protocol == proto::TCP && !tcp::opens(packet) {
-            return Open::Drop(DropReason::StateInvalid);
+            return tcp::unknown(packet, tcp::is_private(&key.source));
         }
         let Some(chosen) = self.choose(&key.source, &shared.flows, cx) else { return Open::Drop(DropReason::NoBackend) };
         let backend = self.backends[chosen];
