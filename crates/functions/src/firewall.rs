@@ -72,6 +72,8 @@ struct Rule {
     /// The operator is told.
     is_logged: bool,
     selector: PacketSelector,
+    /// As it was written.
+    text: String,
 }
 
 /// Whether `log` stands behind a rule's action, and what follows: its selector.
@@ -101,7 +103,7 @@ fn rule(at: usize, text: &str, zones: &Zones) -> Result<Rule, ConfigError> {
     let (is_logged, rest) = take_log(rest);
     let wrong = |wrong: SelectorError| error(text.len() - rest.len() + wrong.offset, wrong.message);
     let selector = PacketSelector::read(rest, zones).map_err(wrong)?;
-    Ok(Rule { action, is_logged, selector })
+    Ok(Rule { action, is_logged, selector, text: text.trim().to_owned() })
 }
 
 /// True if the packet may open a flow of its protocol. `is_named`: a rule names its type, which is then none of an error's or a reply's over at least one of IPv4 and IPv6.
@@ -175,6 +177,14 @@ impl NetworkFunction for Firewall {
             false => flow.track(packet, &self.lifetimes, cx),
         };
         if may_pass { Verdict::Forward } else { Verdict::Drop(DropReason::StateInvalid) }
+    }
+
+    fn explain(&self, packet: &Packet, flow: Option<&Tracked>) -> String {
+        if flow.is_some() {
+            return String::new();
+        }
+        let rule = FlowKey::of(packet).and_then(|key| self.rules.iter().find(|rule| rule.selector.matches(&key, packet)));
+        rule.map_or_else(|| "by default, because no rule means it".to_owned(), |rule| format!("by its rule `{}`", rule.text))
     }
 
     fn outdated(&self, flow: &mut Tracked, packets: u32) {

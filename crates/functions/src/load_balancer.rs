@@ -200,6 +200,16 @@ impl NetworkFunction for LoadBalancer {
         Open::Accept(Balanced { address, port, backend: chosen as u16, ..Balanced::default() })
     }
 
+    fn explain(&self, _packet: &Packet, flow: Option<&Balanced>) -> String {
+        match flow {
+            Some(flow) if flow.backend != PASSING => {
+                let address = SocketAddr::new(ip_addr(&flow.address), flow.port);
+                format!("backend {address}, number {} of {}", flow.backend + 1, self.backends.len())
+            }
+            _ => String::new(),
+        }
+    }
+
     #[inline]
     fn process(&self, packet: &mut Packet, flow: &mut Balanced, _shared: &mut Load, cx: &mut Context) -> Verdict {
         if flow.backend == PASSING {

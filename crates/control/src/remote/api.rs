@@ -529,6 +529,9 @@ pub struct TraceStep {
     pub node: u32,
     #[prost(string, tag = "3")]
     pub text: ::prost::alloc::string::String,
+    /// The place by its name: `switch`, `runtime 16`.
+    #[prost(string, tag = "4")]
+    pub place: ::prost::alloc::string::String,
 }
 /// The trace is over.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

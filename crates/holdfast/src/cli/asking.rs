@@ -292,7 +292,7 @@ pub(super) fn trace(target: &Target, selector: &str, count: u32, wait: Duration,
                 step["version"] = holdfast_control::VERSION.into();
                 format!("{step}\n")
             }
-            false => format!("packet {}  node {}  {}\n", word(&step["packet"]), word(&step["node"]), word(&step["text"])),
+            false => format!("packet {}  {}  {}\n", word(&step["packet"]), word(&step["place"]), word(&step["text"])),
         };
         print(&line)
     })?;

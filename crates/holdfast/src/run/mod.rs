@@ -541,11 +541,8 @@ impl Manager {
                 // What happened at a runtime comes with its next report: a packet's way is shown when it is whole.
                 let whole = self.clock.now().saturating_sub(self.trace_delay);
                 let count = self.traces.partition_point(|step| step.stamp <= whole);
-                let steps: Vec<_> = self
-                    .traces
-                    .drain(..count)
-                    .map(|step| serde_json::json!({ "packet": step.stamp, "node": step.node, "text": step.text }))
-                    .collect();
+                let whole: Vec<TraceStep> = self.traces.drain(..count).collect();
+                let steps: Vec<_> = whole.iter().map(|step| self.trace_step(step)).collect();
                 serde_json::json!({ "version": VERSION, "steps": steps })
             }
         };

@@ -1,11 +1,12 @@
 //! What a running box says about itself.
 
 use super::Manager;
-use crate::config::{NamedPool, NamedStatistic};
+use crate::config::{self, NamedPool, NamedStatistic, SwitchEntry};
 use holdfast_control::status::{self, Bfd, Failover, Port, Process, Status};
-use holdfast_node::address::{COORDINATOR, switch_node};
+use holdfast_node::address::{COORDINATOR, switch_node, switch_number};
 use holdfast_node::bfd::Session;
 use holdfast_node::message::{self, FlowInfo, MemberState};
+use holdfast_node::rules::Rule;
 use holdfast_wire::{DropCounters, DropReason};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -86,6 +87,28 @@ impl Manager {
     pub(super) fn host_name(&self) -> String {
         let machine = || rustix::system::uname().nodename().to_string_lossy().into_owned();
         self.hosts.get(usize::from(self.number)).map_or_else(machine, |host| host.name.clone())
+    }
+
+    /// A step of a traced packet, with names in place of numbers.
+    pub(super) fn trace_step(&self, step: &message::TraceStep) -> Value {
+        let switch = switch_number(step.node).and_then(|number| self.switches.get(usize::from(number)));
+        let place = match switch {
+            Some(SwitchEntry { name: Some(name), .. }) => format!("switch {name}"),
+            Some(_) => "switch".to_owned(),
+            None => format!("runtime {}", step.node),
+        };
+        let port = switch.zip(step.ingress).and_then(|(switch, ingress)| switch.ports.get(usize::from(ingress)));
+        let port = port.and_then(|port| self.port_names.get(usize::from(*port)));
+        let text = match (port, switch.zip(step.rule.as_ref())) {
+            (Some((port, _)), _) => format!("in by port {port}, {}", step.text),
+            (None, Some((switch, Rule { selector, chain, .. }))) => {
+                let rule = selector.display(&config::zones::of_switch(&self.config, switch));
+                let chain = self.chain_names.get(usize::from(*chain)).map_or("", String::as_str);
+                format!("{}, by the rule `{rule}` in chain {chain}", step.text)
+            }
+            (None, None) => step.text.clone(),
+        };
+        json!({ "packet": step.stamp, "node": step.node, "place": place, "text": text })
     }
 
     /// Every pool as its runtimes, and the state server, have said last.

@@ -93,7 +93,9 @@ impl Box {
                     Request::Trace { count, .. } => {
                         let _ = traced.send(count);
                         let packets = steps.min(count as usize);
-                        pending = (0..packets).map(|packet| json!({ "packet": packet, "node": 1, "text": "seen" })).collect();
+                        pending = (0..packets)
+                            .map(|packet| json!({ "packet": packet, "node": 1, "place": "switch", "text": "seen" }))
+                            .collect();
                         json!({ "version": 1 })
                     }
                     Request::Traces => json!({ "version": 1, "steps": std::mem::take(&mut pending) }),

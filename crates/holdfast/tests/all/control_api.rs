@@ -93,7 +93,9 @@ fn answer_from_a_script(requests: Receiver<Asked>, file: &str, tell: impl Fn(Str
             }
             Request::Trace { count, .. } => {
                 tell(format!("trace {count}"));
-                pending = (0..count.min(2)).map(|packet| json!({ "packet": packet, "node": 1, "text": "seen" })).collect();
+                pending = (0..count.min(2))
+                    .map(|packet| json!({ "packet": packet, "node": 1, "place": "switch", "text": "seen" }))
+                    .collect();
                 json!({ "version": 1 })
             }
             Request::Traces => json!({ "version": 1, "steps": std::mem::take(&mut pending) }),
