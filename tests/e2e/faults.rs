@@ -191,7 +191,7 @@ fn a_removed_control_socket_stays_the_boxs(interrupt: &Interrupt) -> Result<()> 
     second()?;
     std::fs::remove_file(&control)?;
     second()?;
-    let answers = || Ok((control.exists() && network.running.ask("status").is_ok()).then_some(()));
+    let answers = || Ok((control.exists() && network.running.status().is_ok()).then_some(()));
     until("the box can be asked again", PATIENCE, interrupt, answers)?;
     second()?;
     std::fs::remove_file(&control)?;

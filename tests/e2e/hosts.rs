@@ -1,6 +1,7 @@
 //! A box of three hosts: any one of them may die, or be cut off from the others, and no connection breaks.
 
 use anyhow::{Context, Result, ensure};
+use holdfast_control::status::{Protected, Status, UNIT_HOST};
 use holdfast_lab::hosts::Cut;
 use holdfast_lab::keepalive::KeepAlive;
 use holdfast_lab::requirements::*;
@@ -18,6 +19,7 @@ pub(crate) fn tests() -> Vec<Test> {
         cluster("two_hosts_die_one_after_the_other", 15, &[NGINX, NFT, CURL], two_hosts_die_one_after_the_other),
         cluster("the_serving_host_is_cut_off", 10, &[NGINX, NFT], the_serving_host_is_cut_off),
         cluster("a_host_is_drained_and_restored", 3, &[NGINX, NFT], a_host_is_drained_and_restored),
+        cluster("service_moves_as_planned", 8, &[NGINX, NFT], service_moves_as_planned),
         cluster("datagrams_through_the_death_of_a_host", 6, &[NGINX, NFT], datagrams_through_the_death_of_a_host),
     ]
 }
@@ -106,6 +108,36 @@ fn a_host_is_drained_and_restored(interrupt: &Interrupt) -> Result<()> {
     cluster.wait_safe()?;
     ensure_unbroken(&held, interrupt)?;
     ensure_perfect(&stream.finish(), 60, cluster.living())?;
+    drop(held);
+    cluster.stop()
+}
+
+/// A port's link of the host that serves goes down: the other serves. When that one ends as planned, the first serves again before it is gone: of the datagrams that come meanwhile hardly any is lost.
+fn service_moves_as_planned(interrupt: &Interrupt) -> Result<()> {
+    let mut cluster = Cluster::start(interrupt)?;
+    let held = cluster.hold(VIRTUAL, 60)?;
+    cluster.wait_safe()?;
+    let status = cluster.wait_serving(WITNESS, SERVING[0])?;
+    ensure!(status.protected == Protected::Yes, "{status:?}");
+    let device = &cluster.on(SERVING[0])?.status()?.ports[0].device;
+    let host = cluster.namespace(SERVING[0])?;
+    host.ip(&format!("link set {device} down"))?;
+    let is_unsafe = |status: &Status| status.protected != Protected::Yes || status.survives != UNIT_HOST;
+    cluster.wait_for(WITNESS, "the link that is down is seen", is_unsafe)?;
+    cluster.wait_serving(WITNESS, SERVING[1])?;
+    ensure_unbroken(&held, interrupt).context("a link is down")?;
+    host.ip(&format!("link set {device} up"))?;
+    cluster.wait_safe()?;
+    let (_echo, stream) = cluster.stream(30, 300)?;
+    let returned = stream.datagrams().returned;
+    cluster.end(SERVING[1])?;
+    cluster.wait_serving(WITNESS, SERVING[0])?;
+    until("datagrams return", PATIENCE, interrupt, || Ok((stream.datagrams().returned > returned + 300).then_some(())))?;
+    let datagrams = stream.finish();
+    ensure!((datagrams.doubled, datagrams.changed, datagrams.flows_alive) == (0, 0, 30), "{datagrams:?}");
+    // A death is noticed after 400 ms or more, which is 120 of them.
+    ensure!(datagrams.lost < 90, "{datagrams:?}");
+    ensure_unbroken(&held, interrupt)?;
     drop(held);
     cluster.stop()
 }

@@ -362,6 +362,15 @@ impl Cluster {
         if name == WITNESS { Ok(()) } else { self.wait_away(self.observer(), name) }
     }
 
+    /// Ends a host's part of the box as planned, and checks that it ends well.
+    pub fn end(&mut self, name: &str) -> Result<()> {
+        let place = self.boxes.iter_mut().find(|(other, _)| *other == name).context("a host of the cluster")?;
+        let mut running = place.1.take().with_context(|| format!("{name} is dead"))?;
+        let status = running.stop(PATIENCE, self.lab.interrupt())?;
+        ensure!(status.success(), "SIGTERM ended {name} with {status}");
+        Ok(())
+    }
+
     /// Waits until a host is given up, as another one sees it.
     pub fn wait_away(&self, on: &str, name: &str) -> Result<()> {
         let is_away = |status: &Status| status.hosts.iter().any(|host| host.name == name && host.state == status::STATE_AWAY);

@@ -11,10 +11,12 @@ use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Between two questions how far something is.
 const LOOK: Duration = Duration::from_millis(20);
+/// A box that moves many flows may be too busy for so long to say how far it is.
+const BUSY: Duration = Duration::from_secs(60);
 
 /// The answer, if it is no refusal.
 ///
@@ -99,8 +101,8 @@ struct Local {
 pub struct Work(Way);
 
 enum Way {
-    /// It is asked how far it is.
-    Asked(Local, Call),
+    /// It is asked how far it is. Whether it has begun is not known of a box that was too busy to say so.
+    Asked { local: Local, call: Call, has_begun: bool },
     /// It tells.
     Told(Box<Streamed>),
 }
@@ -111,9 +113,23 @@ impl Work {
     /// # Errors
     /// If the box answers no more, or refuses.
     pub fn watch(mut self, mut each: impl FnMut(&Progress)) -> Result<Progress, Failure> {
+        let mut answered_at = Instant::now();
         loop {
             let answer = match &mut self.0 {
-                Way::Asked(local, call) => agreed(local.ask(call.clone())?)?,
+                Way::Asked { local, call, has_begun } => match local.ask(call.clone()).and_then(agreed) {
+                    // What it does goes on. Most often it is that which keeps it busy.
+                    Err(failure)
+                        if answered_at.elapsed() < BUSY
+                            && (failure.code == exit::TIMEOUT || failure.code == exit::NEGATIVE && !*has_begun) =>
+                    {
+                        std::thread::sleep(LOOK);
+                        continue;
+                    }
+                    answer => {
+                        (*has_begun, answered_at) = (true, Instant::now());
+                        answer?
+                    }
+                },
                 Way::Told(streamed) => streamed.next()?.ok_or_else(|| {
                     Failure::new(exit::UNAVAILABLE, "the box stopped telling how far it is: `holdfast status` shows it")
                 })?,
@@ -124,7 +140,7 @@ impl Work {
             if progress.done {
                 return Ok(progress);
             }
-            if let Way::Asked(..) = self.0 {
+            if let Way::Asked { .. } = self.0 {
                 std::thread::sleep(LOOK);
             }
         }
@@ -185,16 +201,23 @@ impl Client {
             Door::Local(local) => local,
             Door::Remote(remote) => return Ok(Work(Way::Told(Box::new(remote.begin(call)?)))),
         };
-        let answer = agreed(local.ask(call.clone())?)?;
+        let answer = local.ask(call.clone()).and_then(agreed);
+        if let (Call::Drain { runtime, .. }, Err(failure)) = (&call, &answer)
+            && failure.code == exit::TIMEOUT
+        {
+            let call = Call::Draining { runtime: *runtime };
+            return Ok(Work(Way::Asked { local: local.clone(), call, has_begun: false }));
+        }
+        let answer = answer?;
         let watched = match call {
-            Call::Drain { runtime } => Call::Draining { runtime },
+            Call::Drain { runtime, .. } => Call::Draining { runtime },
             _ => {
                 let order = answer["order"].as_u64().and_then(|order| u32::try_from(order).ok());
                 let order = order.ok_or_else(|| Failure::new(exit::UNAVAILABLE, "the box's answer is of another version"))?;
                 Call::Moving { order }
             }
         };
-        Ok(Work(Way::Asked(local.clone(), watched)))
+        Ok(Work(Way::Asked { local: local.clone(), call: watched, has_begun: true }))
     }
 
     /// Lists flows, at most so many, those that a selector means; `take` is given some at a time. True if there are, or may be, more. What a list promises is said
@@ -324,5 +347,42 @@ impl Local {
             }
             _ => Failure::new(exit::UNAVAILABLE, format!("no box answers at {path}: {error}")),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+    use std::os::unix::net::UnixListener;
+
+    /// A box drains a runtime of many flows. It is too busy to say that it has begun, and then how far it is: whoever waits hears it when it is not.
+    #[test]
+    fn who_watches_a_busy_box_waits() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("box.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        let late = json!({ "version": VERSION, "error": "the box did not answer in time", "code": exit::TIMEOUT });
+        let unknown = json!({ "version": VERSION, "error": "nobody has drained that runtime" });
+        let progress = |moved: u64, done: bool| json!({ "version": VERSION, "runtime": 16, "moved": moved, "refused": 0, "had": 600_000, "done": done, "failed": false, "took_us": 1 });
+        let answers = [late.clone(), late.clone(), unknown, progress(1, false), late, progress(600_000, true)];
+        let answering = std::thread::spawn(move || {
+            let mut asked = Vec::new();
+            for (answer, stream) in answers.iter().zip(listener.incoming().flatten()) {
+                let mut line = String::new();
+                BufReader::new(&stream).read_line(&mut line).unwrap();
+                asked.push(serde_json::from_str::<Line>(&line).unwrap().request);
+                writeln!(&mut &stream, "{answer}").unwrap();
+            }
+            asked
+        });
+        let client = Client::new(Some(&path)).unwrap();
+        let mut seen = Vec::new();
+        let done =
+            client.begin(Call::Drain { runtime: 16, force: false }).and_then(|work| work.watch(|now| seen.push(now.moved)));
+        assert_eq!((done.map(|done| done.moved).ok(), seen), (Some(600_000), vec![1, 600_000]));
+        let asked = answering.join().unwrap();
+        assert_eq!(asked[0], Call::Drain { runtime: 16, force: false });
+        assert!(asked[1..].iter().all(|call| *call == Call::Draining { runtime: 16 }), "it is asked for once");
     }
 }

@@ -89,6 +89,9 @@ pub enum Call {
     Drain {
         /// Which.
         runtime: u16,
+        /// Also if flows would not survive a failure without it.
+        #[serde(default)]
+        force: bool,
     },
     /// How far that is: [`crate::moves::Progress`].
     Draining {

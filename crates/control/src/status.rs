@@ -295,6 +295,10 @@ pub struct Port {
     /// Drops by reason.
     #[serde(default)]
     pub drops: BTreeMap<String, u64>,
+    /// Frames that the kernel and the device lost outside the port, by their counters (the names of `holdfast explain`), while this host serves it. One frame may be in two of
+    /// them, at the device and at its socket.
+    #[serde(default)]
+    pub lost: BTreeMap<String, u64>,
     /// Routers there that are watched, while this host serves the port.
     #[serde(default)]
     pub bfd: Vec<Bfd>,
@@ -375,7 +379,7 @@ pub struct Process {
     pub role: String,
     /// Node id on the fabric; 0 of the guard, which is not there.
     pub id: u16,
-    /// How often this node has been started; larger than that of its predecessor.
+    /// Which start of this node this is: larger than that of its predecessor, not by one. Runtimes have theirs from one counter for the whole box.
     pub incarnation: u64,
     /// Process id on its host; 0 while there is no process.
     pub pid: u32,

@@ -4,7 +4,7 @@
 //! let in pass as long as they fit its connection: for TCP the flags and the sequence windows of both directions ([`tcp`](crate::tcp)), for the others
 //! that there is one. ICMP errors pass if they quote a packet of the flow, of TCP one that may be on its way (RFC 5927,
 //! section 4.1), and ask for nothing impossible; they change nothing. The packet that opens a
-//! TCP connection must be a SYN: what comes from the middle of an unknown connection is dropped.
+//! TCP connection must be a SYN: what comes from the middle of an unknown connection is dropped, and a host that has a private address is told so.
 
 use crate::rewrite::{has_possible_mtu, quoted_sequence};
 use crate::tcp;
@@ -72,6 +72,8 @@ struct Rule {
     /// The operator is told.
     is_logged: bool,
     selector: PacketSelector,
+    /// As it was written.
+    text: String,
 }
 
 /// Whether `log` stands behind a rule's action, and what follows: its selector.
@@ -101,7 +103,7 @@ fn rule(at: usize, text: &str, zones: &Zones) -> Result<Rule, ConfigError> {
     let (is_logged, rest) = take_log(rest);
     let wrong = |wrong: SelectorError| error(text.len() - rest.len() + wrong.offset, wrong.message);
     let selector = PacketSelector::read(rest, zones).map_err(wrong)?;
-    Ok(Rule { action, is_logged, selector })
+    Ok(Rule { action, is_logged, selector, text: text.trim().to_owned() })
 }
 
 /// True if the packet may open a flow of its protocol. `is_named`: a rule names its type, which is then none of an error's or a reply's over at least one of IPv4 and IPv6.
@@ -159,7 +161,7 @@ impl NetworkFunction for Firewall {
             Action::Reject => return Open::Reject(DropReason::PolicyDenied),
         }
         if !may_open(packet, rule.is_some_and(|rule| rule.selector.has_types())) {
-            return Open::Drop(DropReason::StateInvalid);
+            return tcp::unknown(packet, tcp::is_private(&key.source));
         }
         Open::Accept(Tracked::default())
     }
@@ -175,6 +177,14 @@ impl NetworkFunction for Firewall {
             false => flow.track(packet, &self.lifetimes, cx),
         };
         if may_pass { Verdict::Forward } else { Verdict::Drop(DropReason::StateInvalid) }
+    }
+
+    fn explain(&self, packet: &Packet, flow: Option<&Tracked>) -> String {
+        if flow.is_some() {
+            return String::new();
+        }
+        let rule = FlowKey::of(packet).and_then(|key| self.rules.iter().find(|rule| rule.selector.matches(&key, packet)));
+        rule.map_or_else(|| "by default, because no rule means it".to_owned(), |rule| format!("by its rule `{}`", rule.text))
     }
 
     fn outdated(&self, flow: &mut Tracked, packets: u32) {

@@ -191,13 +191,23 @@ impl NetworkFunction for LoadBalancer {
         }
         // A lone RST, FIN, SYN-ACK or ACK belongs to no connection of a backend's.
         if self.protocol == proto::TCP && !tcp::opens(packet) {
-            return Open::Drop(DropReason::StateInvalid);
+            return tcp::unknown(packet, tcp::is_private(&key.source));
         }
         let Some(chosen) = self.choose(&key.source, &shared.flows, cx) else { return Open::Drop(DropReason::NoBackend) };
         let backend = self.backends[chosen];
         shared.flows.add(chosen, 1);
         let (address, port) = (backend.address, backend.port);
         Open::Accept(Balanced { address, port, backend: chosen as u16, ..Balanced::default() })
+    }
+
+    fn explain(&self, _packet: &Packet, flow: Option<&Balanced>) -> String {
+        match flow {
+            Some(flow) if flow.backend != PASSING => {
+                let address = SocketAddr::new(ip_addr(&flow.address), flow.port);
+                format!("backend {address}, number {} of {}", flow.backend + 1, self.backends.len())
+            }
+            _ => String::new(),
+        }
     }
 
     #[inline]

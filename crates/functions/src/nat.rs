@@ -361,7 +361,7 @@ impl NetworkFunction for Nat {
         let Some((source_port, destination_port)) = ports else { return Open::Drop(DropReason::NotTranslatable) };
         // A lone RST, FIN, SYN-ACK or ACK belongs to no connection that this mapping could carry.
         if protocol == proto::TCP && !tcp::opens(packet) {
-            return Open::Drop(DropReason::StateInvalid);
+            return tcp::unknown(packet, is_inside);
         }
         let mut mapping = Mapping::default();
         if is_inside {

@@ -1,4 +1,6 @@
 //! `packet_limit`: so many packets per flow, both directions together, and no more. The guide's example.
+//!
+//! Either end of a flow that has had its packets is told when it sends more, of a TCP connection by a reset in sequence: neither waits for the other.
 
 use holdfast_nf::{ConfigError, Context, DropReason, NetworkFunction, Open, Packet, Verdict};
 use schemars::JsonSchema;
@@ -48,6 +50,6 @@ impl NetworkFunction for PacketLimit {
 
     fn process(&self, _packet: &mut Packet, flow: &mut Seen, _shared: &mut (), _cx: &mut Context) -> Verdict {
         flow.packets += 1;
-        if flow.packets > self.packets { Verdict::Drop(DropReason::QuotaExceeded) } else { Verdict::Forward }
+        if flow.packets > self.packets { Verdict::Reject(DropReason::QuotaExceeded) } else { Verdict::Forward }
     }
 }

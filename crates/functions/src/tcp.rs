@@ -22,9 +22,11 @@
 //! forgotten is its scale not known, and then that may be nearly 1 GiB. The next segment of the other side says what is really allowed;
 //! what one side acknowledges tells what the other has sent.
 
-use holdfast_wire::Packet;
+use holdfast_nf::Open;
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::header::tcp_flags::{ACK, FIN, RST, SYN};
+use holdfast_wire::selector::Prefix;
+use holdfast_wire::{DropReason, Packet};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Values of [`Connection::state`].
@@ -153,6 +155,21 @@ const MIN_ACK_WINDOW: u32 = 66_000;
 
 fn after(a: u32, b: u32) -> bool {
     a.wrapping_sub(b) as i32 > 0
+}
+
+/// What becomes of a segment of which no connection is known, and which opens none. It may be of one that was lost: a host inside is answered with a reset, "sent in response to any
+/// incoming segment except another reset" (RFC 9293, section 3.5.2), so that it tries again at once. Nobody outside is told anything.
+pub(crate) fn unknown<F>(packet: &Packet, is_inside: bool) -> Open<F> {
+    let is_reset = packet.tcp().is_none_or(|tcp| tcp.flags & RST != 0);
+    match is_inside && !is_reset {
+        true => Open::Reject(DropReason::StateInvalid),
+        false => Open::Drop(DropReason::StateInvalid),
+    }
+}
+
+/// An address that means something to one site only: nobody outside has it.
+pub(crate) fn is_private(address: &[u8; 16]) -> bool {
+    Prefix::private().iter().any(|prefix| prefix.contains(address))
 }
 
 /// True for a segment that opens a connection: a SYN alone. No other one begins a flow.

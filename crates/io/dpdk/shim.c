@@ -333,6 +333,8 @@ int hf_stats(const struct hf_port *port, struct hf_stats *stats)
 	if (result == 0) {
 		stats->missed = all.imissed;
 		stats->no_buffer = all.rx_nombuf;
+		stats->receive_errors = all.ierrors;
+		stats->transmit_errors = all.oerrors;
 	}
 	return result;
 }

@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define HF_ABI 1u
+#define HF_ABI 2u
 /* Most frames per call of hf_receive and hf_transmit. */
 #define HF_BURST 64u
 
@@ -27,10 +27,13 @@ struct hf_info {
 	uint16_t mtu;
 };
 
-/* Frames lost before hf_receive saw them: because nobody took them in time, and because no buffer of DPDK's was free. */
+/* Frames lost before hf_receive saw them: because nobody took them in time, because no buffer of DPDK's was free, and damaged ones; and frames that
+ * hf_transmit gave to the device, which could not send them. */
 struct hf_stats {
 	uint64_t missed;
 	uint64_t no_buffer;
+	uint64_t receive_errors;
+	uint64_t transmit_errors;
 };
 
 uint32_t hf_abi(void);

@@ -152,10 +152,10 @@ impl Chain {
     /// flow, calls [`Chain::close_rest`].
     #[inline]
     pub fn run(&mut self, packet: &mut Packet, block: &mut [u8], position: Position, cx: &mut Context) -> Outcome {
-        self.run_observed(packet, block, position, cx, |_, _| {})
+        self.run_observed(packet, block, position, cx, |_, _, _| {})
     }
 
-    /// The same, telling `observe` each function that let the packet pass, and how the packet is behind it.
+    /// The same, telling `observe` each function that let the packet pass, how the packet is behind it, and the function's state.
     ///
     /// A function's panic passes through, as with [`Chain::run`].
     #[inline]
@@ -165,7 +165,7 @@ impl Chain {
         block: &mut [u8],
         position: Position,
         cx: &mut Context,
-        mut observe: impl FnMut(&dyn Function, &Packet),
+        mut observe: impl FnMut(&dyn Function, &Packet, &[u8]),
     ) -> Outcome {
         let count = self.functions.len();
         let mut opened = position.opened;
@@ -196,7 +196,7 @@ impl Chain {
             }
             opened = false;
             match function.process(packet, state, cx) {
-                Verdict::Forward => observe(&**function, packet),
+                Verdict::Forward => observe(&**function, packet, state),
                 Verdict::Drop(reason) => {
                     if position.opening {
                         self.close(block, index + 1);

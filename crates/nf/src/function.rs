@@ -120,6 +120,11 @@ pub trait NetworkFunction: Send + Sync + Sized + 'static {
         ""
     }
 
+    /// What decided about a packet that is traced, for people: without `flow` about letting a flow begin with it, otherwise about this packet of a flow.
+    fn explain(&self, _packet: &Packet, _flow: Option<&Self::Flow>) -> String {
+        String::new()
+    }
+
     /// Addresses that the box must answer for because of this function (a NAT pool, a virtual address).
     fn owned_addresses(&self) -> Vec<Prefix> {
         Vec::new()
@@ -171,6 +176,8 @@ pub trait Function: Send {
     fn outdated(&mut self, flow: &mut [u8], packets: u32);
     /// [`NetworkFunction::describe`].
     fn describe(&self, flow: &[u8]) -> &'static str;
+    /// [`NetworkFunction::explain`].
+    fn explain(&self, packet: &Packet, flow: Option<&[u8]>) -> String;
     /// [`NetworkFunction::owned_addresses`].
     fn owned_addresses(&self) -> Vec<Prefix>;
     /// [`NetworkFunction::source_limit`].
@@ -268,6 +275,10 @@ impl<N: NetworkFunction> Function for Bound<N> {
             Ok(flow) => self.function.describe(flow),
             Err(_) => "",
         }
+    }
+
+    fn explain(&self, packet: &Packet, flow: Option<&[u8]>) -> String {
+        self.function.explain(packet, flow.and_then(|flow| N::Flow::ref_from_bytes(flow).ok()))
     }
 
     fn owned_addresses(&self) -> Vec<Prefix> {

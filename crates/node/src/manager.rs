@@ -14,8 +14,8 @@ use crate::address::{COORDINATOR, NodeId, STATE_SERVER, host_of, manager_of, sta
 use crate::channel::{Fabric, FabricConfig};
 use crate::coordinator::RuntimeStatus;
 use crate::message::{
-    Control, Drain, Failover, Listing, Logged, Member, MemberState, Order, Protected, Refusal, Report, Sealing, Standing,
-    TraceStep, kind,
+    Control, Drain, Failover, Listing, Logged, Member, MemberState, Notice, Order, Protected, Refusal, Report, Sealing,
+    Standing, TraceStep, kind,
 };
 use crate::quorum::{Change, Quorum};
 use crate::rules::{Rule, RuleSet};
@@ -97,7 +97,9 @@ pub struct Manager {
     fabric: Fabric,
     /// Started, and neither ended nor fenced.
     present: Vec<Peer>,
-    ended: VecDeque<(Peer, u64)>,
+    ended: VecDeque<(Peer, u64, Notice)>,
+    /// Of those that are about to be said to have ended.
+    noticed: Vec<(Peer, Notice)>,
     has_heard: bool,
     now: u64,
     standing: Option<Standing>,
@@ -148,6 +150,7 @@ impl Manager {
             fabric: Fabric::new(me, fabric),
             present: Vec::new(),
             ended: VecDeque::new(),
+            noticed: Vec::new(),
             has_heard: false,
             now: 0,
             standing: None,
@@ -184,6 +187,21 @@ impl Manager {
         self.quorum = Some(Quorum::new(me, hosts, switches, patience, now));
     }
 
+    /// Of several hosts: so many of a switch's ports have links that are up here.
+    pub fn set_links(&mut self, switch: u16, links: u8) {
+        if let Some(quorum) = &mut self.quorum {
+            quorum.set_links(switch, links);
+        }
+    }
+
+    /// Of several hosts: this one is about to end, and others may take over what it does. False if none is there.
+    pub fn leave(&mut self) -> bool {
+        let Some(quorum) = &mut self.quorum else { return false };
+        quorum.leave();
+        let own = 1 << host_of(self.fabric.me().node).unwrap_or(0);
+        self.standing.as_ref().is_some_and(|standing| standing.hosts & !own != 0)
+    }
+
     /// Of several hosts: an earlier life of this manager knew of this term of a switch's service.
     pub fn remember_term(&mut self, switch: u16, term: u32) {
         if let Some(quorum) = &mut self.quorum {
@@ -209,7 +227,7 @@ impl Manager {
 
     /// It has said that this one has ended.
     pub(crate) fn has_ended(&self, peer: Peer) -> bool {
-        self.ended.iter().any(|(ended, _)| *ended == peer)
+        self.ended.iter().any(|(ended, ..)| *ended == peer)
     }
 
     /// The coordinator's life that was heard last, or will be.
@@ -315,9 +333,16 @@ impl Manager {
         self.fabric.send_control(COORDINATOR, &Control::Started { node, incarnation });
     }
 
+    /// How a runtime came to its end, before [`Manager::handle_ended`].
+    pub fn note_end(&mut self, peer: Peer, notice: Notice) {
+        self.noticed.push((peer, notice));
+    }
+
     /// Nothing more is let out of a runtime: it has ended, was fenced, or could not be started. `flows` is what the switch sent there.
     pub fn handle_ended(&mut self, peer: Peer, flows: u64) {
-        if self.ended.iter().any(|(ended, _)| *ended == peer) {
+        let noticed = self.noticed.iter().position(|(noticed, _)| *noticed == peer);
+        let notice = noticed.map_or_else(Notice::default, |at| self.noticed.swap_remove(at).1);
+        if self.has_ended(peer) {
             return;
         }
         for order in self.moves.iter_mut().filter(|order| order.from == peer && order.ended_at.is_none()) {
@@ -328,9 +353,9 @@ impl Manager {
         if self.ended.len() == ENDS_KEPT {
             self.ended.pop_front();
         }
-        self.ended.push_back((peer, flows));
+        self.ended.push_back((peer, flows, notice.clone()));
         let Peer { node, incarnation } = peer;
-        let ended = Control::Ended { node, incarnation, flows };
+        let ended = Control::Ended { node, incarnation, flows, notice };
         self.fabric.send_control(COORDINATOR, &ended);
         // Who serves is to know it even while there is no coordinator.
         for other in self.quorum.iter().flat_map(Quorum::others).map(manager_of) {
@@ -436,7 +461,7 @@ impl Manager {
         match message {
             Control::Start { node, incarnation } => {
                 let peer = Peer { node, incarnation };
-                let is_known = self.present.contains(&peer) || self.ended.iter().any(|(ended, _)| *ended == peer);
+                let is_known = self.present.contains(&peer) || self.has_ended(peer);
                 if !is_known {
                     self.present.push(peer);
                     self.wishes.push(Wish::Start(peer));
@@ -447,16 +472,17 @@ impl Manager {
             }
             Control::Fence { node, incarnation } | Control::Silent { node, incarnation } => {
                 let peer = Peer { node, incarnation };
-                match self.ended.iter().find(|(ended, _)| *ended == peer) {
-                    Some(&(_, flows)) => {
-                        self.fabric.send_control(COORDINATOR, &Control::Ended { node, incarnation, flows });
+                match self.ended.iter().find(|(ended, ..)| *ended == peer).cloned() {
+                    Some((_, flows, notice)) => {
+                        self.fabric.send_control(COORDINATOR, &Control::Ended { node, incarnation, flows, notice });
                     }
                     None => self.wishes.push(Wish::Fence(peer)),
                 }
             }
             Control::Account { .. } => {
-                for &(Peer { node, incarnation }, flows) in &self.ended {
-                    self.fabric.send_control(COORDINATOR, &Control::Ended { node, incarnation, flows });
+                for &(Peer { node, incarnation }, flows, ref notice) in &self.ended {
+                    let notice = notice.clone();
+                    self.fabric.send_control(COORDINATOR, &Control::Ended { node, incarnation, flows, notice });
                 }
                 self.fabric.send_control(COORDINATOR, &Control::Present { peers: self.present.clone() });
                 self.tell_rules();
@@ -624,7 +650,7 @@ impl Manager {
     pub fn status(&self) -> impl Iterator<Item = RuntimeStatus> + '_ {
         let members = self.standing.iter().flat_map(|standing| &standing.members);
         members.map(|member| {
-            let has_ended = self.ended.iter().any(|(ended, _)| *ended == member.peer());
+            let has_ended = self.has_ended(member.peer());
             let state = if has_ended { MemberState::Failed } else { member.state };
             let report = self.reports.iter().find(|(peer, _)| *peer == member.peer());
             RuntimeStatus {
@@ -681,7 +707,7 @@ impl Manager {
         let has_reported = |peer: Peer| self.reports.iter().any(|(reporter, report)| *reporter == peer && is_safe(report));
         let is_settled = |member: &Member| match member.state {
             MemberState::Failed => true,
-            _ if self.ended.iter().any(|(ended, _)| *ended == member.peer()) => false,
+            _ if self.has_ended(member.peer()) => false,
             MemberState::Running => has_reported(member.peer()),
             MemberState::Starting | MemberState::Leaving => true,
         };

@@ -9,7 +9,7 @@ mod standing;
 
 pub use ordered::{Ordered, numbered};
 pub use said::{FlowInfo, FlowPage, Listing, Logged, Place, PoolId, Report, Share, TraceStep};
-pub use standing::{Cause, Drain, Failover, Order, Protected, Refusal, Standing};
+pub use standing::{Cause, Drain, Failover, Notice, Order, Protected, Refusal, Standing};
 
 use crate::address::NodeId;
 use crate::rules::Rule;
@@ -479,6 +479,8 @@ pub enum Control {
         incarnation: u32,
         /// Flows that the switch sent there.
         flows: u64,
+        /// How that was seen.
+        notice: Notice,
     },
     /// Manager to coordinator: these have been started and may speak, and no others.
     Present {
@@ -574,6 +576,8 @@ pub struct Beat {
     pub connected: u16,
     /// Per switch, how its service stands.
     pub services: Vec<Service>,
+    /// The sender is about to end, as planned.
+    pub is_leaving: bool,
 }
 
 /// How a host stands to the service of one switch's ports.
@@ -583,6 +587,8 @@ pub struct Service {
     pub term: u32,
     /// It serves the ports in that term.
     pub serves: bool,
+    /// How many of the ports have links that are up.
+    pub links: u8,
 }
 
 /// No coordinator has made so many views while a node heard nothing of it.

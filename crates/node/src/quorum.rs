@@ -64,6 +64,8 @@ struct Own {
     serves: bool,
     /// The last term in which it has served: never twice, because each is one life of the switch.
     served: u32,
+    /// Of its ports, those whose links are up.
+    links: u8,
 }
 
 /// See the module. Hosts are counted from 0.
@@ -78,6 +80,7 @@ pub struct Quorum {
     /// Per switch.
     services: Vec<Own>,
     has_news: bool,
+    is_leaving: bool,
     next_beat: u64,
 }
 
@@ -93,7 +96,7 @@ impl Quorum {
         let others = vec![None; usize::from(hosts)];
         let services = vec![Own::default(); usize::from(switches)];
         let heard_at = vec![now; usize::from(hosts)];
-        Quorum { me, patience, began_at: now, others, heard_at, services, has_news: false, next_beat: now }
+        Quorum { me, patience, began_at: now, others, heard_at, services, has_news: false, is_leaving: false, next_beat: now }
     }
 
     /// An earlier life of this manager knew of this term. Said before anything is heard.
@@ -115,6 +118,18 @@ impl Quorum {
     /// See [`Quorum::new`].
     pub fn patience(&self) -> u64 {
         self.patience
+    }
+
+    /// So many of a switch's ports have links that are up. The others hear of a change at once.
+    pub fn set_links(&mut self, switch: u16, links: u8) {
+        if let Some(own) = self.services.get_mut(usize::from(switch)).filter(|own| own.links != links) {
+            (own.links, self.next_beat) = (links, 0);
+        }
+    }
+
+    /// It is about to end: the others hear of it at once.
+    pub fn leave(&mut self) {
+        (self.is_leaving, self.next_beat) = (true, 0);
     }
 
     /// It serves the ports of this switch.
@@ -232,8 +247,8 @@ impl Quorum {
     /// Nobody serves in an earlier term: more than half know of the latest one, and when they said so last none of them had heard any of the others for a patience. All
     /// are looked at as of one time, or one of them, in another life that knows of no term, could have heard an earlier one since.
     fn is_alone(&self, switch: usize, now: u64) -> bool {
-        let idle = Service { term: self.services[switch].term, serves: false };
-        let idle = self.bits(|heard| heard.service(switch) == idle && self.is_heard_by(heard, now));
+        let is_idle = |service: Service| service.term == self.services[switch].term && !service.serves;
+        let idle = self.bits(|heard| is_idle(heard.service(switch)) && self.is_heard_by(heard, now));
         let are_idle =
             || self.others.iter().enumerate().filter(|(host, _)| idle & 1 << host != 0).filter_map(|(_, heard)| heard.as_ref());
         // An echo of a time was sent later.
@@ -251,8 +266,9 @@ impl Quorum {
         self.next_beat = now + self.patience / 6;
         let echoes = self.others.iter().map(|heard| heard.as_ref().map_or(0, |heard| heard.sent)).collect();
         let ages = self.heard_at.iter().map(|at| now.saturating_sub(*at)).collect();
-        let services = self.services.iter().map(|own| Service { term: own.term, serves: own.serves }).collect();
-        Some(Beat { sent: now, echoes, ages, connected: self.connected(now), services })
+        let service = |own: &Own| Service { term: own.term, serves: own.serves, links: own.links };
+        let services = self.services.iter().map(service).collect();
+        Some(Beat { sent: now, echoes, ages, connected: self.connected(now), services, is_leaving: self.is_leaving })
     }
 
     /// When the next turn is due.

@@ -127,6 +127,8 @@ pub enum How {
     KillWriting,
     /// No frame goes this way between it and the hub, or between the host and the others, for so many ns.
     Cut(Way, u64),
+    /// The links of the host's ports are down for so many ns: packets neither come nor leave there.
+    Unplug(u64),
     /// After each turn it does nothing for so many times as long as a turn takes, for so many ns. On a busy machine, where all are slow, each pause is another one: up to twice
     /// as long.
     Slow(u64, u64),

@@ -256,6 +256,10 @@ pub struct Port {
     /// Routers there that are watched, while this host serves the port.
     #[prost(message, repeated, tag = "10")]
     pub bfd: ::prost::alloc::vec::Vec<Bfd>,
+    /// Frames that the kernel and the device lost outside the port, by their counters, while this host serves it. One frame may be in two of them, at the device and at its
+    /// socket.
+    #[prost(btree_map = "string, uint64", tag = "11")]
+    pub lost: ::prost::alloc::collections::BTreeMap<::prost::alloc::string::String, u64>,
 }
 /// A router that is watched (RFC 5880). Words are those of the RFC.
 #[derive(serde::Serialize, serde::Deserialize)]
@@ -554,6 +558,9 @@ pub struct TraceStep {
     pub node: u32,
     #[prost(string, tag = "3")]
     pub text: ::prost::alloc::string::String,
+    /// The place by its name: `switch`, `runtime 16`.
+    #[prost(string, tag = "4")]
+    pub place: ::prost::alloc::string::String,
 }
 /// The trace is over.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -582,6 +589,9 @@ pub struct DrainRequest {
     /// Node id.
     #[prost(uint32, tag = "1")]
     pub runtime: u32,
+    /// Also if flows would not survive a failure without it.
+    #[prost(bool, tag = "2")]
+    pub force: bool,
 }
 /// How far flows are on their way to other runtimes.
 #[derive(serde::Serialize, serde::Deserialize)]

@@ -244,7 +244,7 @@ impl RemoteClient {
                     let (from, to, limit) = (from.into(), to.map(u32::from), Some(limit));
                     api.migrate(MigrateRequest { from, to, limit, filter }).await?.into_inner()
                 }
-                Call::Drain { runtime } => api.drain(DrainRequest { runtime: runtime.into() }).await?.into_inner(),
+                Call::Drain { runtime, force } => api.drain(DrainRequest { runtime: runtime.into(), force }).await?.into_inner(),
                 _ => return Err(tonic::Status::unimplemented("this is no call that takes its time")),
             };
             let first = stream.message().await?;

@@ -126,6 +126,7 @@ mod tests {
                 received: 1 << 40,
                 transmitted: 5,
                 drops: drops.clone(),
+                lost: BTreeMap::from([("device_rx_dropped".to_owned(), 29)]),
                 bfd: vec![status::Bfd {
                     peer: "198.51.100.254".into(),
                     state: "Down".into(),

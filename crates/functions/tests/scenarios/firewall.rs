@@ -455,7 +455,7 @@ fn rules_count_what_they_decide() {
     }
     bench.unchanged("tcp 10.0.0.2:1000 > 203.0.113.1:80 SYN seq 1");
     bench.unchanged("tcp 203.0.113.1:80 > 10.0.0.2:1000 SYN ACK seq 7 ack 2");
-    bench.drops("tcp 10.0.0.2:1001 > 203.0.113.1:80 ACK", StateInvalid);
+    bench.rejects("tcp 10.0.0.2:1001 > 203.0.113.1:80 ACK", StateInvalid);
     bench.rejects("udp 10.0.0.2:5 > 203.0.113.1:53", PolicyDenied);
     bench.drops("icmp 10.0.0.2 > 203.0.113.1 echo id 1", PolicyDenied);
     let counted =

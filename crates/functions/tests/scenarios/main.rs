@@ -16,4 +16,5 @@ mod qos_marker;
 mod reading;
 mod round_trip;
 mod small;
+mod tracing;
 mod words;

@@ -26,15 +26,15 @@ fn the_monitor_counts_and_changes_nothing() {
     assert_eq!((bench.counter("flows"), bench.counter("packets"), bench.counter("bytes")), (4, 6, bytes));
 }
 
-/// A flow may have so many packets, both directions together; the next is dropped, other flows are not affected.
+/// A flow may have so many packets, both directions together; who sends the next is told, at either end, and other flows are not affected.
 #[test]
 fn a_flow_has_its_packets_and_no_more() {
     let mut bench = Bench::new(&[("packet_limit", json!({ "packets": 3 }))]);
     bench.unchanged("udp 10.0.0.2:1 > 203.0.113.10:53");
     bench.unchanged("udp 203.0.113.10:53 > 10.0.0.2:1");
     bench.unchanged("udp 10.0.0.2:1 > 203.0.113.10:53");
-    bench.drops("udp 10.0.0.2:1 > 203.0.113.10:53", QuotaExceeded);
-    bench.drops("udp 203.0.113.10:53 > 10.0.0.2:1", QuotaExceeded);
+    bench.rejects("udp 10.0.0.2:1 > 203.0.113.10:53", QuotaExceeded);
+    bench.rejects("udp 203.0.113.10:53 > 10.0.0.2:1", QuotaExceeded);
     bench.unchanged("udp 10.0.0.2:2 > 203.0.113.10:53");
 }
 

@@ -8,7 +8,10 @@ use holdfast_control::table::{Style, Table, Tone};
 use holdfast_control::{Call, Client, Target};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// Between two looks whether it is safe.
+const LOOK: Duration = Duration::from_millis(100);
 
 pub(super) fn read<T: DeserializeOwned>(answer: Value) -> Result<T, Failure> {
     serde_json::from_value(answer)
@@ -23,12 +26,35 @@ fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-pub(super) fn status(target: &Target, json: bool) -> Result<(), Failure> {
-    let answer = Client::to(target)?.ask(Call::Status)?;
-    if json {
-        return print(&format!("{answer}\n"));
+/// With `patience` it waits until it is safe.
+pub(super) fn status(target: &Target, patience: Option<Duration>, json: bool) -> Result<(), Failure> {
+    let client = Client::to(target)?;
+    let began_at = Instant::now();
+    let mut answer = client.ask(Call::Status)?;
+    while patience.is_some_and(|patience| began_at.elapsed() < patience) && !is_safe(&answer) {
+        std::thread::sleep(LOOK);
+        match client.ask(Call::Status) {
+            Ok(now) => answer = now,
+            // Who answers may be starting anew.
+            Err(failure) if [exit::UNAVAILABLE, exit::TIMEOUT].contains(&failure.code) => {}
+            Err(failure) => return Err(failure),
+        }
     }
-    print(&status_text(&read(answer)?, Style::of_stdout()))
+    let safe = is_safe(&answer);
+    match json {
+        true => print(&format!("{answer}\n"))?,
+        false => print(&status_text(&read(answer)?, Style::of_stdout()))?,
+    }
+    match patience {
+        _ if safe => Ok(()),
+        Some(patience) => Err(Failure::new(exit::TIMEOUT, format!("it was not safe within {} s", patience.as_secs()))),
+        // The answer says it.
+        None => Err(Failure::new(exit::NEGATIVE, "")),
+    }
+}
+
+fn is_safe(answer: &Value) -> bool {
+    answer["protected"] == "yes"
 }
 
 /// How full the tables of flows are: all switches together, and what is nearly full.
@@ -128,6 +154,14 @@ fn status_text(status: &Status, style: Style) -> String {
     let ports = Table::of(&["port", "device", "driver", "mac", "mtu", "state", "received", "transmitted", "dropped"], ports);
     if !ports.is_empty() {
         text += &format!("{}\n", ports.text(style));
+    }
+    let lost = status
+        .ports
+        .iter()
+        .flat_map(|port| port.lost.iter().map(|(counter, frames)| vec![port.name.clone(), counter.clone(), frames.to_string()]));
+    let lost = Table::of(&["port", "lost outside it", "frames"], lost);
+    if !lost.is_empty() {
+        text += &format!("{}\n", lost.text(style));
     }
     let time = |us: u64| if us.is_multiple_of(1000) { format!("{} ms", us / 1000) } else { format!("{us} us") };
     let watched = status.ports.iter().flat_map(|port| port.bfd.iter().map(move |bfd| (port, bfd))).map(|(port, bfd)| {
@@ -295,7 +329,7 @@ pub(super) fn trace(target: &Target, selector: &str, count: u32, wait: Duration,
                 step["version"] = holdfast_control::VERSION.into();
                 format!("{step}\n")
             }
-            false => format!("packet {}  node {}  {}\n", word(&step["packet"]), word(&step["node"]), word(&step["text"])),
+            false => format!("packet {}  {}  {}\n", word(&step["packet"]), word(&step["place"]), word(&step["text"])),
         };
         print(&line)
     })?;
@@ -401,6 +435,27 @@ mod tests {
         );
     }
 
+    /// What the kernel lost before a port had it is a table of its own, by port: it is no drop of the box.
+    #[test]
+    fn what_is_lost_outside_a_port_is_named() {
+        let status: Status = serde_json::from_str(
+            r#"{"version":1,"protected":"yes","processes":[],"ports":[{"name":"outside","device":"eth1","driver":"afpacket","mac":"m","mtu":1500,"up":true,
+                "received":1,"transmitted":2,"lost":{"device_rx_dropped":3900000,"packet_socket_full":7}}]}"#,
+        )
+        .unwrap();
+        let text = status_text(&status, Style::PLAIN);
+        let table: Vec<&str> = text.lines().skip_while(|line| !line.contains("lost outside it")).take(3).collect();
+        let expected = [
+            "port     lost outside it      frames",
+            "outside  device_rx_dropped   3900000",
+            "outside  packet_socket_full        7",
+        ];
+        assert_eq!(table, expected);
+        for counter in status.ports[0].lost.keys() {
+            assert!(crate::explain::explain(counter).is_ok(), "{counter}");
+        }
+    }
+
     /// The control API is a line, with what it refused if that is anything.
     #[test]
     fn what_the_control_api_refused_is_in_one_line() {
@@ -471,5 +526,38 @@ mod tests {
     #[test]
     fn ages_are_as_people_say_them() {
         assert_eq!([5, 1_250, 61_000, 7_260_000].map(age), ["5 ms", "1.2 s", "1 min 1 s", "2 h 1 min"]);
+    }
+
+    /// A box that answers with these words, one after the other, and with the last one from then on.
+    fn box_that_says(words: &'static [&'static str]) -> (tempfile::TempDir, Target) {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("box.sock");
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        std::thread::spawn(move || {
+            for (at, stream) in listener.incoming().flatten().enumerate() {
+                let protected = words[at.min(words.len() - 1)];
+                let mut line = String::new();
+                let _ = std::io::BufRead::read_line(&mut std::io::BufReader::new(&stream), &mut line);
+                let _ = std::io::Write::write_all(
+                    &mut &stream,
+                    format!("{}\n", serde_json::json!({ "version": 1, "protected": protected, "processes": [] })).as_bytes(),
+                );
+            }
+        });
+        (directory, Target::local(&path))
+    }
+
+    /// The exit code says whether it is safe; who waits is told when it is, or that it was not in time.
+    #[test]
+    fn the_exit_code_is_the_answer() {
+        let code = |words, patience: Option<u64>| {
+            let (_directory, target) = box_that_says(words);
+            status(&target, patience.map(Duration::from_secs), true).map_err(|failure| failure.code)
+        };
+        assert_eq!(code(&["yes"], None), Ok(()));
+        assert_eq!(code(&["no"], None), Err(exit::NEGATIVE));
+        assert_eq!(code(&["re-synchronising", "yes"], None), Err(exit::NEGATIVE));
+        assert_eq!(code(&["re-synchronising", "no", "yes"], Some(600)), Ok(()));
+        assert_eq!(code(&["no"], Some(0)), Err(exit::TIMEOUT));
     }
 }

@@ -96,7 +96,16 @@ pub enum Operate {
         dry_run: bool,
     },
     /// Show processes, drops, failovers, and whether it is safe now
-    Status,
+    ///
+    /// Exit code 0 says that it is: every flow would survive if something failed now. 1 says that it is not, or not yet.
+    Status {
+        /// Wait until it is safe
+        #[arg(long)]
+        wait_safe: bool,
+        /// Seconds to wait at most; exit code 75 says that it was not safe by then
+        #[arg(long, value_name = "SECONDS", default_value_t = 60, requires = "wait_safe")]
+        timeout: u64,
+    },
     /// List flows
     Flows {
         /// Which, like `tcp from 10.0.0.0/24 to any port 80`, before or after NAT; all without it
@@ -134,6 +143,9 @@ pub enum Operate {
     Drain {
         /// A node id as in `holdfast status`, or a host's name
         what: String,
+        /// Also if flows would not survive a failure afterwards, because one runtime would be left
+        #[arg(long)]
+        force: bool,
     },
     /// Bring a drained runtime, or those of a host, back into service
     Restore {
@@ -227,13 +239,15 @@ impl Operate {
             Operate::Run { file, state_dir, host, join } => {
                 run::main(run::Options { file, join, control: target.path()?, tls: target.tls.clone(), state: state_dir, host })
             }
-            Operate::Status => asking::status(target, json),
+            Operate::Status { wait_safe, timeout } => {
+                asking::status(target, wait_safe.then(|| Duration::from_secs(timeout)), json)
+            }
             Operate::Flows { selector, limit } => asking::flows(target, &selector.join(" "), limit, json),
             Operate::Trace { selector, count, wait } => {
                 asking::trace(target, &selector.join(" "), count, Duration::from_secs(wait), json)
             }
             Operate::Migrate { from, to, flows, selector } => moving::migrate(target, from, to, flows, &selector.join(" "), json),
-            Operate::Drain { what } => moving::drain(target, &what, json),
+            Operate::Drain { what, force } => moving::drain(target, &what, force, json),
             Operate::Restore { what } => moving::restore(target, &what, json),
             Operate::Explain { word } => reference::explain(&word.join(" "), json),
         }

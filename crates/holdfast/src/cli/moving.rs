@@ -33,11 +33,12 @@ pub(super) fn migrate(
     }
 }
 
-pub(super) fn drain(target: &Target, what: &str, json: bool) -> Result<(), Failure> {
+pub(super) fn drain(target: &Target, what: &str, force: bool, json: bool) -> Result<(), Failure> {
     let client = Client::to(target)?;
     let (runtimes, host) = meant(&client, what, |state| [STATE_RUNNING, STATE_STARTING].contains(&state))?;
     // All of them leave before the first flow moves: none of them is another's target.
-    let begun = runtimes.into_iter().map(|runtime| client.begin(Call::Drain { runtime })).collect::<Result<Vec<_>, _>>()?;
+    let begun =
+        runtimes.into_iter().map(|runtime| client.begin(Call::Drain { runtime, force })).collect::<Result<Vec<_>, _>>()?;
     let mut done = Vec::new();
     for work in begun {
         let progress = watch(work)?;

@@ -29,7 +29,7 @@ mod state_server;
 mod statistics;
 mod switches;
 mod warnings;
-mod zones;
+pub(crate) mod zones;
 
 pub use bfd::{BfdConfig, BfdKeyConfig, BfdKeyType, BfdPeer, bfd_keys};
 pub use changes::{RuleChange, differences, rule_changes};

@@ -32,7 +32,7 @@ pub(super) fn check(config: &Config, root: Spot<'_>) -> Result<(), Mistake> {
 }
 
 /// The names as chains on this switch have them: ports have their numbers among its own.
-pub(super) fn of_switch(config: &Config, switch: &SwitchEntry) -> Zones {
+pub(crate) fn of_switch(config: &Config, switch: &SwitchEntry) -> Zones {
     let number = |port: &String| {
         let number = config.ports.keys().position(|name| name == port)? as u8;
         switch.ports.iter().position(|own| *own == number).map(|at| at as u8)

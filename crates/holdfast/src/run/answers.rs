@@ -86,9 +86,10 @@ impl Manager {
                 self.host.hub.serving_mut().for_each(|switch| steps.append(&mut switch.traces));
                 // What happened at a runtime comes with its next report.
                 let whole = self.clock.now().saturating_sub(self.trace_delay);
+                let names = self.trace_names();
                 Box::new(move || {
-                    let step = |step: holdfast_node::message::TraceStep| json!({ "packet": step.stamp, "node": step.node, "stage": step.stage, "text": step.text });
-                    json!({ "version": VERSION, "whole": whole, "steps": steps.into_iter().map(step).collect::<Vec<_>>() })
+                    let steps: Vec<_> = steps.iter().map(|step| names.step(step)).collect();
+                    json!({ "version": VERSION, "whole": whole, "steps": steps })
                 })
             }
         };

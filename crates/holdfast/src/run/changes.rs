@@ -30,6 +30,9 @@ pub(super) fn answer(result: Result<u32, Refusal>) -> Value {
         Err(Refusal::NotDrained(node)) => refused(format!("runtime {node} is not drained: `holdfast status` says what it is")),
         Err(Refusal::Same) => refused("the flows are there already: name two runtimes"),
         Err(Refusal::NobodyElse) => refused("there is no other runtime that could have the flows"),
+        Err(Refusal::Unsafe(node)) => refused(format!(
+            "without runtime {node} flows would not survive a failure, because one would be left: restore another first, or drain it all the same with --force"
+        )),
         Err(Refusal::OtherCluster(node)) => refused(format!("runtime {node} is of another cluster: flows move inside their own")),
         Err(Refusal::Leaving) => refused("it is being drained already"),
         Err(Refusal::Away) => refused("the coordinator is away and will be back in a moment: try again"),
@@ -79,7 +82,7 @@ impl Manager {
             Call::Move { from, to, limit, filter } => {
                 Order::Move { from: *from, to: *to, limit: *limit, selector: filter.clone() }
             }
-            Call::Drain { runtime } => Order::Drain(*runtime),
+            Call::Drain { runtime, force } => Order::Drain { node: *runtime, force: *force },
             Call::Restore { runtime } => Order::Restore(*runtime),
             _ => return Change::Known(refused("not a request that changes something")),
         };

@@ -54,7 +54,7 @@ pub fn main() -> Result<(), Failure> {
     let checked = config::read(&assignment.file, &assignment.text).map_err(mistake)?;
     let clock = Clock::new();
     let stop = Arc::new(AtomicBool::new(false));
-    let (log, mut elected, records, mut store): (String, Option<Elected>, _, Box<dyn LogStore>) = match &checked.etcd {
+    let (log, mut elected, records, mut store): (Log, Option<Elected>, _, Box<dyn LogStore>) = match &checked.etcd {
         Some(etcd) => {
             // What was elected gives its place up when it is told to end.
             signal_hook::flag::register(signal_hook::consts::SIGTERM, stop.clone())
@@ -64,16 +64,17 @@ pub fn main() -> Result<(), Failure> {
             let mandate = Elected::campaign(&place, &mut guest, &clock, &stop)?;
             let Some(Mandate { elected, leadership, begins_anew }) = mandate else { return Ok(()) };
             (assignment.incarnation, assignment.role.begins_anew) = (leadership.incarnation, begins_anew);
-            (etcd.place(), Some(elected), leadership.records.map_err(StoreError::new), Box::new(leadership.store))
+            let log = Log { place: etcd.place(), is_in_etcd: true };
+            (log, Some(elected), leadership.records.map_err(StoreError::new), Box::new(leadership.store))
         }
         None => {
-            let log = assignment.role.log.display().to_string();
+            let log = Log { place: assignment.role.log.display().to_string(), is_in_etcd: false };
             let store = Store::open(&assignment.role.log, assignment.role.is_kept);
-            let store = store.map_err(|error| unusable(&log, &error))?;
+            let store = store.map_err(|error| log.unusable(&error))?;
             (log, None, store.records(), Box::new(store))
         }
     };
-    let unkept = |error: StoreError| unusable(&log, &error);
+    let unkept = |error: StoreError| log.unusable(&error);
     let records = records.map_err(unkept)?;
     let mut coordinator = begin(&assignment, checked, &log, &records, clock.now())?;
     drop(records);
@@ -139,13 +140,31 @@ pub fn main() -> Result<(), Failure> {
     Ok(())
 }
 
-fn unusable(log: &str, error: &dyn std::fmt::Display) -> Failure {
-    Failure::new(exit::UNAVAILABLE, format!("the coordinator's log {log}: {error}"))
+/// Where what is decided is kept.
+struct Log {
+    place: String,
+    is_in_etcd: bool,
+}
+
+impl Log {
+    /// Nothing can be made of it: why, and what to do.
+    fn unusable(&self, error: &dyn std::fmt::Display) -> Failure {
+        // What a box that begins anew needs of it is what hosts that run remember: there are none.
+        let remedy = match self.is_in_etcd {
+            true => "delete everything below the prefix but `incarnation`",
+            false => "move it away or delete it",
+        };
+        let place = &self.place;
+        let text = format!(
+            "the coordinator's log {place}: {error}; if it is damaged or of another version or configuration, stop the box on all of its hosts, {remedy}, and start it again (never while one of its hosts runs: flows there would be lost)"
+        );
+        Failure::new(exit::UNAVAILABLE, text)
+    }
 }
 
 /// The next life, or the first one. Of a box that is gone only the numbers count that must not be used again: whoever remembers
 /// an incarnation of that box must never take one of this box for it.
-fn begin(assignment: &Assignment, checked: Checked, log: &str, records: &[Vec<u8>], now: u64) -> Result<Coordinator, Failure> {
+fn begin(assignment: &Assignment, checked: Checked, log: &Log, records: &[Vec<u8>], now: u64) -> Result<Coordinator, Failure> {
     let mistake = |mistake: config::Mistake| Failure::new(exit::CONFIGURATION, mistake.to_string());
     let mut chains = config::chains(&assignment.file, &assignment.text, &checked.config).map_err(mistake)?;
     let empty = Flows::new(0, 0, 0, 0);
@@ -167,7 +186,7 @@ fn begin(assignment: &Assignment, checked: Checked, log: &str, records: &[Vec<u8
         promises: cluster.chains.iter().any(promises),
     });
     let clusters = clusters.collect();
-    let unreadable = |error: &dyn std::fmt::Display| unusable(log, error);
+    let unreadable = |error: &dyn std::fmt::Display| log.unusable(error);
     let mut config = CoordinatorConfig {
         me: Peer { node: COORDINATOR, incarnation: assignment.incarnation },
         hosts: checked.hosts_config(),

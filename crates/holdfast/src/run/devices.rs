@@ -6,7 +6,7 @@ pub(super) use super::lines::say;
 use crate::config::{Checked, Fabric, HostEntry, NamedStatistic};
 use crate::host_check::{self, Check, Outcome};
 use holdfast_control::exit::{self, Failure};
-use holdfast_io::port::{self, Look, Port, PortError, Udp};
+use holdfast_io::port::{self, Look, Losses, Port, PortError, Udp};
 use holdfast_node::address::manager_of;
 use holdfast_node::edge::Liveness;
 use holdfast_node::fcs::FCS_LEN;
@@ -182,6 +182,11 @@ impl Manager {
                 Look::Back => say(&format!("port {name}: device {device} is back")),
                 Look::Refused(error) => say(&format!("port {name}: device {device} is back and cannot be used: {error}")),
             }
+            // What comes by a port that another host serves is nobody's loss.
+            match self.host.serves(at as u8) {
+                true => self.ports[at].take_losses(&mut self.losses[at]),
+                false => self.ports[at].take_losses(&mut Losses::new()),
+            }
             let (is_up, mtu) = (self.ports[at].is_up(), self.ports[at].mtu());
             let (was_up, old_mtu) = std::mem::replace(&mut self.device_states[at], (is_up, mtu));
             if is_up && !was_up {
@@ -192,12 +197,22 @@ impl Manager {
                 self.set_mtu(at as u8, mtu);
             }
         }
+        self.tell_links();
         // Who is at the other end now may never have heard of the box.
         up_again.sort_unstable();
         up_again.dedup();
         for switch in up_again.into_iter().filter(|switch| self.is_ready && self.host.hub.serves(*switch)).collect::<Vec<_>>() {
             self.host.announce(switch, now, &mut self.out, &mut self.arena);
             self.carry_out(now);
+        }
+    }
+
+    /// Of several hosts the one serves whose links are up.
+    pub(super) fn tell_links(&mut self) {
+        for (number, switch) in (0u16..).zip(&self.switches) {
+            let is_up = |port: &&u8| self.device_states.get(usize::from(**port)).is_some_and(|(is_up, _)| *is_up);
+            let links = switch.ports.iter().filter(is_up).count() as u8;
+            self.host.hub.manager.set_links(number, links);
         }
     }
 

@@ -81,10 +81,11 @@ impl Guard {
     }
 
     /// A life has ended.
-    pub(super) fn ended(&mut self, cause: &str, now: u64) {
+    pub(super) fn ended(&mut self, cause: &str, has_traffic: bool, now: u64) {
         self.cause = cause.to_owned();
         let when = self.lives.ended(now);
-        devices::say(&format!("the coordinator has ended ({cause}): it is started again {when}; traffic goes on meanwhile"));
+        let meanwhile = if has_traffic { "; traffic goes on meanwhile" } else { "" };
+        devices::say(&format!("the coordinator has ended ({cause}): it is started again {when}{meanwhile}"));
     }
 
     /// The coordinator ends whenever it is started.
@@ -112,7 +113,7 @@ impl Manager {
         if self.guard.lives.look_after(present, now)
             && let Err(error) = self.start_coordinator(now)
         {
-            self.guard.ended(&error.to_string(), now);
+            self.guard.ended(&error.to_string(), self.is_ready, now);
         }
     }
 

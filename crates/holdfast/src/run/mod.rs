@@ -15,6 +15,7 @@ mod guard_link;
 mod host_guard;
 mod join;
 mod keys;
+mod leave;
 mod levels;
 mod lines;
 mod lives;
@@ -42,7 +43,7 @@ use answers::Waiting;
 use guard::Guard;
 use guard_link::{GuardLink, ToGuard};
 use holdfast_control::exit::{self, Failure};
-use holdfast_io::port::Port;
+use holdfast_io::port::{Losses, Port};
 use holdfast_io::process::Clock;
 use holdfast_io::wait::{Patience, sleep};
 use holdfast_io::{Arena, Notes};
@@ -77,8 +78,6 @@ const MOST_STALE: usize = 65_536;
 const SPINS: u32 = 50;
 /// Longest sleep, ns.
 const MAX_SLEEP: u64 = 50_000_000;
-/// Longest time that routers next door are given to hear that the box ends, ns.
-const LEAVE_PATIENCE: u64 = 1_000 * MILLISECOND;
 /// Between two looks at whether processes have ended, while there is no time to sleep, ns.
 const LOOK_INTERVAL: u64 = 100_000;
 /// Between two looks at whether devices and the control socket are still there, ns.
@@ -87,13 +86,6 @@ const MILLISECOND: u64 = 1_000_000;
 
 /// What outlives a manager: per switch the latest term of its service, and behind these its sessions with routers.
 type ManagerNotes = Notes<{ Memory::WORDS }>;
-
-/// How a failure was noticed, besides what the coordinator knows.
-struct Noticed {
-    peer: Peer,
-    cause: String,
-    detection: u64,
-}
 
 /// The box.
 struct Manager {
@@ -138,7 +130,6 @@ struct Manager {
     outgoing: Vec<Vec<Released<Packet>>>,
     rx: Vec<Packet>,
     drops: DropCounters,
-    noticed: Vec<Noticed>,
     /// How long a runtime's part of a trace may take to come, ns.
     trace_delay: u64,
     waiting: Waiting,
@@ -166,6 +157,8 @@ struct Manager {
     mtu_limits: Vec<u16>,
     /// Frames in and out by each port.
     traffic: Vec<(u64, u64)>,
+    /// What was lost outside each port while it was served here.
+    losses: Vec<Losses>,
 }
 
 /// Signals that have come.
@@ -279,24 +272,8 @@ impl Manager {
                 self.wait(wake);
             }
         }
-        self.take_leave(wake);
+        self.leave(wake);
         Ok(())
-    }
-
-    /// Routers next door hear that the box ends, before its ports close. It goes on until they have said that they know.
-    fn take_leave(&mut self, wake: BorrowedFd<'_>) {
-        let began_at = self.clock.now();
-        self.host.take_leave(began_at);
-        let mut patience = Patience::new(SPINS);
-        loop {
-            let had_work = self.turn();
-            if !self.host.is_taking_leave() || self.clock.now().saturating_sub(began_at) > LEAVE_PATIENCE {
-                return;
-            }
-            if patience.is_over(had_work) {
-                self.wait(wake);
-            }
-        }
     }
 
     /// One turn. True if there was something to do.
@@ -464,6 +441,7 @@ impl Manager {
                 }
                 self.rx.drain(..).for_each(|frame| self.arena.put(frame));
             }
+            port.take_losses(&mut Losses::new());
         }
         self.host.hub.begin(switch);
         devices::say(&format!("this host serves {} now, in term {term}", self.ports_of(number)));

@@ -1,12 +1,13 @@
 //! What a running box says about itself.
 
 use super::Manager;
-use crate::config::{NamedPool, NamedStatistic};
+use crate::config::{self, NamedPool, NamedStatistic, SwitchEntry};
 use holdfast_control::status::{self, Bfd, Failover, Port, Process, Status};
-use holdfast_node::address::{COORDINATOR, switch_node};
+use holdfast_node::address::{COORDINATOR, switch_node, switch_number};
 use holdfast_node::bfd::Session;
 use holdfast_node::coordinator::RuntimeStatus;
 use holdfast_node::message::{self, FlowInfo, MemberState};
+use holdfast_node::rules::Rule;
 use holdfast_node::switch::Switch;
 use holdfast_wire::{DropCounters, DropReason};
 use serde_json::{Value, json};
@@ -112,11 +113,57 @@ pub(super) fn flows(flows: &[FlowInfo], chains: &[String]) -> Vec<Value> {
         .collect()
 }
 
+/// See [`Manager::trace_names`].
+pub(super) struct TraceNames {
+    switches: Vec<SwitchNames>,
+    chains: Vec<String>,
+}
+
+struct SwitchNames {
+    name: Option<String>,
+    ports: Vec<String>,
+    zones: Zones,
+}
+
+impl TraceNames {
+    /// A step of a traced packet, with names in place of numbers.
+    pub(super) fn step(&self, step: &message::TraceStep) -> Value {
+        let switch = switch_number(step.node).and_then(|number| self.switches.get(usize::from(number)));
+        let place = match switch {
+            Some(SwitchNames { name: Some(name), .. }) => format!("switch {name}"),
+            Some(_) => "switch".to_owned(),
+            None => format!("runtime {}", step.node),
+        };
+        let port = switch.zip(step.ingress).and_then(|(switch, ingress)| switch.ports.get(usize::from(ingress)));
+        let text = match (port, switch.zip(step.rule.as_ref())) {
+            (Some(port), _) => format!("in by port {port}, {}", step.text),
+            (None, Some((switch, Rule { selector, chain, .. }))) => {
+                let rule = selector.display(&switch.zones);
+                let chain = self.chains.get(usize::from(*chain)).map_or("", String::as_str);
+                format!("{}, by the rule `{rule}` in chain {chain}", step.text)
+            }
+            (None, None) => step.text.clone(),
+        };
+        json!({ "packet": step.stamp, "node": step.node, "stage": step.stage, "place": place, "text": text })
+    }
+}
+
 impl Manager {
     /// This host's name: in the configuration if there are several, and otherwise the machine's own.
     pub(super) fn host_name(&self) -> String {
         let machine = || rustix::system::uname().nodename().to_string_lossy().into_owned();
         self.hosts.get(usize::from(self.number)).map_or_else(machine, |host| host.name.clone())
+    }
+
+    /// What numbers in the steps of traced packets stand for.
+    pub(super) fn trace_names(&self) -> TraceNames {
+        let port = |port: &u8| self.port_names.get(usize::from(*port)).map_or_else(String::new, |(name, _)| name.clone());
+        let switch = |switch: &SwitchEntry| SwitchNames {
+            name: switch.name.clone(),
+            ports: switch.ports.iter().map(port).collect(),
+            zones: config::zones::of_switch(&self.config, switch),
+        };
+        TraceNames { switches: self.switches.iter().map(switch).collect(), chains: self.chain_names.clone() }
     }
 
     /// Every pool as its runtimes, and the state server, have said last.
@@ -363,16 +410,18 @@ impl Manager {
         }
         let is_failure = |failover: &&message::Failover| failover.cause != message::Cause::Drained;
         let failovers = manager.failovers().iter().filter(is_failure).map(|failover| {
-            let noticed = self.noticed.iter().find(|noticed| noticed.peer == failover.dead);
             Failover {
                 runtime: failover.dead.node,
                 incarnation: failover.dead.incarnation.into(),
-                cause: noticed.map_or_else(|| "failed".to_owned(), |noticed| noticed.cause.clone()),
+                cause: match (failover.notice.cause.as_str(), failover.cause) {
+                    ("", message::Cause::Hung) => "no heartbeat".to_owned(),
+                    ("", message::Cause::NeverStarted) => "never started".to_owned(),
+                    ("", _) => "ended".to_owned(),
+                    (cause, _) => cause.to_owned(),
+                },
                 detected_at_ns: failover.detected_at,
                 // The end of a process is told at once; a silence has a length.
-                detection_us: noticed
-                    .filter(|_| failover.cause != message::Cause::Exited)
-                    .map(|noticed| noticed.detection / 1000),
+                detection_us: (failover.cause != message::Cause::Exited).then_some(failover.notice.silent / 1000),
                 recovered_us: failover
                     .recovered_at
                     .filter(|_| failover.had == 0 || failover.flows > 0)
@@ -383,8 +432,8 @@ impl Manager {
                 lost: if failover.recovered_at.is_some() { failover.had.saturating_sub(failover.flows) } else { 0 },
             }
         });
-        let numbered = (0u8..).zip(self.ports.iter().zip(&self.traffic).zip(&self.port_names));
-        let ports = numbered.map(|(number, ((port, traffic), (name, device)))| {
+        let numbered = (0u8..).zip(self.ports.iter().zip(&self.traffic).zip(&self.losses).zip(&self.port_names));
+        let ports = numbered.map(|(number, (((port, traffic), losses), (name, device)))| {
             let mac = port.mac().map(|byte| format!("{byte:02x}")).join(":");
             Port {
                 name: name.clone(),
@@ -396,6 +445,7 @@ impl Manager {
                 received: traffic.0,
                 transmitted: traffic.1,
                 drops: named(port.drops()),
+                lost: losses.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect(),
                 bfd: self.host.liveness(number).map(|watched| bfd(watched, self.clock.now())).collect(),
             }
         });

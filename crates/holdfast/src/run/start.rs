@@ -16,7 +16,7 @@ use crate::config::{self, Checked, ControlEntry};
 use crate::control;
 use crate::control::remote::Limits;
 use holdfast_control::exit::{self, Failure};
-use holdfast_io::port::Port;
+use holdfast_io::port::{Losses, Port};
 use holdfast_io::process::{Clock, die_with_parent, inherited_all};
 use holdfast_io::words::libfabric;
 use holdfast_io::{Arena, Heartbeat, Mailbox};
@@ -241,7 +241,6 @@ impl Manager {
             out: HostOut::default(),
             rx: Vec::with_capacity(BURST),
             drops: DropCounters::default(),
-            noticed: Vec::new(),
             trace_delay: detection.heartbeat_ms * 3 * MILLISECOND,
             waiting: Waiting::default(),
             waiting_rules: Vec::new(),
@@ -257,11 +256,13 @@ impl Manager {
             levels: Levels::of(checked, &chains),
             mtu_limits: checked.config.ports.values().map(|port| port.mtu.unwrap_or(u16::MAX)).collect(),
             traffic: vec![(0, 0); checked.ports.len()],
+            losses: vec![Losses::new(); checked.ports.len()],
             cluster_names: checked.clusters.iter().map(|cluster| cluster.name.clone()).collect(),
             pools,
             statistics: statistics.into(),
             chain_names: chains.into_iter().map(|built| built.name).collect(),
         };
+        manager.tell_links();
         if incarnation > 1 {
             manager.adopt(processes, fds, succeeds, now).map_err(unavailable)?;
         }

@@ -244,12 +244,13 @@ impl ServerGuard {
     }
 
     /// A life of this one has ended.
-    pub(super) fn ended(&mut self, number: u16, cause: &str, now: u64) {
+    pub(super) fn ended(&mut self, number: u16, cause: &str, has_traffic: bool, now: u64) {
         let name = name(number, self.servers.len() as u16);
         let Some(server) = self.servers.get_mut(usize::from(number)) else { return };
         let when = server.lives.ended(now);
+        let meanwhile = if has_traffic { "; flows go on meanwhile" } else { "" };
         devices::say(&format!(
-            "{name} has ended ({cause}): it is started again {when}, and runtimes tell it what they have; flows go on meanwhile"
+            "{name} has ended ({cause}): it is started again {when}, and runtimes tell it what they have{meanwhile}"
         ));
     }
 }
@@ -262,7 +263,7 @@ impl Manager {
             if self.server_guard.servers[usize::from(number)].lives.look_after(present, now)
                 && let Err(error) = self.start_state_server(number, now)
             {
-                self.server_guard.ended(number, &error.to_string(), now);
+                self.server_guard.ended(number, &error.to_string(), self.is_ready, now);
             }
         }
     }
@@ -304,9 +305,9 @@ mod tests {
     fn one_that_keeps_ending_holds_nobody_else_up() {
         let mut guard = ServerGuard::new(2, 1);
         for _ in 0..4 {
-            guard.ended(1, "exited with code 1", 5);
+            guard.ended(1, "exited with code 1", true, 5);
         }
-        guard.ended(7, "of an earlier configuration", 5);
+        guard.ended(7, "of an earlier configuration", true, 5);
         let due: Vec<bool> = guard.servers.iter_mut().map(|server| server.lives.look_after(None, 5)).collect();
         assert_eq!(due, [true, false]);
     }

@@ -3,12 +3,13 @@
 use super::guard_link::{FromGuard, Stored, ToGuard, memory_file};
 use super::role::{Assignment, Keys};
 use super::runtime::Place;
-use super::{BURST, MILLISECOND, Manager, Noticed, devices, keys};
+use super::{BURST, MILLISECOND, Manager, devices, keys};
 use holdfast_control::status::{LocalStandby, Protected};
 use holdfast_io::process::{self, Stall, Watched};
 use holdfast_io::wait::sleep;
 use holdfast_io::{VportHost, capture};
 use holdfast_node::address::{COORDINATOR, NodeId, is_runtime, state_server_number};
+use holdfast_node::message::Notice;
 use holdfast_node::switch::Switch;
 use holdfast_protection::Peer;
 use holdfast_wire::DropReason;
@@ -222,8 +223,10 @@ impl Manager {
             && worker.fenced_at.is_none()
         {
             worker.fenced_at = Some(now);
-            let cause = worker.cause.clone().unwrap_or_else(|| "no heartbeat".to_owned());
-            self.noticed.push(Noticed { peer, cause, detection: now.saturating_sub(worker.alive_at) });
+            // Of one that is silent the coordinator has said so.
+            if let Some(cause) = &worker.cause {
+                self.host.hub.manager.note_end(peer, Notice::new(cause, now.saturating_sub(worker.alive_at)));
+            }
             // If it had a packet in hand, that may be why.
             if let Some((switch, stamp)) = worker.port.take_hands() {
                 self.host.hub.handle_suspect(switch, stamp, now);
@@ -264,11 +267,11 @@ impl Manager {
     fn cannot_start(&mut self, peer: Peer, error: &str, now: u64) {
         if peer.node == COORDINATOR {
             self.host.hub.handle_coordinator_ended(peer);
-            return self.guard.ended(error, now);
+            return self.guard.ended(error, self.is_ready, now);
         }
         if let Some(number) = state_server_number(peer.node) {
             self.host.hub.handle_state_server_ended(peer);
-            return self.server_guard.ended(number, error, now);
+            return self.server_guard.ended(number, error, self.is_ready, now);
         }
         devices::say(&format!("runtime {} cannot be started: {error}", peer.node));
         self.failed_starts += 1;
@@ -423,10 +426,10 @@ impl Manager {
         if is_coordinator {
             // What it had not read are messages, which its next life asks for again.
             self.host.hub.handle_coordinator_ended(peer);
-            self.guard.ended(self.workers[at].cause.as_deref().unwrap_or_default(), now);
+            self.guard.ended(self.workers[at].cause.as_deref().unwrap_or_default(), self.is_ready, now);
         } else if let Some(number) = state_server_number(peer.node) {
             self.host.hub.handle_state_server_ended(peer);
-            self.server_guard.ended(number, self.workers[at].cause.as_deref().unwrap_or_default(), now);
+            self.server_guard.ended(number, self.workers[at].cause.as_deref().unwrap_or_default(), self.is_ready, now);
         } else {
             for _ in 0..self.workers[at].port.unread() {
                 self.drops.count(DropReason::LostInFailure);

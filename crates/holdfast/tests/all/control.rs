@@ -104,7 +104,7 @@ impl Box {
                         let _ = traced.send(count);
                         let packets = steps.min(count as usize);
                         // The last one is told of first.
-                        let step = |packet| json!({ "packet": packet, "node": 1, "stage": 0, "text": "seen" });
+                        let step = |packet| json!({ "packet": packet, "node": 1, "stage": 0, "place": "switch", "text": "seen" });
                         pending = (0..packets).rev().map(step).collect();
                         json!({ "version": 1 })
                     }

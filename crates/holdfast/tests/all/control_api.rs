@@ -95,7 +95,9 @@ fn answer_from_a_script(requests: Receiver<Asked>, file: &str, tell: impl Fn(Str
             }
             Request::Trace { count, .. } => {
                 tell(format!("trace {count}"));
-                pending = (0..count.min(2)).map(|packet| json!({ "packet": packet, "node": 1, "text": "seen" })).collect();
+                pending = (0..count.min(2))
+                    .map(|packet| json!({ "packet": packet, "node": 1, "place": "switch", "text": "seen" }))
+                    .collect();
                 json!({ "version": 1 })
             }
             Request::Traces => json!({ "version": 1, "steps": std::mem::take(&mut pending) }),
@@ -323,7 +325,7 @@ fn an_operator_moves_drains_restores_applies_and_stops() {
             Call::Move { from: 16, to: Some(17), limit: u64::MAX, filter: "tcp".to_owned() },
             "Move { from: 16, to: Some(17), limit: 18446744073709551615, filter: \"tcp\" }",
         ),
-        (Call::Drain { runtime: 16 }, "Drain { runtime: 16 }"),
+        (Call::Drain { runtime: 16, force: true }, "Drain { runtime: 16, force: true }"),
     ] {
         for client in [&client, &running.local()] {
             let mut seen = Vec::new();
@@ -364,7 +366,7 @@ fn who_may_only_look_changes_nothing() {
         let apply = Call::Apply { file: "f".into(), text: CONFIGURATION.into(), dry_run: true };
         vec![
             refusal(client.begin(Call::Move { from: 16, to: None, limit: 1, filter: String::new() })),
-            refusal(client.begin(Call::Drain { runtime: 16 })),
+            refusal(client.begin(Call::Drain { runtime: 16, force: false })),
             refusal(client.ask(Call::Restore { runtime: 16 })),
             refusal(client.ask(apply)),
             refusal(client.ask(Call::Stop)),

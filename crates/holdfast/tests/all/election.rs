@@ -184,7 +184,11 @@ fn while_etcd_is_away_the_box_lives_on() {
         assert_eq!(running.runtimes(), before);
     }
     assert!(running.status().unwrap().failovers.is_empty());
-    let drained = running.ask("drain 16");
+    // Of two runtimes neither goes by mistake.
+    let refused = running.ask("drain 16");
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("--force"), "{}", String::from_utf8_lossy(&refused.stderr));
+    let drained = running.ask("drain 16 --force");
     assert!(drained.status.success(), "{}", String::from_utf8_lossy(&drained.stderr));
     let said = running.stop();
     assert!(said.contains("etcd does not answer") && said.contains("etcd answers again"), "{said}");

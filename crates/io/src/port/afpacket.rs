@@ -5,7 +5,7 @@
 //! 64 KiB that was never cut into segments is cut, a VLAN tag that was moved out is put back.
 
 use super::segments::{self, VirtioHeader};
-use super::{Port, PortError, device};
+use super::{Losses, Port, PortError, device, lose};
 use holdfast_protection::Released;
 use holdfast_wire::header::Mac;
 use holdfast_wire::{DropCounters, DropReason, HEADROOM, Packet, PacketPool};
@@ -22,8 +22,19 @@ const PACKET_IGNORE_OUTGOING: libc::c_int = 23;
 const PACKET_VNET_HDR: libc::c_int = 15;
 /// Room for the part of an uncut packet that a buffer does not hold.
 const OVERFLOW_LEN: usize = 1 << 16;
+const PACKET_STATISTICS: libc::c_int = 6;
 const TP_STATUS_VLAN_VALID: u32 = 1 << 4;
 const TP_STATUS_VLAN_TPID_VALID: u32 = 1 << 6;
+
+/// `struct tpacket_stats`: since it was read last.
+#[repr(C)]
+struct Statistics {
+    packets: u32,
+    drops: u32,
+}
+
+// SAFETY: two numbers.
+unsafe impl device::Plain for Statistics {}
 
 /// See the module.
 pub struct AfPacket {
@@ -260,6 +271,12 @@ impl Port for AfPacket {
 
     fn drops(&self) -> &DropCounters {
         &self.drops
+    }
+
+    fn take_losses(&mut self, into: &mut Losses) {
+        if let Ok(Statistics { drops, .. }) = device::read_option(self.fd.as_fd(), libc::SOL_PACKET, PACKET_STATISTICS) {
+            lose(into, "packet_socket_full", drops.into());
+        }
     }
 }
 

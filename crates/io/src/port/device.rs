@@ -1,6 +1,6 @@
 //! What the drivers of Linux interfaces have in common: finding the device, its addresses, its refusals.
 
-use super::PortError;
+use super::{Losses, PortError, lose};
 use holdfast_wire::header::Mac;
 use holdfast_wire::{DropCounters, DropReason};
 use rustix::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -61,6 +61,34 @@ pub(super) fn state(name: &str) -> io::Result<Option<State>> {
     // `unknown` is what a driver says that does not report its carrier.
     let is_up = !matches!(operational.as_str(), "down" | "lowerlayerdown" | "notpresent");
     Ok(Some(State { index, mtu, is_up }))
+}
+
+/// What a device counts of frames that are lost with nobody else to count them (Linux: Documentation/networking/statistics.rst), as sysfs and as `status` name it.
+/// What an interface's queue in the kernel has no room for is among the dropped ones.
+const COUNTERS: [(&str, &str); 5] = [
+    ("rx_dropped", "device_rx_dropped"),
+    ("rx_missed_errors", "device_rx_missed"),
+    ("rx_errors", "device_rx_errors"),
+    ("tx_dropped", "device_tx_dropped"),
+    ("tx_errors", "device_tx_errors"),
+];
+
+/// A device's counters when they were looked at last. A counter that went back is that of a device that begins anew.
+pub(super) struct Counters([u64; COUNTERS.len()]);
+
+impl Counters {
+    pub(super) fn of(name: &str) -> Counters {
+        let read = |file: &str| read_sys(name, &format!("statistics/{file}")).ok().flatten()?.parse().ok();
+        Counters(COUNTERS.map(|(file, _)| read(file).unwrap_or(0)))
+    }
+
+    /// Adds what has been counted since.
+    pub(super) fn take_losses(&mut self, name: &str, into: &mut Losses) {
+        let Counters(before) = core::mem::replace(self, Counters::of(name));
+        for (((_, name), now), before) in COUNTERS.iter().zip(self.0).zip(before) {
+            lose(into, name, now.saturating_sub(before));
+        }
+    }
 }
 
 /// Sends the messages of one batch. A full queue is given a moment; a message that the kernel does not take then, or ever, is dropped and counted. `up`
@@ -205,6 +233,25 @@ pub(super) fn option<T>(fd: BorrowedFd<'_>, level: libc::c_int, name: libc::c_in
     let result = unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, (&raw const *value).cast(), size_of::<T>() as u32) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
+
+/// Reads a socket option: a plain structure of which every value is valid.
+///
+/// # Errors
+/// What the kernel says.
+pub(super) fn read_option<T: Plain>(fd: BorrowedFd<'_>, level: libc::c_int, name: libc::c_int) -> io::Result<T> {
+    // SAFETY: all zero is a valid value of plain structures.
+    let mut value: T = unsafe { zeroed() };
+    let mut len = size_of::<T>() as libc::socklen_t;
+    // SAFETY: the pointers are to a structure and its length, which the kernel fills, with no more than that.
+    let result = unsafe { libc::getsockopt(fd.as_raw_fd(), level, name, (&raw mut value).cast(), &raw mut len) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(value) }
+}
+
+/// What [`read_option`] may make of any bytes.
+///
+/// # Safety
+/// A structure of numbers: every bit pattern is a value.
+pub(super) unsafe trait Plain {}
 
 /// The device takes every frame (multicast of neighbour discovery, addresses of chains) as long as this socket is in it.
 ///

@@ -5,7 +5,7 @@
 //! needs nor starts DPDK. One call per burst; frames are copied between DPDK's buffers and the arena's. A device has no descriptor to
 //! wait for: it is looked at every [`POLL_INTERVAL`].
 
-use super::{Port, PortError};
+use super::{Losses, Port, PortError, lose};
 use crate::image::Image;
 use holdfast_protection::Released;
 use holdfast_wire::header::Mac;
@@ -22,7 +22,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 include!(concat!(env!("OUT_DIR"), "/dpdk_shim.rs"));
 
 /// HF_ABI and HF_BURST in dpdk/shim.h.
-const ABI: u32 = 1;
+const ABI: u32 = 2;
 const BATCH: usize = 64;
 /// Between two looks at a device while there is nothing to do, ns. The kernel adds as much again (its timers' slack); after that, at 15 million
 /// frames a second, a quarter of the device's descriptors is still free.
@@ -55,6 +55,8 @@ struct Info {
 struct Stats {
     missed: u64,
     no_buffer: u64,
+    receive_errors: u64,
+    transmit_errors: u64,
 }
 
 /// `struct hf_port`, whose inside is the shim's business.
@@ -201,6 +203,7 @@ pub struct Dpdk {
     mtu: u16,
     drops: DropCounters,
     counted: Stats,
+    losses: Losses,
     until_stats: u32,
     spare: Vec<Packet>,
 }
@@ -248,6 +251,7 @@ impl Dpdk {
             mtu: info.mtu,
             drops: DropCounters::default(),
             counted: Stats::default(),
+            losses: Losses::new(),
             until_stats: STATS_INTERVAL,
             spare: Vec::with_capacity(BATCH),
         })
@@ -261,6 +265,11 @@ impl Dpdk {
         if unsafe { (self.shim.stats)(self.device.as_ptr(), &raw mut stats) } == 0 {
             self.drops.add_count(DropReason::QueueFull, stats.missed.saturating_sub(self.counted.missed));
             self.drops.add_count(DropReason::ArenaEmpty, stats.no_buffer.saturating_sub(self.counted.no_buffer));
+            let errors = [
+                ("device_rx_errors", stats.receive_errors, self.counted.receive_errors),
+                ("device_tx_errors", stats.transmit_errors, self.counted.transmit_errors),
+            ];
+            errors.iter().for_each(|(name, now, before)| lose(&mut self.losses, name, now.saturating_sub(*before)));
             self.counted = stats;
         }
     }
@@ -397,5 +406,10 @@ impl Port for Dpdk {
 
     fn drops(&self) -> &DropCounters {
         &self.drops
+    }
+
+    fn take_losses(&mut self, into: &mut Losses) {
+        self.look_at_stats();
+        core::mem::take(&mut self.losses).into_iter().for_each(|(name, count)| lose(into, name, count));
     }
 }

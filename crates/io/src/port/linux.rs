@@ -3,8 +3,8 @@
 //! A driver's sockets belong to one device; when that is deleted they are of no use, and a new device of the same name is another one. Names are
 //! what a configuration has. The port keeps the MAC address that it began with: it is the address that the neighbours know.
 
-use super::device::{self, State};
-use super::{AfPacket, AfXdp, Look, Port, PortError};
+use super::device::{self, Counters, State};
+use super::{AfPacket, AfXdp, Look, Losses, Port, PortError};
 use holdfast_protection::Released;
 use holdfast_wire::header::Mac;
 use holdfast_wire::{DropCounters, DropReason, Packet, PacketPool};
@@ -88,6 +88,7 @@ pub(super) struct Linux {
     driver_name: &'static str,
     mac: Mac,
     state: State,
+    counters: Counters,
     /// What was counted, while there is no driver that counts.
     drops: DropCounters,
     /// Buffers of a driver that was closed, for the pool when it is at hand.
@@ -106,6 +107,7 @@ impl Linux {
             driver_name,
             mac,
             state: State { index: driver.index(), mtu, is_up: true },
+            counters: Counters::of(name),
             driver: Some(driver),
             drops: DropCounters::default(),
             stranded: Vec::new(),
@@ -135,6 +137,9 @@ impl Linux {
                 driver.adopt(&self.drops);
                 self.driver_name = driver.port().driver();
                 // Should it have been replaced since, the next look finds that.
+                if self.state.index != driver.index() {
+                    self.counters = Counters::of(&self.name);
+                }
                 self.state = State { index: driver.index(), ..state };
                 self.driver = Some(driver);
                 self.refusal = None;
@@ -227,6 +232,13 @@ impl Port for Linux {
     fn drops(&self) -> &DropCounters {
         self.driver.as_ref().map_or(&self.drops, |driver| driver.port().drops())
     }
+
+    fn take_losses(&mut self, into: &mut Losses) {
+        if let Some(driver) = &mut self.driver {
+            driver.port_mut().take_losses(into);
+            self.counters.take_losses(&self.name, into);
+        }
+    }
 }
 
 #[cfg(test)]
@@ -266,5 +278,38 @@ mod tests {
         assert!(port.is_up() && port.wait_fd().is_some());
         assert_eq!(port.drops().get(DropReason::PortDown), 2);
         assert!(matches!(port.look(), Look::Same));
+    }
+
+    /// More comes than the socket has room for, and nobody takes it: each frame is received or among the losses, and a loss is told once.
+    #[test]
+    fn what_the_kernel_lost_is_counted() {
+        const SENT: u64 = 6000;
+        let mut port = match Linux::open(Wanted::Packet, "lo") {
+            Ok(port) => port,
+            Err(PortError::Permission(why)) => return eprintln!("SKIPPED: {why}"),
+            Err(error) => panic!("{error}"),
+        };
+        let mut losses = Losses::new();
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("a port is free");
+        for _ in 0..SENT {
+            socket.send_to(&[0; 8000], "127.0.0.1:9").expect("the kernel takes it");
+        }
+        port.take_losses(&mut losses);
+        let lost = losses.get("packet_socket_full").copied().unwrap_or(0);
+        let (mut pool, mut received, mut count) = (MemoryPool::new(64), Vec::new(), 0);
+        loop {
+            let before = (count, port.drops().get(DropReason::FrameTooLarge));
+            port.receive(64, &mut pool, &mut received);
+            count += received.len() as u64;
+            received.drain(..).for_each(|packet| pool.put(packet));
+            if before == (count, port.drops().get(DropReason::FrameTooLarge)) {
+                break;
+            }
+        }
+        let taken = count + port.drops().get(DropReason::FrameTooLarge);
+        assert!(lost > 0 && taken + lost >= SENT, "{taken} taken, {losses:?}");
+        losses.clear();
+        port.take_losses(&mut losses);
+        assert!(losses.get("packet_socket_full").is_none_or(|again| *again < lost), "{losses:?}");
     }
 }

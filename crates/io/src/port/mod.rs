@@ -23,6 +23,7 @@ use holdfast_wire::header::Mac;
 use holdfast_wire::{DropCounters, Packet, PacketPool};
 use linux::{Linux, Wanted};
 use rustix::fd::BorrowedFd;
+use std::collections::BTreeMap;
 
 /// Why a port cannot be opened, with the remedy.
 #[derive(Debug)]
@@ -58,6 +59,9 @@ pub enum Look {
     Refused(PortError),
 }
 
+/// Frames that were lost outside the port, by the counter of the kernel or the device that has them.
+pub type Losses = BTreeMap<&'static str, u64>;
+
 /// A port. It transmits only what was released.
 pub trait Port: Send {
     /// The name, for people.
@@ -91,6 +95,18 @@ pub trait Port: Send {
     }
     /// Drops by reason.
     fn drops(&self) -> &DropCounters;
+    /// Adds what the kernel and the device have lost since it was asked last: frames that came and that the port never had, and frames that it gave away. Cheap, but
+    /// not for every packet.
+    fn take_losses(&mut self, into: &mut Losses) {
+        let _ = into;
+    }
+}
+
+/// Counts what has been lost, if anything.
+fn lose(into: &mut Losses, name: &'static str, count: u64) {
+    if count > 0 {
+        *into.entry(name).or_default() += count;
+    }
 }
 
 /// What a `device` may begin with, for messages.

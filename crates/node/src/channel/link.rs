@@ -438,12 +438,16 @@ impl Channel {
             return Ok(());
         }
         let distance = sequence.wrapping_sub(self.expected);
-        if !after(sequence, self.expected) || distance > WINDOW {
+        // One that came before, and is repeated because its acknowledgement is late: nothing is lost.
+        if !after(sequence, self.expected) {
+            return Ok(());
+        }
+        if distance > WINDOW {
             return Err(DropReason::StaleDuplicate);
         }
         let place = distance as usize - 1;
         if self.early.get(place).is_some_and(Option::is_some) {
-            return Err(DropReason::StaleDuplicate);
+            return Ok(());
         }
         // Half of the room is kept for the frame that is missing: without it these would never leave.
         if inbox.len() + self.early_bytes + records.len() > config.buffer / 2 {

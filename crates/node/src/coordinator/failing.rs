@@ -115,6 +115,7 @@ impl Coordinator {
     /// It is given up as soon as it is fenced wherever packets leave.
     pub(super) fn suspect(&mut self, at: usize, cause: Cause) {
         if self.hearings[at].suspected.replace(cause).is_none() {
+            self.hearings[at].suspected_at = self.last_turn;
             self.fence(at);
         }
     }
@@ -125,7 +126,12 @@ impl Coordinator {
         let hearing = core::mem::replace(&mut self.hearings[at], Hearing::new(now, false));
         let cause = if self.has_drained(peer) { Cause::Drained } else { hearing.suspected.unwrap_or(Cause::Exited) };
         let flows = hearing.fenced.iter().map(|(_, flows)| *flows).sum::<Option<u64>>().unwrap_or(hearing.report.flows);
-        self.record(Entry::Failed { peer, cause, at: now, flows });
+        let mut notice = hearing.notice;
+        if cause == Cause::Hung && notice.silent == 0 {
+            // Its manager is gone with it, or has not seen it.
+            notice.silent = hearing.suspected_at.saturating_sub(hearing.last_heard);
+        }
+        self.record(Entry::Failed { peer, cause, at: now, flows, notice });
         self.pending.forget(peer.node);
         self.forget_demand(peer);
         self.push_view();

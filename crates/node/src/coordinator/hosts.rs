@@ -4,6 +4,8 @@
 //! The ports are divided among switches, most often a single one. One host serves the ports of a switch in a term ([`quorum`](crate::quorum)). The coordinator begins
 //! another term when the host that serves is not heard for a patience, or says that it does not serve although it knows of the term. A switch is where the
 //! configuration wants it as long as that host may serve when it is looked for one; else where the fewest are. What has moved does not move back before it must.
+//! Beats say how many of the ports have links that are up: a switch moves, too, when another host has had more of them for a patience, and at once from a host that
+//! ends as planned, or whose runtimes are all drained.
 //! Whoever lived on a host that is not heard is given up with it.
 //!
 //! A runtime is fenced where packets leave: by every manager that serves a switch, wherever the runtime's own host is, because flows of each of them may be there. It
@@ -267,14 +269,65 @@ impl Coordinator {
 
     /// A host is there, is heard, and hears more than half of all.
     fn is_well(&self, host: &Known) -> bool {
-        host.is_known && self.is_fresh(host) && host.alone_since.is_none()
+        let is_leaving = host.beat.as_ref().is_some_and(|beat| beat.is_leaving);
+        host.is_known && self.is_fresh(host) && host.alone_since.is_none() && !is_leaving
+    }
+
+    /// It ends as planned.
+    pub(super) fn is_leaving(&self, host: u16) -> bool {
+        self.hosts[usize::from(host)].beat.as_ref().is_some_and(|beat| beat.is_leaving)
+    }
+
+    /// All of its runtimes are out of service by an operator's order.
+    fn is_drained(&self, host: u16) -> bool {
+        let mut own = self.memory.places.iter().filter(|place| place.member.host == host && !place.is_spare).peekable();
+        own.peek().is_some() && own.all(|place| place.is_drained && place.member.state == MemberState::Failed)
+    }
+
+    /// How well a host could serve a switch: it stays, and it has so many links. None if it could not.
+    fn rank(&self, switch: usize, host: u16) -> Option<(bool, u8)> {
+        let (at, count) = (usize::from(host), self.hosts.len() as u16);
+        let known = &self.hosts[at];
+        let may_serve =
+            |beat: &&Beat| known.is_known && self.config.hosts.hosts[at].has_ports && is_majority(beat.connected, count);
+        let beat = known.beat.as_ref().filter(may_serve)?;
+        let stays = !self.is_leaving(host) && !self.is_drained(host);
+        Some((stays, beat.services.get(switch).map_or(0, |service| service.links)))
+    }
+
+    /// The best of all.
+    fn best_rank(&self, switch: usize) -> Option<(bool, u8)> {
+        (0..self.hosts.len() as u16).filter_map(|host| self.rank(switch, host)).max()
+    }
+
+    /// Another host could serve a switch better than the one that does.
+    fn is_badly_served(&self, switch: usize) -> bool {
+        let own = self.rank(switch, self.memory.services[switch].host);
+        own.is_some_and(|own| self.best_rank(switch) > Some(own))
+    }
+
+    fn is_any_badly_served(&self) -> bool {
+        (0..self.memory.services.len()).any(|switch| self.is_badly_served(switch))
+    }
+
+    /// The same, for long enough to do something about it: links come and go. Who ends does not.
+    fn is_to_move(&mut self, switch: u16, now: u64) -> bool {
+        let at = usize::from(switch);
+        let own = self.rank(at, self.memory.services[at].host);
+        if !self.is_badly_served(at) {
+            self.worse_since[at] = None;
+            return false;
+        }
+        let since = *self.worse_since[at].get_or_insert(now);
+        own.is_some_and(|(stays, _)| !stays) || now.saturating_sub(since) > self.config.hosts.patience
     }
 
     /// A host that was there is silent or hears nobody: it may be about to be given up, with its runtimes. Or one was cut off a moment ago: it may hear of as few as before
     /// for a while, and if one of those dies it stops to serve; with its switch goes the log.
     pub(super) fn is_anybody_unwell(&self) -> bool {
         let was_unsteady = self.last_turn.saturating_sub(self.unsteady_at) <= self.config.hosts.patience;
-        self.is_joined() && (was_unsteady || self.hosts.iter().any(|host| host.is_known && !self.is_well(host)))
+        self.is_joined()
+            && (was_unsteady || self.is_any_badly_served() || self.hosts.iter().any(|host| host.is_known && !self.is_well(host)))
     }
 
     /// Looks whether every host that is there hears this one's manager and is heard here. What its beats echo shows it: one that is long on its way, or from a host that hears
@@ -336,7 +389,8 @@ impl Coordinator {
         }
         self.give_up(&lost);
         let switches = 0..self.memory.services.len() as u16;
-        let (served, unserved): (Vec<u16>, Vec<u16>) = switches.partition(|switch| self.is_served(*switch, now));
+        let (served, unserved): (Vec<u16>, Vec<u16>) =
+            switches.partition(|switch| !self.is_to_move(*switch, now) && self.is_served(*switch, now));
         for switch in unserved {
             self.serve_elsewhere(switch, now);
         }
@@ -415,15 +469,11 @@ impl Coordinator {
         self.tell_managers();
     }
 
-    /// Another host, or the same anew, is to serve a switch: one that has ports and is connected to more than half of all.
+    /// Another host, or the same anew, is to serve a switch: one that has ports, as many of them up as any, and is connected to more than half of all.
     fn serve_elsewhere(&mut self, switch: u16, now: u64) {
-        let count = self.hosts.len() as u16;
-        let may_serve = |host: u16| {
-            let known = &self.hosts[usize::from(host)];
-            let is_connected = known.beat.as_ref().is_some_and(|beat| is_majority(beat.connected, count));
-            known.is_known && is_connected && self.config.hosts.hosts[usize::from(host)].has_ports
-        };
         let at = usize::from(switch);
+        let Some(best) = self.best_rank(at) else { return };
+        let may_serve = |host: u16| self.rank(at, host) == Some(best);
         let services = &self.memory.services;
         let (serving, term) = (services[at].host, services[at].term);
         let beside: Vec<Serving> =
@@ -471,10 +521,13 @@ impl Coordinator {
         let well = self.hosts_that(|host| self.is_well(host));
         let survives = |dead: u16| {
             let rest = well & !(1 << dead);
-            let has = |is_meant: fn(&HostConfig) -> bool| {
-                self.config.hosts.hosts.iter().zip(0..).any(|(host, number)| rest & 1 << number != 0 && is_meant(host))
+            // Where the ports' links are down nobody is helped.
+            let is_as_good = |switch: usize, host: u16| {
+                let serving = self.rank(switch, self.memory.services[switch].host);
+                rest & 1 << host != 0 && self.rank(switch, host).is_some_and(|rank| rank.0 && Some(rank) >= serving)
             };
-            let is_enough = is_majority(rest, count) && has(|host| host.has_ports);
+            let can_serve = |switch: usize| (0..count).any(|host| is_as_good(switch, host));
+            let is_enough = is_majority(rest, count) && (0..self.memory.services.len()).all(can_serve);
             let serve = |cluster: u16| {
                 let of_cluster = self.memory.places.iter().filter(move |place| place.member.cluster == cluster);
                 let mut running = of_cluster.filter(|place| place.member.state == MemberState::Running);
@@ -482,6 +535,6 @@ impl Coordinator {
             };
             is_enough && (0..self.config.clusters.len() as u16).all(serve)
         };
-        self.is_joined() && (0..count).filter(|host| well & 1 << host != 0).all(survives)
+        self.is_joined() && !self.is_any_badly_served() && (0..count).filter(|host| well & 1 << host != 0).all(survives)
     }
 }

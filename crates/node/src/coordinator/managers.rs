@@ -7,7 +7,7 @@ use super::hosts::Known;
 use super::memory::{Entry, Place, Serving};
 use super::{Cause, Coordinator, MemberState};
 use crate::address::{MANAGER, NodeId, manager_of};
-use crate::message::{Control, Failover, Standing};
+use crate::message::{Control, Failover, Notice, Standing};
 use holdfast_protection::Peer;
 use holdfast_wire::DropReason;
 use holdfast_wire::fault::{Fault, is_planted};
@@ -89,7 +89,9 @@ impl Coordinator {
                     self.hearings[at].last_heard = now;
                 }
             }
-            Control::Ended { node, incarnation, flows } => self.handle_ended(host, Peer { node, incarnation }, Some(flows), now),
+            Control::Ended { node, incarnation, flows, notice } => {
+                self.handle_ended(host, Peer { node, incarnation }, (Some(flows), notice), now);
+            }
             Control::Present { peers } => self.present(host, &peers, now),
             Control::Alive { node, incarnation } => self.spare(Peer { node, incarnation }, now),
             Control::Beat(beat) => self.handle_beat(from, beat, now),
@@ -130,7 +132,7 @@ impl Coordinator {
     }
 
     /// A manager says that nothing comes any more of a runtime. It is over when that is so wherever packets leave; where only its process was, it still has to be fenced.
-    fn handle_ended(&mut self, host: u16, peer: Peer, flows: Option<u64>, now: u64) {
+    fn handle_ended(&mut self, host: u16, peer: Peer, (flows, notice): (Option<u64>, Notice), now: u64) {
         let Some(at) = self.at(peer).filter(|at| self.memory.places[*at].member.state != MemberState::Failed) else { return };
         let is_asked = self.memory.places[at].member.host == host || self.serving_hosts().contains(&host);
         if !is_asked {
@@ -139,6 +141,9 @@ impl Coordinator {
         let hearing = &mut self.hearings[at];
         hearing.fenced.retain(|(by, _)| *by != host);
         hearing.fenced.push((host, flows));
+        if !notice.cause.is_empty() {
+            hearing.notice = notice;
+        }
         if hearing.suspected.is_none() {
             let cause = if hearing.is_doubted { Cause::Hung } else { Cause::Exited };
             self.suspect(at, cause);
@@ -157,7 +162,7 @@ impl Coordinator {
         };
         let gone: Vec<Peer> = self.memory.places.iter().filter(there).map(|place| place.member.peer()).collect();
         for peer in gone {
-            self.handle_ended(host, peer, None, now);
+            self.handle_ended(host, peer, (None, Notice::default()), now);
         }
         for peer in peers {
             if self.at(*peer).is_none() {

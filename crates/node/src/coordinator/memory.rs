@@ -9,7 +9,7 @@
 
 use super::{Ledger, SECOND};
 use crate::address::{FIRST_RUNTIME, NodeId, switch_node, switch_number};
-use crate::message::{Cause, Control, Drain, Failover, Member, MemberState, Ordered, PoolId};
+use crate::message::{Cause, Control, Drain, Failover, Member, MemberState, Notice, Ordered, PoolId};
 use crate::rules::RuleSet;
 use holdfast_protection::Peer;
 use serde::{Deserialize, Serialize};
@@ -117,7 +117,7 @@ pub(super) enum Entry {
     /// It said hello.
     Joined { peer: Peer },
     /// It is given up.
-    Failed { peer: Peer, cause: Cause, at: u64, flows: u64 },
+    Failed { peer: Peer, cause: Cause, at: u64, flows: u64, notice: Notice },
     /// A numbered message of a runtime.
     Errand { from: Peer, number: u64, errand: Control },
     /// Blocks go to a runtime, which is to be told.
@@ -264,7 +264,10 @@ impl Memory {
                     self.ask_successor(*peer);
                 }
             }
-            Entry::Failed { peer, cause, at, flows } => self.failed(*peer, *cause, *at, *flows),
+            Entry::Failed { peer, cause, at, flows, notice } => {
+                let (dead, cause, detected_at, notice) = (*peer, *cause, *at, notice.clone());
+                self.failed(Failover { dead, cause, detected_at, recovered_at: None, had: *flows, flows: 0, notice });
+            }
             Entry::Errand { from, number, errand } => {
                 if let Some(place) = self.place(*from) {
                     place.handled = *number;
@@ -377,7 +380,8 @@ impl Memory {
         self.drains.push(Drain { peer, began_at: at, had, moved: 0, ended_at: None, failed: false });
     }
 
-    fn failed(&mut self, peer: Peer, cause: Cause, at: u64, flows: u64) {
+    fn failed(&mut self, failover: Failover) {
+        let (peer, at) = (failover.dead, failover.detected_at);
         if let Some(drain) = self.drain(peer).filter(|drain| drain.ended_at.is_none()) {
             (drain.ended_at, drain.failed) = (Some(at), true);
         }
@@ -415,7 +419,6 @@ impl Memory {
         {
             self.recoveries.remove(done);
         }
-        let failover = Failover { dead: peer, cause, detected_at: at, recovered_at: None, had: flows, flows: 0 };
         let of_cluster = self.places.iter().map(|place| place.member).filter(|member| member.cluster == cluster);
         let group =
             |is_meant: &dyn Fn(&Member) -> bool| of_cluster.clone().filter(is_meant).map(|member| member.peer()).collect();
@@ -571,7 +574,7 @@ mod tests {
             let peer = Peer { node: 18, incarnation };
             leave(&mut memory, peer);
             memory.apply(&Entry::Drained { peer, at: 2 });
-            memory.apply(&Entry::Failed { peer, cause: Cause::Drained, at: 2, flows: 0 });
+            memory.apply(&Entry::Failed { peer, cause: Cause::Drained, at: 2, flows: 0, notice: Notice::default() });
         }
         let known: Vec<Peer> = memory.drains.iter().map(|drain| drain.peer).collect();
         let latest = (last + 3 - KEPT as u32..=last).map(|incarnation| Peer { node: 18, incarnation });

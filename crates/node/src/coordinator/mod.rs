@@ -36,8 +36,8 @@ pub use scaling::Scaling;
 use crate::address::{FIRST_RUNTIME, NodeId, host_of, state_server_node, state_server_number, switch_node, switch_number};
 use crate::channel::{Fabric, FabricConfig};
 use crate::message::{
-    Cause, Control, Drain, Failover, Member, MemberState, Ordered, PoolId, Protected, Report, Standing, is_later_view, kind,
-    numbered,
+    Cause, Control, Drain, Failover, Member, MemberState, Notice, Ordered, PoolId, Protected, Report, Standing, is_later_view,
+    kind, numbered,
 };
 use crate::rules::{Assembly, Rule, RuleSet};
 use holdfast_protection::Peer;
@@ -113,6 +113,9 @@ struct Hearing {
     spared_until: u64,
     /// The managers were asked to fence it.
     suspected: Option<Cause>,
+    suspected_at: u64,
+    /// What the manager that started it has said of its end.
+    notice: Notice,
     /// Hosts that let nothing more out of it, each with the flows that its switches sent there, if it knows.
     fenced: Vec<(u16, Option<u64>)>,
     /// Frames that found its ring full.
@@ -131,6 +134,8 @@ impl Hearing {
             is_doubted: false,
             spared_until: 0,
             suspected: None,
+            suspected_at: 0,
+            notice: Notice::default(),
             fenced: Vec::new(),
             refused: 0,
             came_late: false,
@@ -179,6 +184,8 @@ pub struct Coordinator {
     began_at: u64,
     /// Per switch, when its service was given to a host last.
     given_at: Vec<u64>,
+    /// Per switch, since when another host has more links to serve it by.
+    worse_since: Vec<Option<u64>>,
     /// When all were told of it.
     refreshed_at: u64,
     drops: DropCounters,
@@ -312,6 +319,7 @@ impl Coordinator {
             unsteady_at: now,
             began_at: now,
             given_at: vec![now; config.hosts.switches.len()],
+            worse_since: vec![None; config.hosts.switches.len()],
             refreshed_at: now,
             drops: DropCounters::default(),
             last_turn: now,
@@ -670,7 +678,8 @@ impl Coordinator {
                 _ => {}
             }
             let place = &self.memory.places[at];
-            let may_start = place.member.state == MemberState::Failed && self.is_there(place.member.host);
+            let host = place.member.host;
+            let may_start = place.member.state == MemberState::Failed && self.is_there(host) && !self.is_leaving(host);
             if may_start && place.start_at.is_some_and(|due| due <= now) {
                 let peer = Peer { node: place.member.node, incarnation: self.memory.next_incarnation };
                 self.record(Entry::Started { peer, at: now });

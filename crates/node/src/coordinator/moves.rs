@@ -35,7 +35,7 @@ impl Coordinator {
     pub fn order(&mut self, order: &Order, now: u64) -> Result<u32, Refusal> {
         match order {
             Order::Move { from, to, limit, selector } => self.request_move(*from, *to, *limit, selector),
-            Order::Drain(node) => self.drain(*node, now).map(|()| 0),
+            Order::Drain { node, force } => self.drain(*node, *force, now).map(|()| 0),
             Order::Restore(node) => self.bring_back(*node, now).map(|()| 0),
         }
     }
@@ -64,15 +64,19 @@ impl Coordinator {
         Ok(request)
     }
 
-    fn drain(&mut self, node: NodeId, now: u64) -> Result<(), Refusal> {
+    fn drain(&mut self, node: NodeId, force: bool, now: u64) -> Result<(), Refusal> {
         let at = self.memory.places.iter().position(|place| place.member.node == node).ok_or(Refusal::NotServing(node))?;
         match self.memory.places[at].member.state {
             MemberState::Leaving => return Err(Refusal::Leaving),
             MemberState::Running => {}
             _ => return Err(Refusal::NotServing(node)),
         }
-        if self.memory.running_in(self.memory.places[at].member.cluster).count() < 2 {
-            return Err(Refusal::NobodyElse);
+        let cluster = self.memory.places[at].member.cluster;
+        let promises = self.config.clusters.get(usize::from(cluster)).is_some_and(|cluster| cluster.promises);
+        match self.memory.running_in(cluster).count() {
+            0 | 1 => return Err(Refusal::NobodyElse),
+            2 if promises && !force => return Err(Refusal::Unsafe(node)),
+            _ => {}
         }
         let (peer, had) = (self.memory.places[at].member.peer(), self.hearings[at].report.flows);
         self.record(Entry::Leaves { peer, at: now, had, becomes_spare: false });

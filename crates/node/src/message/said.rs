@@ -1,6 +1,7 @@
 //! What parts say of what they have: of flows, of what flows share, of packets.
 
 use crate::address::NodeId;
+use crate::rules::Rule;
 use holdfast_protection::Peer;
 use holdfast_wire::{DropReason, FlowKey};
 use serde::{Deserialize, Serialize};
@@ -159,6 +160,10 @@ pub struct TraceStep {
     pub node: NodeId,
     /// 0 on the way in, 1 at a runtime, 2 on the way out.
     pub stage: u8,
+    /// The port of its switch by which the packet has come in just now.
+    pub ingress: Option<u8>,
+    /// The service-chain rule by which a flow begins with it.
+    pub rule: Option<Rule>,
     /// What happened, for people.
     pub text: String,
 }

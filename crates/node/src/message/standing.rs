@@ -59,6 +59,25 @@ pub enum Cause {
     Drained,
 }
 
+/// How a manager saw that a runtime is no more. It knows it of those that it has started.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Notice {
+    /// In words; empty if it does not know.
+    pub cause: String,
+    /// How long ago it had turned last, ns.
+    pub silent: u64,
+}
+
+impl Notice {
+    /// Longest cause, characters.
+    const MAX_CAUSE: usize = 64;
+
+    /// A cause that is longer is cut.
+    pub fn new(cause: &str, silent: u64) -> Notice {
+        Notice { cause: cause.chars().take(Notice::MAX_CAUSE).collect(), silent }
+    }
+}
+
 /// What an operator wants done.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Order {
@@ -74,7 +93,12 @@ pub enum Order {
         selector: String,
     },
     /// Take a runtime out of service: it gets no new flow, those that it has move, and its process ends.
-    Drain(NodeId),
+    Drain {
+        /// Which.
+        node: NodeId,
+        /// Also if flows would not survive a failure without it.
+        force: bool,
+    },
     /// Bring a drained runtime back into service.
     Restore(NodeId),
 }
@@ -88,6 +112,8 @@ pub enum Refusal {
     Same,
     /// Nobody else could have them.
     NobodyElse,
+    /// Without it flows would not survive a failure, and that was not asked for.
+    Unsafe(NodeId),
     /// It is leaving already.
     Leaving,
     /// It is of another virtual cluster.
@@ -130,4 +156,6 @@ pub struct Failover {
     pub had: u64,
     /// Flows recovered.
     pub flows: u64,
+    /// How it was seen.
+    pub notice: Notice,
 }

@@ -20,7 +20,7 @@ use crate::channel::Fabric;
 use crate::channel::format::after;
 use crate::gone::GoneFlows;
 use crate::message::Ended;
-use holdfast_nf::{Chain, Context, Direction, Outcome, Position, Standing};
+use holdfast_nf::{Chain, Context, Direction, Function, Outcome, Position, Standing};
 use holdfast_protection::flows::{ActorHeader, Found, Journal, NO_SLOT, NoReply, flag, role};
 use holdfast_protection::{Admission, Flows, Outbox, Peer, Protection, Released, Slot};
 use holdfast_wire::fault::{Fault, is_planted};
@@ -385,7 +385,9 @@ impl Lane {
                 let is_answered = matches!(outcome, Outcome::Reject(..));
                 if packet.meta.flags & Flags::TRACE != 0 {
                     let what = if is_answered { "rejected" } else { "dropped" };
-                    trace_drop(&self.chain, packet, what, reason, function, shared);
+                    let function = &self.chain.functions()[usize::from(function)];
+                    let begins = header.role == role::OPENING;
+                    trace_drop(function.as_ref(), packet, (what, reason), begins, shared);
                 }
                 if header.role == role::OPENING {
                     self.refuse_opening(slot, reason, shared);
@@ -679,11 +681,14 @@ impl Lane {
 #[cold]
 fn run_traced(chain: &mut Chain, packet: &mut Packet, state: &mut [u8], position: Position, shared: &mut Shared) -> Outcome {
     let mut steps = Vec::new();
-    let outcome = chain.run_observed(packet, state, position, &mut shared.cx, |function, packet| {
+    let outcome = chain.run_observed(packet, state, position, &mut shared.cx, |function, packet, state| {
+        let begins = position.opening.then(|| function.explain(packet, None));
+        let why = [begins.unwrap_or_default(), function.explain(packet, Some(state))];
+        let why: String = why.iter().filter(|why| !why.is_empty()).map(|why| format!(", {why}")).collect();
         let name = function.name();
         steps.push(match FlowKey::of(packet) {
-            Some(key) => format!("{name} passes it as {key}"),
-            None => format!("{name} passes it"),
+            Some(key) => format!("{name} passes it as {key}{why}"),
+            None => format!("{name} passes it{why}"),
         });
     });
     steps.into_iter().for_each(|step| shared.trace(packet, step));
@@ -691,8 +696,10 @@ fn run_traced(chain: &mut Chain, packet: &mut Packet, state: &mut [u8], position
 }
 
 #[cold]
-fn trace_drop(chain: &Chain, packet: &Packet, what: &str, reason: DropReason, function: u8, shared: &mut Shared) {
-    shared.trace(packet, format!("{what} by {}: {reason}", chain.functions()[function as usize].name()));
+fn trace_drop(function: &dyn Function, packet: &Packet, (what, reason): (&str, DropReason), begins: bool, shared: &mut Shared) {
+    let why = if begins { function.explain(packet, None) } else { String::new() };
+    let why = if why.is_empty() { why } else { format!(", {why}") };
+    shared.trace(packet, format!("{what} by {}: {reason}{why}", function.name()));
 }
 
 #[cold]

@@ -114,7 +114,7 @@ impl Shared {
     pub(crate) fn trace(&mut self, packet: &Packet, text: String) {
         // A tracing operator reads a few packets, not a flood.
         if self.traces.len() < 64 {
-            self.traces.push(TraceStep { stamp: packet.meta.stamp, node: self.node, stage: 1, text });
+            self.traces.push(TraceStep { stamp: packet.meta.stamp, node: self.node, stage: 1, ingress: None, rule: None, text });
         }
     }
 }

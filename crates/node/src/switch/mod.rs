@@ -17,6 +17,7 @@ mod routes;
 mod sources;
 mod suspects;
 mod targets;
+mod trace;
 
 pub use routes::{Opening, Route};
 pub use sources::SourceLimits;
@@ -38,6 +39,7 @@ use routes::Routes;
 use std::collections::VecDeque;
 use suspects::{Judgement, Suspects};
 use targets::Targets;
+use trace::Stage;
 use zerocopy::FromBytes;
 
 /// What a switch is told at its start.
@@ -277,29 +279,10 @@ impl Switch {
         self.last_stamp = time.max(self.last_stamp + 1);
     }
 
-    fn start_trace(&mut self, key: &FlowKey, packet: &mut Packet) {
-        if let Some((selector, left)) = &mut self.trace
-            && selector.matches(key, packet.meta.ingress)
-        {
-            *left -= 1;
-            packet.meta.flags |= Flags::TRACE;
-            let text = format!("in by port {}, {} bytes: {key}", packet.meta.ingress, packet.len());
-            self.traces.push(TraceStep { stamp: packet.meta.stamp, node: self.config.me.node, stage: 0, text });
-            if *left == 0 {
-                self.trace = None;
-            }
-        }
-    }
-
     fn drop(&mut self, packet: Packet, reason: DropReason, pool: &mut dyn PacketPool) {
         self.drops.count(reason);
         if packet.meta.flags & Flags::TRACE != 0 {
-            self.traces.push(TraceStep {
-                stamp: packet.meta.stamp,
-                node: self.config.me.node,
-                stage: 0,
-                text: format!("dropped by the switch: {reason}"),
-            });
+            self.trace(&packet, Stage::In, format!("dropped by the switch: {reason}"));
         }
         pool.put(packet);
     }
@@ -318,10 +301,15 @@ impl Switch {
             Some(found) => (found.slot, found.is_reply),
             // Nobody can say where it belongs, or whether it is new: others have been asked.
             None if self.rules.version() == 0 || self.rebuild.is_some() => return self.hold(key, packet, now, pool),
-            None => match self.new_route(key, hash, packet.meta.ingress, now) {
-                Ok(id) => (id, false),
-                Err(reason) => return self.drop(packet, reason, pool),
-            },
+            None => {
+                if packet.meta.flags & Flags::TRACE != 0 {
+                    self.trace_rule(&key, &packet);
+                }
+                match self.new_route(key, hash, packet.meta.ingress, now) {
+                    Ok(id) => (id, false),
+                    Err(reason) => return self.drop(packet, reason, pool),
+                }
+            }
         };
         let Some(route) = self.routes.get_mut(id) else { return };
         route.last_seen = now;
@@ -429,12 +417,7 @@ impl Switch {
     pub fn handle_released(&mut self, packet: &Packet) -> bool {
         if packet.meta.flags & Flags::TRACE != 0 {
             let key = FlowKey::of(packet).map_or(String::new(), |key| key.to_string());
-            self.traces.push(TraceStep {
-                stamp: packet.meta.stamp,
-                node: self.config.me.node,
-                stage: 2,
-                text: format!("released: {key}"),
-            });
+            self.trace(packet, Stage::Out, format!("released: {key}"));
         }
         packet.meta.flags & Flags::LEARN == 0 || self.learn_reply(packet)
     }

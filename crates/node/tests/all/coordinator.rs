@@ -3,7 +3,7 @@
 use holdfast_node::address::{COORDINATOR, MANAGER, SWITCH};
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::coordinator::{Account, ClusterConfig, Coordinator, CoordinatorConfig, HostsConfig};
-use holdfast_node::message::{Control, MemberState, Order, Ordered, PoolId, Protected, Report, kind, numbered};
+use holdfast_node::message::{Control, MemberState, Notice, Order, Ordered, PoolId, Protected, Report, kind, numbered};
 use holdfast_protection::Peer;
 
 const POOL: PoolId = PoolId { chain: 0, function: 0, field: 0 };
@@ -74,7 +74,7 @@ impl Bench {
 
     /// The manager tells that it lets nothing more out of a runtime.
     fn tell_end(&mut self, Peer { node, incarnation }: Peer) {
-        self.manager.send_control(COORDINATOR, &Control::Ended { node, incarnation, flows: 0 });
+        self.manager.send_control(COORDINATOR, &Control::Ended { node, incarnation, flows: 0, notice: Notice::default() });
         let Bench { manager, coordinator, now, .. } = self;
         manager.poll_transmit(*now, |frame| coordinator.fabric().handle_frame(frame, *now).is_ok());
         self.coordinator.handle_records(self.now);
@@ -433,7 +433,7 @@ fn what_a_leaving_runtime_has_must_be_safe_too() {
         bench.tell(bench.peer(node), &message);
     }
     assert_eq!(bench.coordinator.protected(), Protected::Yes);
-    bench.coordinator.order(&Order::Drain(16), bench.now).expect("it may leave");
+    bench.coordinator.order(&Order::Drain { node: 16, force: false }, bench.now).expect("it may leave");
     for node in 16..19 {
         let message = report(&bench, node == 16);
         bench.tell(bench.peer(node), &message);
@@ -469,7 +469,7 @@ fn views_follow_upon_the_latest_that_anybody_has() {
 #[test]
 fn a_drain_waits_for_flows_that_have_not_arrived() {
     let mut bench = Bench::new(3, 4);
-    bench.coordinator.order(&Order::Drain(16), bench.now).expect("it may leave");
+    bench.coordinator.order(&Order::Drain { node: 16, force: false }, bench.now).expect("it may leave");
     let mut pass = |departed: u64, milliseconds: u64| {
         for _ in 0..milliseconds / 10 {
             bench.now += 10 * MILLISECOND;
@@ -497,7 +497,7 @@ fn what_an_earlier_life_of_the_manager_said_is_void() {
     let victim = bench.peer(16);
     let present = bench.runtimes.iter().map(|(peer, ..)| *peer).collect();
     let Peer { node, incarnation } = victim;
-    bench.manager.send_control(COORDINATOR, &Control::Ended { node, incarnation, flows: 0 });
+    bench.manager.send_control(COORDINATOR, &Control::Ended { node, incarnation, flows: 0, notice: Notice::default() });
     let Bench { manager, coordinator, now, .. } = &mut bench;
     manager.poll_transmit(*now, |frame| coordinator.fabric().handle_frame(frame, *now).is_ok());
     let mut next = Fabric::new(Peer { node: MANAGER, incarnation: 2 }, FabricConfig::default());

@@ -3,7 +3,7 @@
 use holdfast_node::address::{COORDINATOR, MANAGER, SWITCH};
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::coordinator::{ClusterConfig, Coordinator, CoordinatorConfig, HostsConfig, LogError, Record};
-use holdfast_node::message::{Control, MemberState, Order, Ordered, PoolId, Report, kind, numbered};
+use holdfast_node::message::{Control, MemberState, Notice, Order, Ordered, PoolId, Report, kind, numbered};
 use holdfast_node::rules::Rule;
 use holdfast_protection::Peer;
 use holdfast_wire::selector::Selector;
@@ -222,7 +222,10 @@ impl Host {
                 | Control::Stop { node, incarnation } => self.end(Peer { node, incarnation }),
                 Control::Account { .. } => {
                     for Peer { node, incarnation } in self.ended.clone() {
-                        self.manager.send_control(COORDINATOR, &Control::Ended { node, incarnation, flows: 0 });
+                        self.manager.send_control(
+                            COORDINATOR,
+                            &Control::Ended { node, incarnation, flows: 0, notice: Notice::default() },
+                        );
                     }
                     let peers = self.runtimes.iter().map(|runtime| runtime.peer).collect();
                     self.manager.send_control(COORDINATOR, &Control::Present { peers });
@@ -239,12 +242,16 @@ impl Host {
     }
 
     fn end(&mut self, peer: Peer) {
+        self.end_by(peer, Notice::default());
+    }
+
+    fn end_by(&mut self, peer: Peer, notice: Notice) {
         self.runtimes.retain(|runtime| runtime.peer != peer);
         self.ended.push(peer);
         let heirs = self.runtimes.iter().filter(|runtime| runtime.members.contains(&peer)).map(|runtime| runtime.peer).collect();
         self.heirs.insert(peer, heirs);
         let Peer { node, incarnation } = peer;
-        self.manager.send_control(COORDINATOR, &Control::Ended { node, incarnation, flows: 0 });
+        self.manager.send_control(COORDINATOR, &Control::Ended { node, incarnation, flows: 0, notice });
     }
 
     /// Everybody turns once; what is sent arrives.
@@ -485,7 +492,7 @@ fn a_drain_goes_on_in_the_next_life() {
     let peer = host.runtimes[1].peer;
     let now = host.now;
     let order = |host: &mut Host, order| host.coordinator.as_mut().expect("it lives").order(&order, now);
-    assert_eq!(order(&mut host, Order::Drain(peer.node)), Ok(0));
+    assert_eq!(order(&mut host, Order::Drain { node: peer.node, force: false }), Ok(0));
     host.die_after_writing();
     assert_eq!(host.member(peer.node), (MemberState::Leaving, true));
     let is_to_end = |host: &Host| {
@@ -560,4 +567,34 @@ fn the_rules_in_force_outlive_it() {
     let told = switch.inbox.records().filter_map(|(_, body)| Control::decode(body).ok());
     let told: Vec<Control> = told.filter(|message| matches!(message, Control::Rules { .. })).collect();
     assert_eq!(told, [Control::Rules { version: 3, part: 0, parts: 1, rules: rules(&[3]) }]);
+}
+
+/// How a failure was seen is in the log: the next coordinator says the same of it, although nobody tells it again.
+#[test]
+fn how_a_failure_was_seen_is_remembered() {
+    let mut host = Host::new();
+    let settle = |host: &mut Host| {
+        for _ in 0..1000 {
+            if host.is_well() {
+                break;
+            }
+            host.turn();
+        }
+        assert!(host.is_well());
+        let coordinator = host.coordinator.as_ref().expect("it lives");
+        coordinator.failovers().cloned().collect::<Vec<_>>()
+    };
+    // They run, and have said so.
+    (0..50).for_each(|_| host.turn());
+    settle(&mut host);
+    let dead = host.runtimes[0].peer;
+    host.end_by(dead, Notice::new("killed by signal 9", 7));
+    host.turn();
+    let before = settle(&mut host);
+    assert_eq!(before.iter().map(|failover| failover.notice.cause.as_str()).collect::<Vec<_>>(), ["killed by signal 9"]);
+    host.ended.clear();
+    host.coordinator = None;
+    host.begin_again();
+    host.turn();
+    assert_eq!(settle(&mut host), before);
 }

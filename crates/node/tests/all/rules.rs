@@ -528,8 +528,8 @@ fn flows_move_inside_their_cluster_only() {
     let order = |from, to| Order::Move { from, to, limit: 9, selector: "any".to_owned() };
     assert_eq!(world.coordinator.order(&order(17, Some(16)), now), Err(Refusal::OtherCluster(16)));
     assert_eq!(world.coordinator.order(&order(16, None), now), Err(Refusal::NobodyElse));
-    assert_eq!(world.coordinator.order(&Order::Drain(16), now), Err(Refusal::NobodyElse));
-    assert_eq!(world.coordinator.order(&Order::Drain(17), now), Ok(0));
+    assert_eq!(world.coordinator.order(&Order::Drain { node: 16, force: true }, now), Err(Refusal::NobodyElse));
+    assert_eq!(world.coordinator.order(&Order::Drain { node: 17, force: true }, now), Ok(0));
     let written = world.written;
     world.pass(2000);
     // It leaves, is asked, is rid of its flows, has ended; nobody asks again before it has reported. What came of it is told beside that.

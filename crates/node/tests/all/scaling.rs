@@ -3,7 +3,7 @@
 use holdfast_node::address::{COORDINATOR, MANAGER, SWITCH};
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::coordinator::{ClusterConfig, Coordinator, CoordinatorConfig, HostsConfig, Scaling};
-use holdfast_node::message::{Control, Member, MemberState, Order, Ordered, Report, kind, numbered};
+use holdfast_node::message::{Control, Member, MemberState, Notice, Order, Ordered, Report, kind, numbered};
 use holdfast_protection::Peer;
 use holdfast_wire::DropReason;
 
@@ -136,7 +136,8 @@ impl World {
             other.flows += model.flows;
         }
         let Peer { node, incarnation } = peer;
-        self.manager.send_control(COORDINATOR, &Control::Ended { node, incarnation, flows: model.flows });
+        self.manager
+            .send_control(COORDINATOR, &Control::Ended { node, incarnation, flows: model.flows, notice: Notice::default() });
     }
 
     fn turn_models(&mut self) {
@@ -315,7 +316,7 @@ fn a_steady_load_is_left_alone() {
 fn what_was_drained_by_hand_stays_so() {
     let mut world = World::new(3, 4, scaling()).ready();
     world.give(&[2_000, 2_000, 2_000]);
-    world.coordinator.order(&Order::Drain(18), world.now).expect("others are there");
+    world.coordinator.order(&Order::Drain { node: 18, force: false }, world.now).expect("others are there");
     world.pass(2_000);
     assert_eq!(world.running(), 2);
     world.give(&[40_000, 40_000]);

@@ -268,7 +268,8 @@ impl<'a> Words<'a> {
 
     /// What is done, and to whom.
     fn deed(&mut self) -> Read<(Whom, How)> {
-        const VERBS: &str = "`open`, `rules`, `kill`, `stop`, `cut`, `slow`, `move`, `drain`, `restore`, `heal` or `expect`";
+        const VERBS: &str =
+            "`open`, `rules`, `kill`, `stop`, `cut`, `unplug`, `slow`, `move`, `drain`, `restore`, `heal` or `expect`";
         match self.next(VERBS)? {
             "kill" => {
                 let whom = self.whom()?;
@@ -289,6 +290,10 @@ impl<'a> Words<'a> {
                     self.error("expected a runtime or a host".to_owned())
                 }
                 whom => Ok((whom, How::Pause(self.for_time()?))),
+            },
+            "unplug" => match self.whom()? {
+                whom @ Whom::Host(_) => Ok((whom, How::Unplug(self.for_time()?))),
+                _ => self.error("expected a host".to_owned()),
             },
             "cut" => {
                 let is_from_rest = self.take("hub") || self.take("others");

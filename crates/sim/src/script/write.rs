@@ -145,6 +145,7 @@ pub(super) fn step(step: &Step) -> String {
         }
         How::Away(time) => format!("kill {who} for {}", Time(time)),
         How::Pause(time) => format!("stop {who} for {}", Time(time)),
+        How::Unplug(time) => format!("unplug {who} for {}", Time(time)),
         How::KillWriting => format!("kill {who} writing"),
         How::Cut(Way::Out, time) => format!("cut {who} -> {rest} for {}", Time(time)),
         How::Cut(Way::In, time) => format!("cut {rest} -> {who} for {}", Time(time)),

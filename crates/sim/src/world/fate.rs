@@ -74,6 +74,11 @@ fn switches_of(scenario: &Scenario) -> u16 {
     if hosts_of(scenario) && Random::new(scenario.seed ^ 0x7377_6974).chance(400) { 2 } else { 1 }
 }
 
+/// In some of the worlds of several hosts links of ports fail instead of hosts now and then, by a number of its own, too.
+fn unplugs(scenario: &Scenario) -> bool {
+    hosts_of(scenario) && Random::new(scenario.seed ^ 0x706c_7567).chance(300)
+}
+
 /// The world and the fate that a scenario's seed stands for.
 pub(super) fn draw(scenario: &Scenario) -> (Plan, Fate) {
     let mut random = Random::new(scenario.seed);
@@ -216,6 +221,7 @@ impl World {
         let time = random.range(1, 1 << magnitude) * MILLISECOND;
         let way = [Way::Out, Way::In, Way::Both][random.range(0, 3) as usize];
         let how = [How::Away(time), How::Pause(time), How::Cut(way, time)][random.range(0, 3) as usize];
+        let how = if unplugs(&self.scenario) && magnitude % 2 == 0 { How::Unplug(time) } else { how };
         is_wanted.then_some(Step { when, whom: Whom::Host(host), how })
     }
 

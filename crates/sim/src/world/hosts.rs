@@ -44,6 +44,8 @@ pub(super) struct Host {
     back_at: u64,
     /// Everything on it died with the hub.
     pub(super) is_dead: bool,
+    /// Until then the links of its ports are down.
+    unplugged_until: u64,
     /// It is stopped, with everything on it, and when it goes on.
     pub(super) stopped_until: Option<u64>,
     /// What nobody has read yet: from the host's processes, or from other hosts.
@@ -157,6 +159,7 @@ impl Hosts {
             is_away: false,
             back_at: 0,
             is_dead: false,
+            unplugged_until: 0,
             stopped_until: None,
             unread: VecDeque::new(),
             fragments: fragments::edges(if self.has_fragments { self.ports.len() } else { 0 }),
@@ -230,6 +233,7 @@ impl Hosts {
         let mut hub = Hub::new(switches, Manager::new(Peer { node: manager_of(at as u16), incarnation: life }, fabric()));
         if joins {
             hub.join(count, PATIENCE, now);
+            self.switches().for_each(|switch| hub.manager.set_links(switch, 1));
         }
         if self.are_sealed {
             hub.authenticate(stranger::config(self.seed, at as u16, count, life), &stranger::ring());
@@ -299,6 +303,33 @@ impl World {
         self.at(until, Event::HostResumes(at));
     }
 
+    /// The links of a host's ports are down for so long.
+    pub(super) fn unplug_host(&mut self, at: Site, time: u64) {
+        self.faults.cuts += 1;
+        self.say(format_args!("unplug host {at}"));
+        let until = self.now + time;
+        self.hosts[at].unplugged_until = until;
+        self.tell_links(at);
+        self.at(until, Event::Plugged(at));
+    }
+
+    /// All links of ports are up.
+    pub(super) fn plug_hosts(&mut self) {
+        for at in self.hosts.sites().filter(|at| self.now < self.hosts[*at].unplugged_until).collect::<Vec<_>>() {
+            self.hosts[at].unplugged_until = 0;
+            self.tell_links(at);
+        }
+    }
+
+    /// Its manager sees which links of its ports are up.
+    pub(super) fn tell_links(&mut self, at: Site) {
+        let links = u8::from(self.now >= self.hosts[at].unplugged_until);
+        for switch in self.hosts.switches() {
+            self.hosts[at].hub.manager.set_links(switch, links);
+        }
+        self.turn_hub_at(at, self.now);
+    }
+
     /// It goes on: what has come meanwhile is read first, as far as a turn reads it.
     pub(super) fn resume_host(&mut self, at: Site) {
         self.say(format_args!("host {at} goes on"));
@@ -355,6 +386,10 @@ impl World {
         let found = self.processes_of(at);
         let host = &mut self.hosts[at];
         (host.life, host.is_away, host.hub, host.turn_at) = (life, false, hub, u64::MAX);
+        if self.now < self.hosts[at].unplugged_until {
+            self.tell_links(at);
+        }
+        let host = &mut self.hosts[at];
         if at == WITNESS
             && let Some(coordinator) = self.coordinator.peer()
         {
@@ -388,7 +423,8 @@ impl World {
     /// A packet comes to a switch's port, of its clients or of its servers.
     pub(super) fn ingress(&mut self, switch: u16, frame: &[u8], port: u8) {
         let at = self.hosts.ports[usize::from(switch)];
-        if !self.hosts[at].runs() || !self.hosts[at].hub.serves(switch) {
+        let host = &self.hosts[at];
+        if !host.runs() || !host.hub.serves(switch) || self.now < host.unplugged_until {
             return;
         }
         self.checkers.note_sent(frame, &self.clients);
@@ -554,6 +590,9 @@ impl World {
                 continue;
             }
             self.check_released(&frame, chain, stamp);
+            if self.now < self.hosts[at].unplugged_until {
+                continue;
+            }
             let to_client = frames::look(&frame).is_some_and(|seen| peers::is_inside(seen.destination));
             let outside = outside(switch);
             if to_client {

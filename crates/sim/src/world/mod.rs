@@ -81,6 +81,8 @@ enum Event {
     ExitNoticed(Site, Peer),
     Resume(Peer),
     HostResumes(Site),
+    /// The links of its ports are up again.
+    Plugged(Site),
     /// A frame that was on its way for long.
     Stale(Lane, Peer, Vec<u8>),
     /// It is time for a plan's step.
@@ -401,6 +403,7 @@ impl World {
             Event::ExitNoticed(_, peer) => ("exit noticed", Some(*peer), &[]),
             Event::Resume(peer) => ("process continues", Some(*peer), &[]),
             Event::HostResumes(_) => ("host continues", None, &[]),
+            Event::Plugged(_) => ("links are up", None, &[]),
             Event::Stale(_, peer, frame) => ("stale frame", Some(*peer), frame),
             Event::Step => ("step", None, &[]),
             Event::Fault => ("fault", None, &[]),
@@ -491,6 +494,7 @@ impl World {
                 }
             },
             Event::HostResumes(at) => self.resume_host(at),
+            Event::Plugged(at) => self.tell_links(at),
             Event::Resume(peer) => {
                 if let Some(process) = self.processes.get_mut(&peer) {
                     process.paused = false;

@@ -162,7 +162,9 @@ impl World {
                     true
                 })
             }
-            (Whom::Host(number), how @ (How::Kill | How::Away(_) | How::Pause(_))) => self.strike_host(number.into(), how),
+            (Whom::Host(number), how @ (How::Kill | How::Away(_) | How::Pause(_) | How::Unplug(_))) => {
+                self.strike_host(number.into(), how)
+            }
             (whom, how @ (How::Kill | How::Pause(_))) => match self.runtime(whom) {
                 Some(peer) => {
                     self.runtime_failures += 1;
@@ -187,6 +189,10 @@ impl World {
     fn strike_host(&mut self, at: Site, how: How) -> bool {
         if !self.hosts.are_several() || !self.hosts.sites().contains(&at) || !self.hosts[at].runs() {
             return false;
+        }
+        if let How::Unplug(time) = how {
+            self.unplug_host(at, time);
+            return true;
         }
         self.runtime_failures += self.processes.values().filter(|process| process.host == at).count();
         match how {
@@ -265,6 +271,7 @@ impl World {
         self.cuts.heal();
         self.slow.clear();
         self.starved = (0, 0);
+        self.plug_hosts();
     }
 
     /// Everybody waits for a processor.
@@ -309,7 +316,7 @@ impl World {
 
     /// A runtime is taken out of service.
     pub(super) fn order_drain(&mut self, node: NodeId) {
-        if !self.coordinator.is_ready() || !self.order(&Order::Drain(node)) {
+        if !self.coordinator.is_ready() || !self.order(&Order::Drain { node, force: true }) {
             self.at(self.now + 10_000 * MICROSECOND, Event::Drain(node));
             return;
         }

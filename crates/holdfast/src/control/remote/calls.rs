@@ -312,9 +312,9 @@ impl Control for Calls {
     type DrainStream = Stream<Progress>;
 
     async fn drain(&self, request: Request<DrainRequest>) -> Reply<Stream<Progress>> {
-        let (seat, _, DrainRequest { runtime }) = self.admit(Need::Change, request)?;
+        let (seat, _, DrainRequest { runtime, force }) = self.admit(Need::Change, request)?;
         let runtime = node(runtime)?;
-        self.ask(&seat, move |service| service.answer(&Call::Drain { runtime })).await?;
+        self.ask(&seat, move |service| service.answer(&Call::Drain { runtime, force })).await?;
         Ok(Response::new(self.watch(Call::Draining { runtime }, seat)))
     }
 

@@ -11,7 +11,7 @@ mod program;
 mod rings;
 mod socket;
 
-use super::{Port, PortError, device, segments};
+use super::{Losses, Port, PortError, device, segments};
 use holdfast_protection::Released;
 use holdfast_wire::header::Mac;
 use holdfast_wire::{DropCounters, DropReason, Packet, PacketPool};
@@ -155,5 +155,9 @@ impl Port for AfXdp {
 
     fn drops(&self) -> &DropCounters {
         &self.drops
+    }
+
+    fn take_losses(&mut self, into: &mut Losses) {
+        self.sockets.iter_mut().for_each(|socket| socket.take_losses(into));
     }
 }

@@ -1,6 +1,7 @@
 //! Three hosts that make one box: what becomes of flows, and of who serves the ports, when one of them dies or is cut off.
 
 mod leader;
+mod planned;
 mod switches;
 mod world;
 

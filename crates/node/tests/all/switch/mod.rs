@@ -317,6 +317,21 @@ impl Bench {
     }
 }
 
+/// An operator follows two packets of a flow: a rule decides about the first one, and each is known by the port that it came in by.
+#[test]
+fn a_trace_says_which_rule_decided() {
+    let mut bench = Bench::new();
+    let rule = Rule { selector: "udp from any to any port 53".parse().expect("a selector"), chain: 0, cluster: 0 };
+    bench.rules(2, vec![rule.clone(), Rule { selector: Selector::any(), chain: 1, cluster: 0 }]);
+    bench.switch.set_trace(Selector::any(), 2);
+    for _ in 0..3 {
+        bench.send_by(1, 7);
+    }
+    bench.deliver();
+    let steps: Vec<_> = bench.switch.traces.iter().map(|step| (step.ingress, step.rule.clone())).collect();
+    assert_eq!(steps, [(Some(1), None), (None, Some(rule)), (Some(1), None)]);
+}
+
 /// A rule for one port of the box: what comes by another finds none.
 #[test]
 fn a_rule_for_a_port_means_who_comes_in_by_it() {

@@ -1,0 +1,53 @@
+//! How a box, or one of its hosts, ends as planned: whoever can take over does so before anything stops.
+
+use super::{MILLISECOND, Manager, SPINS};
+use holdfast_io::wait::Patience;
+use holdfast_node::address::is_runtime;
+use holdfast_node::message::{Member, MemberState};
+use rustix::fd::BorrowedFd;
+
+/// Longest time that routers next door are given to hear that the box ends, ns.
+const LEAVE_PATIENCE: u64 = 1_000 * MILLISECOND;
+/// Longest time that another host is given to serve what this one does, and then to hear of the end of its runtimes, ns.
+const HAND_OVER_PATIENCE: u64 = 500 * MILLISECOND;
+
+impl Manager {
+    /// It has been told to end.
+    pub(super) fn leave(&mut self, wake: BorrowedFd<'_>) {
+        self.hand_over(wake);
+        // Routers next door hear of it before the ports close. It goes on until they have said that they know.
+        self.host.take_leave(self.clock.now());
+        self.turn_while(wake, LEAVE_PATIENCE, |manager| manager.host.is_taking_leave());
+    }
+
+    /// Of several hosts another one begins to serve the ports first; then it is told that the runtimes here have ended, and waits for nobody's silence.
+    fn hand_over(&mut self, wake: BorrowedFd<'_>) {
+        if !self.host.hub.manager.leave() {
+            return;
+        }
+        self.turn_while(wake, HAND_OVER_PATIENCE, |manager| manager.host.hub.is_serving());
+        if self.host.hub.is_serving() {
+            return;
+        }
+        let runtimes = || self.workers.iter().map(|worker| worker.peer).filter(|peer| is_runtime(peer.node));
+        runtimes().collect::<Vec<_>>().into_iter().for_each(|peer| self.stop(peer));
+        self.turn_while(wake, HAND_OVER_PATIENCE, |manager| {
+            let is_alive = |member: &Member| member.host == manager.number && member.state != MemberState::Failed;
+            manager.host.hub.manager.standing().is_some_and(|standing| standing.members.iter().any(is_alive))
+        });
+    }
+
+    fn turn_while(&mut self, wake: BorrowedFd<'_>, patience: u64, is_needed: impl Fn(&mut Manager) -> bool) {
+        let began_at = self.clock.now();
+        let mut spins = Patience::new(SPINS);
+        loop {
+            let had_work = self.turn();
+            if !is_needed(self) || self.clock.now().saturating_sub(began_at) > patience {
+                return;
+            }
+            if spins.is_over(had_work) {
+                self.wait(wake);
+            }
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Service that moves although nobody has died: the host that serves has lost a link to the outside, or is about to end.
+
+use super::world::World;
+use holdfast_node::message::Protected;
+
+impl World {
+    /// So many of a host's ports have links that are up.
+    fn set_links(&mut self, at: usize, links: u8) {
+        self.hosts[at].hub.manager.set_links(0, links);
+    }
+
+    /// Milliseconds until this host serves.
+    fn until_serving(&mut self, at: usize) -> u64 {
+        (0..1000)
+            .step_by(2)
+            .find(|_| {
+                let is_there = self.serving() == [at];
+                if !is_there {
+                    self.pass(2);
+                }
+                is_there
+            })
+            .expect("it serves within a second")
+    }
+}
+
+/// The link of a port of the host that serves goes down: nothing is safe, and the host whose links are up serves. It stays there when the link is back, and when
+/// all have lost as many.
+#[test]
+fn service_goes_where_the_links_are() {
+    let mut world = World::new();
+    [0, 1].iter().for_each(|at| world.set_links(*at, 2));
+    world.pass(200);
+    assert_eq!(world.send(0, 40), 40);
+    world.check_safe("all links are up");
+    world.set_links(0, 1);
+    world.pass(20);
+    assert_eq!((world.serving(), world.coordinator().protected()), (vec![0], Protected::Resynchronising), "links come and go");
+    assert!(!world.coordinator().survives_host());
+    assert!(world.until_serving(1) > 60);
+    assert_eq!(world.send(1, 40), 40);
+    world.pass(300);
+    assert_eq!(world.coordinator().protected(), Protected::Yes);
+    assert!(!world.coordinator().survives_host(), "the other one could not serve as well");
+    world.set_links(0, 2);
+    world.pass(1000);
+    world.check_safe("the link is back");
+    assert_eq!(world.serving(), [1], "and nothing moves back");
+    [0, 1].iter().for_each(|at| world.set_links(*at, 1));
+    world.pass(1000);
+    assert_eq!((world.serving(), world.send(1, 40)), (vec![1], 40), "nobody has more of them");
+    let flows = world.flows(&[0, 1]);
+    assert!(flows.len() == 40 && flows.values().all(|packets| *packets == 3), "{flows:?}");
+    assert!(world.coordinator().failovers().next().is_none());
+}
+
+/// A link that is back before anybody else serves moves nothing.
+#[test]
+fn a_link_that_comes_and_goes_moves_nothing() {
+    let mut world = World::new();
+    for _ in 0..10 {
+        world.set_links(0, 1);
+        world.set_links(1, 2);
+        world.pass(60);
+        world.set_links(0, 2);
+        world.pass(60);
+        assert_eq!(world.serving(), [0]);
+    }
+    world.check_safe("it is up");
+}
+
+/// The host that serves ends as planned: another one serves before it is gone, and nobody waits for its silence. Then its runtimes end, and their flows go on.
+#[test]
+fn a_host_that_ends_hands_over() {
+    let mut world = World::new();
+    assert_eq!(world.send(0, 40), 40);
+    assert!(world.hosts[0].hub.manager.leave(), "others are there");
+    let took = world.until_serving(1);
+    assert!(took <= 20, "{took} ms");
+    assert_eq!(world.send(1, 40), 40, "its runtimes still serve");
+    for (peer, _) in std::mem::take(&mut world.hosts[0].runtimes) {
+        world.hosts[0].hub.handle_ended(peer);
+        world.hosts[0].hub.handle_buried(peer);
+    }
+    world.pass(20);
+    assert_eq!(world.send(1, 40), 40, "they are known to be gone at once");
+    assert!(world.hosts[0].runtimes.is_empty(), "nobody is started on a host that ends");
+    world.kill(0);
+    world.pass(1000);
+    assert_eq!((world.serving(), world.send(1, 40)), (vec![1], 40));
+    assert!(world.flows(&[1]).values().all(|packets| *packets == 4));
+    world.revive(0);
+    world.pass(1500);
+    world.check_safe("it is back");
+}
+
+/// Who ends while nobody else could serve goes on until its end.
+#[test]
+fn nobody_is_handed_over_to() {
+    let mut world = World::new();
+    world.kill(1);
+    world.pass(1000);
+    assert!(world.hosts[0].hub.manager.leave(), "the witness is there");
+    world.pass(500);
+    assert_eq!((world.serving(), world.send(0, 40)), (vec![0], 40));
+}
