@@ -14,8 +14,8 @@ use crate::address::{COORDINATOR, NodeId, STATE_SERVER, host_of, manager_of, sta
 use crate::channel::{Fabric, FabricConfig};
 use crate::coordinator::RuntimeStatus;
 use crate::message::{
-    Control, Drain, Failover, Listing, Logged, Member, MemberState, Notice, Order, Protected, Refusal, Report, Sealing,
-    Standing, TraceStep, kind,
+    Control, Drain, Failover, Listing, Logged, Member, MemberState, Notice, Order, Protected, Refusal, Report, Sealing, Standing,
+    TraceStep, kind,
 };
 use crate::quorum::{Change, Quorum};
 use crate::rules::{Rule, RuleSet};

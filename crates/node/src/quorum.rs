@@ -364,8 +364,8 @@ mod tests {
         hosts.run(0, 1000);
         let now = 1000 + hosts.offsets[0];
         for (term, echo) in [(u32::MAX, now), (1 << 20, now), (1, now + 1), (1, u64::MAX)] {
-            let services = vec![Service { term, serves: false }; SWITCHES.into()];
-            let beat = Beat { sent: 1, echoes: vec![echo; 3], ages: vec![0; 3], connected: 7, services };
+            let services = vec![Service { term, serves: false, links: 0 }; SWITCHES.into()];
+            let beat = Beat { sent: 1, echoes: vec![echo; 3], ages: vec![0; 3], connected: 7, services, is_leaving: false };
             assert_eq!(hosts.quorums[0].handle_beat(1, &beat, now), []);
         }
         hosts.run(1000, 1100);

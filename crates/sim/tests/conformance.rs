@@ -457,7 +457,14 @@ fn full_table(mix: Mix) -> Result<(), String> {
 fn flood(mix: Mix) -> Result<(), String> {
     const OLD: usize = 6;
     const NEW: usize = 6;
-    let tcp = |start: u64, packets: u32, ends| Connection { tcp: true, packets, start, pause: 50 * MILLISECOND, ends };
+    let tcp = |start: u64, packets: u32, ends| Connection {
+        tcp: true,
+        packets,
+        start,
+        pause: 50 * MILLISECOND,
+        ends,
+        ..Connection::default()
+    };
     let mut connections: Vec<Connection> = (0..OLD as u64).map(|at| tcp(READY + at * MILLISECOND, 60, None)).collect();
     connections.extend((0..NEW as u64).map(|at| tcp(READY + (1200 + 100 * at) * MILLISECOND, 3, None)));
     let from = |at: u64| ([10, 1, (at / 250) as u8, (at % 250) as u8 + 1], 2000);

@@ -9,6 +9,7 @@ use holdfast_node::coordinator::RuntimeStatus;
 use holdfast_node::message::{self, FlowInfo, MemberState};
 use holdfast_node::rules::Rule;
 use holdfast_node::switch::Switch;
+use holdfast_wire::zone::Zones;
 use holdfast_wire::{DropCounters, DropReason};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -116,7 +117,7 @@ pub(super) fn flows(flows: &[FlowInfo], chains: &[String]) -> Vec<Value> {
 /// See [`Manager::trace_names`].
 pub(super) struct TraceNames {
     switches: Vec<SwitchNames>,
-    chains: Vec<String>,
+    chains: Arc<[String]>,
 }
 
 struct SwitchNames {

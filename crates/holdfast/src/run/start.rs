@@ -9,9 +9,7 @@ use super::levels::Levels;
 use super::network::HostsNetwork;
 use super::role::{BfdKey, Keys};
 use super::state_server::ServerGuard;
-use super::{
-    BURST, MILLISECOND, Manager, ManagerNotes, Signals, devices, keys, lines, privileges, random_seed, switch_config,
-};
+use super::{BURST, MILLISECOND, Manager, ManagerNotes, Signals, devices, keys, lines, privileges, random_seed, switch_config};
 use crate::config::{self, Checked, ControlEntry};
 use crate::control;
 use crate::control::remote::Limits;
