@@ -150,8 +150,12 @@ fn requirements() -> Vec<Row> {
 #[test]
 fn what_the_pages_name_is_there() {
     let sources = Sources::read();
+    let is_fault = |word: &str| Fault::ALL.iter().any(|fault| fault.name() == word);
+    // Of whole worlds: a scenario of the simulator.
+    let is_world = |word: &str| root().join(format!("tests/scenarios/{word}.txt")).is_file();
     let is_there = |column: Column, word: &str| match column {
-        Column::Fault => Fault::ALL.iter().any(|fault| fault.name() == word),
+        Column::Fault => is_fault(word),
+        Column::Test => sources.has(word) || is_world(word) || is_fault(word),
         _ => sources.has(word),
     };
     let (mut wrong, mut seen) = (Vec::new(), 0);

@@ -99,6 +99,10 @@ fn files_that_cannot_be_read_are_78_and_named() {
     let (code, _, err) = run(&["check", "--no-host", "/no/such/file"]);
     assert!(code == Some(78) && err.contains("/no/such/file"), "{code:?} {err}");
     let (code, _, err) = run(&["check", "--no-host", "/dev/zero"]);
+    assert!(code == Some(78) && err.contains("/dev/zero: this is a device; a regular file is needed"), "{code:?} {err}");
+    let file = File::new(b"");
+    std::fs::File::options().write(true).open(file.path()).and_then(|file| file.set_len(1 << 30)).expect("it can grow");
+    let (code, _, err) = run(&["check", "--no-host", file.path()]);
     assert!(code == Some(78) && err.contains("longer than"), "{code:?} {err}");
     let file = File::new(b"cluster: a\nports: \xff\n");
     let (code, _, err) = run(&["check", "--no-host", file.path()]);

@@ -301,22 +301,23 @@ fn a_manager_that_hangs_is_ended() {
     assert_eq!(running.others(), before);
 }
 
-/// A manager that is killed again and again: the box is given up with a message and code 70, and nothing is left.
+/// A manager that is killed again and again, each time as soon as it is there: the next one comes after a pause, and the others wait for it.
 #[test]
-fn a_manager_that_keeps_dying_is_given_up() {
+fn a_manager_that_keeps_dying_is_started_again() {
     let mut running = Running::start();
     let before = running.others();
     let mut last = 0;
-    let status = until("the box is given up", || {
-        if let Some((_, pid)) = children(running.child.id()).into_iter().find(|(role, pid)| role == "manager" && *pid != last) {
-            last = pid;
-            signal(pid, Signal::KILL);
-        }
-        running.child.try_wait().expect("it is our child")
-    });
-    assert_eq!(status.code(), Some(70));
-    assert!(running.line_about("given up").contains("the manager has ended 5 times within 10 s"));
-    running.ensure_nothing_is_left(&before.iter().map(|(_, pid, _)| *pid).collect::<Vec<_>>());
+    for _ in 0..6 {
+        last = until("the next manager begins", || {
+            let managers = children(running.child.id()).into_iter().filter(|(role, _)| role == "manager");
+            managers.map(|(_, pid)| pid).find(|pid| *pid != last)
+        });
+        signal(last, Signal::KILL);
+    }
+    assert!(running.line_about(" ms").contains("the manager has ended (killed by signal 9)"));
+    assert_ne!(until("the next life answers", || running.role("manager")).1, last);
+    assert_eq!(running.others(), before);
+    assert_eq!(running.child.try_wait().expect("it is our child"), None);
 }
 
 /// The guard is killed: the kernel ends everybody.
