@@ -10,6 +10,7 @@ use holdfast_functions::Balanced;
 use holdfast_node::switch::Route;
 use holdfast_protection::flows::{ActorHeader, flag, role};
 use holdfast_protection::{Peer, Slot};
+use holdfast_wire::header::proto;
 use std::collections::{BTreeMap, BTreeSet};
 use zerocopy::FromBytes;
 
@@ -67,7 +68,14 @@ impl World {
 
     /// A packet of this chain that was refused comes back to be answered: as its sender knows it, and as safe as any that leaves.
     pub(super) fn check_refused(&mut self, frame: &[u8], (chain, stamp): (u16, u64)) {
-        let of = frames::look(frame).and_then(|seen| {
+        let seen = frames::look(frame);
+        // A segment of a connection that nobody knows any more: the host inside that has sent it is told.
+        if let Some(seen) = seen.as_ref().filter(|seen| seen.protocol == proto::TCP)
+            && self.clients.iter().any(|client| client.ends() == (seen.source, seen.destination, seen.protocol))
+        {
+            return;
+        }
+        let of = seen.and_then(|seen| {
             let client = self.clients.iter_mut().find(|client| client.ends() == (seen.source, seen.destination, seen.protocol));
             client.zip(seen.payload.get(4..).and_then(|rest| rest.first_chunk())).map(|found| (seen, found))
         });

@@ -150,6 +150,8 @@ pub struct World {
     slow: BTreeMap<NodeId, (u64, u64)>,
     /// Everybody, and until when: the machine is busy.
     starved: (u64, u64),
+    /// Since when.
+    starved_since: u64,
     /// Runtimes that were fenced although nothing was wrong with them.
     fenced_alive: Vec<Peer>,
     healed: bool,
@@ -286,6 +288,7 @@ impl World {
             cuts: Cuts::default(),
             slow: BTreeMap::new(),
             starved: (0, 0),
+            starved_since: 0,
             fenced_alive: Vec::new(),
             healed: false,
             faults: Faults { skewed: u64::from(!plan.clocks.is_empty()), ..Faults::default() },

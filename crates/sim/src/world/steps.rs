@@ -2,7 +2,7 @@
 
 use super::hosts::{Site, WITNESS};
 use super::served::Servers;
-use super::{BEGIN, Event, MICROSECOND, World};
+use super::{BEGIN, Event, MICROSECOND, MILLISECOND, World};
 use crate::frames;
 use crate::plan::{ANYBODY, Fact, How, Step, When, Whom};
 use crate::world::streams::{Lane, Of};
@@ -12,6 +12,9 @@ use holdfast_node::address::{
 use holdfast_node::message::Order;
 use holdfast_node::runtime::Runtime;
 use holdfast_protection::Peer;
+
+/// Whoever waits for a processor goes on at most so long after the machine was busy, ns.
+const BUSY_TAIL: u64 = 500 * MILLISECOND;
 
 impl World {
     /// Between two events: the plan's next step, if it is time for it.
@@ -251,8 +254,11 @@ impl World {
 
     pub(super) fn note_failure(&mut self, peer: Peer) {
         let was_safe = self.coordinator.says_safe();
+        // On a busy machine nothing need have been read since it is so.
+        let is_busy = self.now < self.starved.1 + BUSY_TAIL;
+        let sent_by = if is_busy { self.starved_since } else { self.now };
         if let Some(loss) = &mut self.loss {
-            loss.failed(peer, self.now, was_safe);
+            loss.failed(peer, sent_by, was_safe);
         }
     }
 
@@ -278,6 +284,9 @@ impl World {
     fn starve(&mut self, factor: u64, time: u64) {
         self.say(format_args!("the machine is busy for {} ms", time / 1_000_000));
         self.faults.starved += 1;
+        if self.now > self.starved.1 {
+            self.starved_since = self.now;
+        }
         self.starved = (factor, self.now + time);
     }
 
