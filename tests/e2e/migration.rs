@@ -225,7 +225,9 @@ fn a_datagram_in_fragments_is_on_its_way_meanwhile(interrupt: &Interrupt) -> Res
     process.signal(Signal::INT)?;
     let pings = programs::read_pings(&process.finish(LIMIT, interrupt)?)?;
     // The last one may be on its way.
-    ensure!(pings.sent > 20 && pings.sent - pings.received <= 1, "{pings:?}");
+    let status = network.running.status()?;
+    let lost: Vec<_> = status.ports.iter().map(|port| &port.lost).collect();
+    ensure!(pings.sent > 20 && pings.sent - pings.received <= 1, "{pings:?}, {:?}, {lost:?}", status.drops);
     network.stop()
 }
 
