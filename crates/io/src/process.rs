@@ -200,9 +200,19 @@ fn state(pid: u32) -> Option<char> {
     text.rsplit_once(')')?.1.trim_start().chars().next()
 }
 
-/// True if a process of this number is there and has not ended; one that nobody has asked how it ended is no more.
+/// True if a process of this number is there and has not ended; one that nobody has asked how it ended is no more. `/proc` is not asked: where it hides other users' processes it hides those, too, that
+/// may not be looked into.
 pub fn lives(pid: u32) -> bool {
-    !matches!(state(pid), None | Some('Z' | 'X'))
+    let Some(pid) = Pid::from_raw(pid as i32) else { return false };
+    match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
+        Ok(pidfd) => {
+            let mut fds = [PollFd::new(&pidfd, PollFlags::IN)];
+            let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+            !rustix::event::poll(&mut fds, Some(&at_once)).is_ok_and(|count| count > 0)
+        }
+        // No descriptor is left, or the like: it is not known to be gone.
+        Err(error) => !matches!(error, rustix::io::Errno::SRCH | rustix::io::Errno::INVAL | rustix::io::Errno::NOENT),
+    }
 }
 
 /// How long a process of one thread has had a processor, ns.

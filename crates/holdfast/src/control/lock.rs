@@ -66,7 +66,7 @@ impl Lock {
                     let guard = guard.map_or_else(String::new, |pid| format!(" (its guard was process {pid})"));
                     let path = path.display();
                     let text = format!(
-                        "processes of a box that was killed{guard} have not ended after {} s: `fuser {path}` shows them, `fuser -k -KILL {path}` ends them",
+                        "processes of a box that was killed{guard} have not ended after {} s: as root, `fuser {path}` shows them, and `fuser -k -KILL {path}` ends them",
                         ENDING_PATIENCE.as_secs()
                     );
                     return Err(Error::new(std::io::ErrorKind::TimedOut, text));

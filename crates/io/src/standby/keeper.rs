@@ -411,10 +411,15 @@ fn live(shared: &Shared, keeper: u32, work: &mut impl FnMut(Turns) -> i32) -> i3
     // What comes before its first turn is undone like one: it may take long (a library to load, connections to make), and the worker may be killed at that.
     log::track();
     log::begin();
-    if pair.worker.load(Ordering::Relaxed) != 0 {
+    let is_first = pair.worker.load(Ordering::Relaxed) == 0;
+    if !is_first {
         shared.strikes.fetch_add(1, Ordering::SeqCst);
     }
     pair.worker.store(me, Ordering::SeqCst);
+    // Before the first worker there is no deputy: without its keeper nobody knows of this process. It is counted until it has ended.
+    if is_first && parent() != keeper {
+        return NO_WAY_BACK;
+    }
     let _ = pair.standby.compare_exchange(me, 0, Ordering::SeqCst, Ordering::Relaxed);
     let code = work(turns);
     shared.finished.store((code as u32).wrapping_add(1), Ordering::SeqCst);

@@ -57,8 +57,8 @@ pub(super) struct Place {
 pub(super) struct Challenge {
     pub(super) incarnation: u32,
     pub(super) at: u64,
-    /// What it has to say back to be believed; 0 until that has been sent.
-    pub(super) counter: u32,
+    /// What it has to say back to be believed: what it was asked lately, 0 for nothing. The answer to one question may be on its way while another one goes out.
+    pub(super) counters: [u32; 16],
 }
 
 /// One direction each way between two nodes.
@@ -166,7 +166,9 @@ impl Channel {
     pub(super) fn begin_challenge(&mut self, incarnation: u32, now: u64, pause: u64) -> bool {
         let is_due = self.challenge.is_none_or(|challenge| now >= challenge.at.saturating_add(pause));
         if is_due {
-            self.challenge = Some(Challenge { incarnation, at: now, counter: 0 });
+            let same = self.challenge.filter(|challenge| challenge.incarnation == incarnation);
+            let counters = same.map_or([0; 16], |challenge| challenge.counters);
+            self.challenge = Some(Challenge { incarnation, at: now, counters });
         }
         is_due
     }
@@ -174,13 +176,14 @@ impl Channel {
     /// It was asked, in the frame with this counter.
     pub(super) fn note_challenge(&mut self, incarnation: u32, counter: u64) {
         if let Some(challenge) = self.challenge.as_mut().filter(|challenge| challenge.incarnation == incarnation) {
-            challenge.counter = counter as u32;
+            challenge.counters.rotate_right(1);
+            challenge.counters[0] = counter as u32;
         }
     }
 
     /// It has said back what it was asked to.
     pub(super) fn has_answered(&self, peer: Peer, counter: u32) -> bool {
-        let is_answer = |challenge: Challenge| challenge.incarnation == peer.incarnation && challenge.counter == counter;
+        let is_answer = |challenge: Challenge| challenge.incarnation == peer.incarnation && challenge.counters.contains(&counter);
         counter != 0 && self.challenge.is_some_and(is_answer)
     }
 

@@ -100,7 +100,7 @@ impl Parking {
 
     /// Parks a packet of a flow of which `waiting` are parked already. Gives the packet back if there is no room.
     pub(crate) fn push(&mut self, parked: Parked, waiting: u32) -> Result<(), Packet> {
-        if self.packets.len() == LIMIT || waiting == LIMIT_PER_FLOW {
+        if self.packets.len() >= LIMIT || waiting >= LIMIT_PER_FLOW {
             return Err(parked.packet);
         }
         self.packets.push_back(parked);
