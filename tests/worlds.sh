@@ -31,7 +31,7 @@ for kind in "${kinds[@]}"; do
   read -r first sets parts <<< "$kind"
   count=$((seeds * parts / 20))
   if [ -z "$number" ]; then
-    play "$first" $((2 * count))
+    play "$first" $((sets > 0 ? 2 * count : count))
     continue
   fi
   play "$first" "$count"
