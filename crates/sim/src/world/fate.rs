@@ -52,10 +52,10 @@ fn is_sealed(scenario: &Scenario) -> bool {
     hosts_of(scenario) && Random::new(scenario.seed ^ 0x7365_616c).chance(500)
 }
 
-/// On a busy machine everybody waits for a processor now and then: how often, by a number of its own, too.
+/// On a busy machine everybody waits for a processor now and then: how often, by a number of its own, too. It is one machine: of several hosts not all are busy at once.
 fn starvations_of(scenario: &Scenario) -> u64 {
     let mut random = Random::new(scenario.seed ^ 0x7374_6172);
-    if !scenario.quiet && random.chance(250) { random.range(1, 4) } else { 0 }
+    if !scenario.quiet && !hosts_of(scenario) && random.chance(250) { random.range(1, 4) } else { 0 }
 }
 
 /// Damaged frames per thousand in a seed's world: in a quarter of those of several hosts, by a number of its own, too.
