@@ -81,12 +81,10 @@ impl Outage {
 /// Of a thousand damaged messages so many have a sum that is right all the same.
 const UNNOTICED: u64 = 250;
 
-/// Turns a bit of the sender's incarnation or of the frame's counter over, and nobody can see it.
+/// Turns a bit of the sender's incarnation over, and nobody can see it.
 fn lie(frame: &mut [u8], bit: usize) {
     const INCARNATION_AT: usize = 26;
-    const COUNTER_AT: usize = 58;
-    let at = if bit.is_multiple_of(2) { INCARNATION_AT + bit / 2 % 4 } else { COUNTER_AT + bit / 2 % 8 };
-    frame[at] ^= 1 << (bit / 16 % 8);
+    frame[INCARNATION_AT + bit / 2 % 4] ^= 1 << (bit / 16 % 8);
     fcs::sum(frame);
 }
 
