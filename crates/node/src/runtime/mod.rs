@@ -10,6 +10,7 @@
 
 mod account;
 mod counted;
+mod frames;
 mod hands;
 mod lane;
 mod listing;
@@ -19,15 +20,16 @@ mod pools;
 mod records;
 mod recovery;
 mod replay;
+mod reporting;
 mod served;
 mod side;
 mod suspects;
 mod telling;
 mod timers;
 
-use crate::address::{COORDINATOR, MANAGER, NodeId, mac_of, mac_of_life, manager_of, node_of};
+use crate::address::{COORDINATOR, MANAGER, NodeId};
 use crate::channel::{Fabric, FabricConfig, KeyRing};
-use crate::message::{Control, PoolId, Report, Share, TraceStep, kind};
+use crate::message::{Control, PoolId, TraceStep};
 use crate::state::Words;
 use core::num::NonZeroU64;
 use core::sync::atomic::AtomicU64;
@@ -36,10 +38,9 @@ use hands::Hands;
 use holdfast_nf::{Chain, Context};
 use holdfast_protection::flows::Journal;
 use holdfast_protection::{Flows, Home, NodeIndex, Peer, Protection};
-use holdfast_wire::header::{ETHERTYPE_FABRIC, ETHERTYPE_NSH, Mac};
-use holdfast_wire::nsh::{self, Flags, Outer, index};
+use holdfast_wire::nsh::Flags;
 use holdfast_wire::{DropCounters, DropReason, FlowKey, Packet, PacketPool};
-use lane::{Lane, Wish};
+use lane::Lane;
 use listing::Listings;
 use migration::Migrations;
 use pools::Errands;
@@ -47,9 +48,6 @@ use recovery::Recoveries;
 use served::Served;
 use side::Side;
 use telling::Telling;
-
-/// Bytes of messages that wait for a way to somebody, beyond which no report is added to them.
-const REPORT_BACKLOG: usize = 16 * 1024;
 
 /// A turn takes no longer, ns.
 const LONGEST_TURN: u64 = 1_000_000;
@@ -487,16 +485,12 @@ impl Runtime {
             return Some(0);
         }
         let fabric = self.fabric.poll_timeout().unwrap_or(u64::MAX);
-        let migrations = match self.migrations.patience() {
-            Some(0) => return Some(0),
+        let after = |patience: Option<u64>| match patience {
+            Some(0) => 0,
             Some(patience) => self.clock.saturating_add(patience),
             None => u64::MAX,
         };
-        let listings = match self.listings.patience() {
-            Some(0) => return Some(0),
-            Some(patience) => self.clock.saturating_add(patience),
-            None => u64::MAX,
-        };
+        let (migrations, listings) = (after(self.migrations.patience()), after(self.listings.patience()));
         let replays = self.lanes.iter().map(|lane| lane.replays.poll_timeout()).min().unwrap_or(u64::MAX);
         let has_suspects = self.lanes.iter().any(|lane| !lane.suspects.is_empty());
         let suspects = if has_suspects { self.clock.saturating_add(suspects::LOOK_EVERY) } else { u64::MAX };
@@ -512,294 +506,4 @@ impl Runtime {
                 .min(suspects),
         )
     }
-
-    /// Sorts frames: packets to their chains, hand-overs to their protections, messages to the fabric.
-    fn sort(&mut self, rx: &mut Vec<Packet>, pool: &mut dyn PacketPool, clock: u64) {
-        for mut packet in rx.drain(..) {
-            let ethertype = packet.bytes().get(12..14).map_or(0, |bytes| u16::from_be_bytes([bytes[0], bytes[1]]));
-            match ethertype {
-                ETHERTYPE_NSH => match nsh::decapsulate(&mut packet) {
-                    Some(outer) => self.sort_packet(packet, outer, pool),
-                    None => self.shared.drop(packet, DropReason::Malformed, pool),
-                },
-                ETHERTYPE_FABRIC => {
-                    if let Err(reason) = self.fabric.handle_frame(packet.bytes(), clock) {
-                        self.shared.drops.count(reason);
-                    }
-                    pool.put(packet);
-                }
-                _ => self.shared.drop(packet, DropReason::Malformed, pool),
-            }
-        }
-    }
-
-    /// The runtime that sent a packet, unless that was an earlier life of it: then nobody any more.
-    #[inline]
-    fn sender(&self, source: &Mac) -> Option<Peer> {
-        let node = node_of(source)?;
-        // Its messages may have come before the view that names it: who was just started is told last.
-        let peer = self.member_at.get(node).map(|at| self.members[at]).or_else(|| self.fabric.peer(node))?;
-        (mac_of_life(peer) == *source).then_some(peer)
-    }
-
-    #[inline]
-    fn sort_packet(&mut self, mut packet: Packet, outer: Outer, pool: &mut dyn PacketPool) {
-        if outer.destination != mac_of_life(self.config.me) && outer.index != index::FENCED {
-            // It was sent to an earlier life of this node: the flows that it had are others' by now.
-            return self.shared.drop(packet, DropReason::Fenced, pool);
-        }
-        if matches!(outer.index, index::TO_RUNTIME | index::MARK)
-            && let Some(side) = node_of(&outer.source).and_then(|node| self.shared.side_of(node))
-            && side.hear(packet.meta.switch)
-        {
-            let switch = side.switch;
-            self.log_lost(|side| side.switch == switch, pool);
-        }
-        if packet.meta.flags & Flags::OAM != 0 {
-            if outer.index == index::MARK {
-                self.handle_mark(&packet, outer.source);
-            }
-            self.fenced |= outer.index == index::FENCED && packet.meta.commit == self.config.me.incarnation;
-            match node_of(&outer.source).and_then(|node| self.shared.side_of(node)) {
-                Some(side) if outer.index == index::TO_RUNTIME => side.tick(packet.meta.stamp, packet.meta.commit),
-                Some(side) => side.now = side.now.max(packet.meta.stamp),
-                None => {}
-            }
-            pool.put(packet);
-            return;
-        }
-        let sender = if outer.index == index::TO_REPLICA { self.sender(&outer.source) } else { None };
-        let Some(lane) = self.lanes.get_mut(packet.meta.chain as usize) else {
-            self.shared.drop(packet, DropReason::Malformed, pool);
-            return;
-        };
-        let side = &mut self.shared.sides[lane.side];
-        match outer.index {
-            // Another switch's time, epochs and lives mean nothing here: a host that goes by another configuration has sent it.
-            index::TO_RUNTIME if node_of(&outer.source) != Some(side.switch) => {
-                self.shared.drop(packet, DropReason::Malformed, pool);
-            }
-            // A flow opened by it, or a route given anew by it, would be unknown to the switch that there is now.
-            index::TO_RUNTIME
-                if packet.meta.flags & Flags::NEW != 0 && side.life.is_some_and(|now| now != packet.meta.switch) =>
-            {
-                self.shared.drop(packet, DropReason::LostInFailure, pool);
-            }
-            index::TO_RUNTIME if packet.meta.flags & Flags::REPLAY != 0 => {
-                if let Err(packet) = lane.replays.take(packet) {
-                    self.shared.drop(packet, DropReason::StaleDuplicate, pool);
-                }
-            }
-            index::TO_RUNTIME => {
-                self.packets += 1;
-                side.now = side.now.max(packet.meta.stamp);
-                match Side::identify(&mut packet) {
-                    Ok(key) => lane.arrive(packet, key),
-                    Err(reason) => self.shared.drop(packet, reason, pool),
-                }
-            }
-            index::TO_REPLICA => match sender {
-                Some(from) => lane.protection.handle_handed(&mut lane.flows, from, packet, &mut lane.outbox),
-                None => self.shared.drop(packet, DropReason::Fenced, pool),
-            },
-            _ => self.shared.drop(packet, DropReason::Malformed, pool),
-        }
-    }
-
-    fn with_pool(&mut self, id: PoolId, act: impl FnOnce(&mut holdfast_nf::Pool)) {
-        if let Some(lane) = self.lanes.get_mut(id.chain as usize) {
-            lane.with_pool(id.function, id.field, act);
-            lane.retry = lane.parking.len() > 0;
-        }
-    }
-
-    /// Carries what pools ask for to the coordinator.
-    fn serve_pools(&mut self) {
-        let errands = &mut self.errands;
-        for lane in &mut self.lanes {
-            let chain = lane.index;
-            for Wish { function, field, effect, epoch } in lane.take_wishes() {
-                errands.push(PoolId { chain, function, field }, effect, epoch);
-            }
-        }
-    }
-
-    /// Sends the protection's records.
-    fn carry_out_records(&mut self, at: usize) {
-        let lane = &mut self.lanes[at];
-        for (record, body) in lane.outbox.records() {
-            // Whoever it was for may have been followed by another life in this turn: that one's numbers begin anew.
-            if self.fabric.peer(record.to.node) != Some(record.to) {
-                continue;
-            }
-            // The outbox knew how much room the channel had. A change that is missing in spite of that makes the next one be refused, and the flow go whole.
-            let _ = self.fabric.send(record.to.node, record.kind, body);
-        }
-        lane.outbox.clear_records();
-        if let Some(stamp) = lane.outbox.cleared.take() {
-            let mut body = [0; 10];
-            body[..2].copy_from_slice(&lane.index.to_be_bytes());
-            body[2..].copy_from_slice(&stamp.to_be_bytes());
-            // If the channel is full the next round says so.
-            let _ = self.fabric.send(self.shared.sides[lane.side].switch, kind::CLEAR, &body);
-        }
-    }
-
-    /// Sends the protection's packets, after the messages that they must not overtake.
-    fn carry_out_packets(&mut self, at: usize, tx: &mut Vec<Packet>, pool: &mut dyn PacketPool) {
-        let me = mac_of_life(self.config.me);
-        let lane = &mut self.lanes[at];
-        for (to, mut packet) in lane.outbox.handed.drain(..) {
-            let outer = Outer { destination: mac_of_life(to), source: me, index: index::TO_REPLICA };
-            if nsh::encapsulate(&mut packet, outer) {
-                tx.push(packet);
-            } else {
-                self.shared.drop(packet, DropReason::FrameTooLarge, pool);
-            }
-        }
-        send_marks(&mut lane.outbox.marks, lane.index, me, tx, pool);
-        self.released_unprotected += core::mem::take(&mut lane.outbox.released_unprotected);
-        let switch = mac_of(self.shared.sides[lane.side].switch);
-        for released in lane.outbox.released.drain(..) {
-            let mut packet = released.into_inner();
-            if encapsulate_released(&mut packet, &lane.flows, me, switch) {
-                self.released += 1;
-                tx.push(packet);
-            } else {
-                self.shared.drop(packet, DropReason::FrameTooLarge, pool);
-            }
-        }
-        for (packet, reason) in lane.outbox.dropped.drain(..) {
-            self.shared.drop(packet, reason, pool);
-        }
-    }
-
-    /// Of each switch whose log flows here need, the life that was heard last; and of the state servers, if flows have their home there.
-    fn needed_logs(&self) -> Vec<(NodeId, u32)> {
-        let needs = |at: usize| self.lanes.iter().any(|lane| lane.side == at && lane.protection.log_bytes() > 0);
-        let sides = self.shared.sides.iter().enumerate().filter(|(at, _)| needs(*at));
-        let homes = self.served.iter().flat_map(Served::homes).map(|home| (home.node, home.incarnation));
-        sides.filter_map(|(_, side)| Some((side.switch, side.heard?.into()))).chain(homes).collect()
-    }
-
-    fn transmit_messages(&mut self, tx: &mut Vec<Packet>, pool: &mut dyn PacketPool, clock: u64) {
-        self.fabric.poll_transmit(clock, |frame| {
-            let Some(mut packet) = pool.take() else { return false };
-            if packet.copy_from(frame) {
-                tx.push(packet);
-                true
-            } else {
-                pool.put(packet);
-                false
-            }
-        });
-    }
-
-    /// Every flow of which it is promised would survive the end of this runtime, as far as it knows.
-    fn is_settled(&self) -> bool {
-        self.lanes.iter().all(|lane| {
-            let safety = lane.protection.safety(&lane.flows);
-            !safety.promises || safety.unprotected == 0 && !safety.resynchronising && lane.replays.is_empty()
-        })
-    }
-
-    /// Reports when it is time, and at once when the flows' safety has changed: nobody may call them safe meanwhile.
-    fn report(&mut self, clock: u64) {
-        let is_settled = self.is_settled();
-        if clock < self.next_report && is_settled == self.was_settled {
-            return;
-        }
-        let is_news = core::mem::replace(&mut self.was_settled, is_settled) != is_settled;
-        self.next_report = clock + self.config.report_interval;
-        let mut report = Report {
-            packets: self.packets,
-            view: self.view,
-            departed: self.migrations.departed(&self.lanes),
-            busy_permille: (self.busy_time * 1000 / self.time.max(1)) as u16,
-            released_unprotected: self.released_unprotected,
-            forgotten: self.shared.forgotten,
-            fill: self.lanes.iter().map(|lane| lane.fill() as u16).max().unwrap_or(0),
-            logs: self.needed_logs(),
-            drops: self.shared.drops.iter().map(|(reason, count)| (reason as u8, count)).collect(),
-            ..Report::default()
-        };
-        (self.busy_time, self.time) = (0, 0);
-        self.visit_pools(|id, pool| {
-            let pool = pool.backend();
-            report.pools.push((id, Share { held: pool.held(), at_hand: pool.available() }));
-        });
-        for lane in &self.lanes {
-            let safety = lane.protection.safety(&lane.flows);
-            report.flows += lane.flows.owned() as u64;
-            report.replicas += (lane.flows.len() - lane.flows.owned()) as u64;
-            report.held += (lane.protection.held() + lane.parking.len() + lane.parking.outside()) as u64;
-            report.differed += safety.differed;
-            report.absent += safety.absent;
-            report.fetched += safety.fetched;
-            if safety.promises {
-                report.unprotected += safety.unprotected;
-                report.resynchronising |= safety.resynchronising || !lane.replays.is_empty();
-            }
-        }
-        let report = Control::Report(report);
-        for node in self.listeners.iter().copied() {
-            // To one who is not there nothing new is said while the old is on its way: it asks when it is back.
-            if is_news || self.fabric.backlog(node) < REPORT_BACKLOG {
-                self.fabric.send_control(node, &report);
-            }
-        }
-        let managers = || self.listeners.iter().copied().filter(|node| *node != COORDINATOR);
-        self.counted.tell(&mut self.lanes, clock, |message| {
-            let there: Vec<NodeId> = managers().filter(|node| self.fabric.backlog(*node) < REPORT_BACKLOG).collect();
-            there.into_iter().filter(|node| !self.fabric.send_control(*node, message)).count() == 0
-        });
-        let mut notes = Vec::new();
-        self.lanes.iter_mut().for_each(|lane| lane.take_notes(&mut notes));
-        for chunk in notes.chunks(16) {
-            self.fabric.send_control(manager_of(self.my_host.unwrap_or(0)), &Control::Logged(chunk.to_vec()));
-        }
-        if !self.shared.traces.is_empty() {
-            let steps = core::mem::take(&mut self.shared.traces);
-            for chunk in steps.chunks(8) {
-                for manager in self.listeners.iter().filter(|node| **node != COORDINATOR) {
-                    self.fabric.send_control(*manager, &Control::Trace(chunk.to_vec()));
-                }
-            }
-        }
-    }
-}
-
-/// Asks of replicas what they have of packets that went to them.
-#[inline(never)]
-fn send_marks(marks: &mut Vec<(Peer, u32)>, chain: u16, me: [u8; 6], tx: &mut Vec<Packet>, pool: &mut dyn PacketPool) {
-    for (to, commit) in marks.drain(..) {
-        // Without a buffer there is none; the protection asks again.
-        let Some(mut mark) = pool.take() else { break };
-        mark.meta.flags = Flags::OAM;
-        mark.meta.chain = chain;
-        mark.meta.commit = commit;
-        let outer = Outer { destination: mac_of_life(to), source: me, index: index::MARK };
-        if nsh::encapsulate(&mut mark, outer) {
-            tx.push(mark);
-        } else {
-            pool.put(mark);
-        }
-    }
-}
-
-/// Puts a released packet into a frame for the switch's egress. Only here does a frame say that it is released. False if there is no room.
-#[inline]
-fn encapsulate_released(packet: &mut Packet, flows: &holdfast_protection::Flows, me: Mac, switch: Mac) -> bool {
-    if packet.meta.flags & Flags::LEARN != 0 {
-        // The switch knows the route by its epoch. At a replica the packet says only which flow it belongs to.
-        let key = packet.parse().ok().and_then(|()| FlowKey::noted(packet)).map(|key| key.reverse());
-        let of = key.and_then(|key| {
-            let epoch = flows.header(flows.find_meant(&key, flows.hash(&key), packet.meta.epoch)?.slot).epoch;
-            // Which of several that want replies under one key it is of only the epoch says.
-            (epoch as u16 == packet.meta.epoch || !flows.is_shared(&key)).then_some(epoch)
-        });
-        // Without one the switch lets it out unless its replies would be another flow's.
-        packet.meta.commit = of.unwrap_or(0);
-    }
-    nsh::encapsulate(packet, Outer { destination: switch, source: me, index: index::RELEASED })
 }

@@ -4,6 +4,8 @@
 //! the coordinator has heard that a flow here adopted it would stay taken for ever, a recovery is over only when every number
 //! that its flows hold is known, and the coordinator may die at any time.
 
+use super::Runtime;
+use super::lane::Wish;
 use crate::address::COORDINATOR;
 use crate::channel::Fabric;
 use crate::message::{Control, Ordered, PoolId};
@@ -105,5 +107,25 @@ impl Errands {
                 (Control::Spared { pool, blocks, last: is_last }, count + usize::from(is_last))
             }
         })
+    }
+}
+
+impl Runtime {
+    pub(super) fn with_pool(&mut self, id: PoolId, act: impl FnOnce(&mut holdfast_nf::Pool)) {
+        if let Some(lane) = self.lanes.get_mut(id.chain as usize) {
+            lane.with_pool(id.function, id.field, act);
+            lane.retry = lane.parking.len() > 0;
+        }
+    }
+
+    /// Carries what pools ask for to the coordinator.
+    pub(super) fn serve_pools(&mut self) {
+        let errands = &mut self.errands;
+        for lane in &mut self.lanes {
+            let chain = lane.index;
+            for Wish { function, field, effect, epoch } in lane.take_wishes() {
+                errands.push(PoolId { chain, function, field }, effect, epoch);
+            }
+        }
     }
 }

@@ -11,6 +11,27 @@ use holdfast_protection::{Detour, Home, NodeIndex, Peer, kind as protection_kind
 use holdfast_wire::{DropReason, Packet, PacketPool};
 
 impl Runtime {
+    /// Sends the protection's records.
+    pub(super) fn carry_out_records(&mut self, at: usize) {
+        let lane = &mut self.lanes[at];
+        for (record, body) in lane.outbox.records() {
+            // Whoever it was for may have been followed by another life in this turn: that one's numbers begin anew.
+            if self.fabric.peer(record.to.node) != Some(record.to) {
+                continue;
+            }
+            // The outbox knew how much room the channel had. A change that is missing in spite of that makes the next one be refused, and the flow go whole.
+            let _ = self.fabric.send(record.to.node, record.kind, body);
+        }
+        lane.outbox.clear_records();
+        if let Some(stamp) = lane.outbox.cleared.take() {
+            let mut body = [0; 10];
+            body[..2].copy_from_slice(&lane.index.to_be_bytes());
+            body[2..].copy_from_slice(&stamp.to_be_bytes());
+            // If the channel is full the next round says so.
+            let _ = self.fabric.send(self.shared.sides[lane.side].switch, kind::CLEAR, &body);
+        }
+    }
+
     pub(super) fn handle_records(&mut self, pool: &mut dyn PacketPool) {
         let inbox = core::mem::take(&mut self.fabric.inbox);
         for peer in &inbox.restarted {

@@ -1,0 +1,181 @@
+//! Frames that come to a runtime and leave it: packets to their chains, hand-overs to their protections, messages to the fabric; and back.
+
+use super::Runtime;
+use super::side::Side;
+use crate::address::{mac_of, mac_of_life, node_of};
+use holdfast_protection::{Flows, Peer};
+use holdfast_wire::header::{ETHERTYPE_FABRIC, ETHERTYPE_NSH, Mac};
+use holdfast_wire::nsh::{self, Flags, Outer, index};
+use holdfast_wire::{DropReason, FlowKey, Packet, PacketPool};
+
+impl Runtime {
+    /// Sorts frames: packets to their chains, hand-overs to their protections, messages to the fabric.
+    pub(super) fn sort(&mut self, rx: &mut Vec<Packet>, pool: &mut dyn PacketPool, clock: u64) {
+        for mut packet in rx.drain(..) {
+            let ethertype = packet.bytes().get(12..14).map_or(0, |bytes| u16::from_be_bytes([bytes[0], bytes[1]]));
+            match ethertype {
+                ETHERTYPE_NSH => match nsh::decapsulate(&mut packet) {
+                    Some(outer) => self.sort_packet(packet, outer, pool),
+                    None => self.shared.drop(packet, DropReason::Malformed, pool),
+                },
+                ETHERTYPE_FABRIC => {
+                    if let Err(reason) = self.fabric.handle_frame(packet.bytes(), clock) {
+                        self.shared.drops.count(reason);
+                    }
+                    pool.put(packet);
+                }
+                _ => self.shared.drop(packet, DropReason::Malformed, pool),
+            }
+        }
+    }
+
+    /// The runtime that sent a packet, unless that was an earlier life of it: then nobody any more.
+    #[inline]
+    pub(super) fn sender(&self, source: &Mac) -> Option<Peer> {
+        let node = node_of(source)?;
+        // Its messages may have come before the view that names it: who was just started is told last.
+        let peer = self.member_at.get(node).map(|at| self.members[at]).or_else(|| self.fabric.peer(node))?;
+        (mac_of_life(peer) == *source).then_some(peer)
+    }
+
+    #[inline]
+    fn sort_packet(&mut self, mut packet: Packet, outer: Outer, pool: &mut dyn PacketPool) {
+        if outer.destination != mac_of_life(self.config.me) && outer.index != index::FENCED {
+            // It was sent to an earlier life of this node: the flows that it had are others' by now.
+            return self.shared.drop(packet, DropReason::Fenced, pool);
+        }
+        if matches!(outer.index, index::TO_RUNTIME | index::MARK)
+            && let Some(side) = node_of(&outer.source).and_then(|node| self.shared.side_of(node))
+            && side.hear(packet.meta.switch)
+        {
+            let switch = side.switch;
+            self.log_lost(|side| side.switch == switch, pool);
+        }
+        if packet.meta.flags & Flags::OAM != 0 {
+            if outer.index == index::MARK {
+                self.handle_mark(&packet, outer.source);
+            }
+            self.fenced |= outer.index == index::FENCED && packet.meta.commit == self.config.me.incarnation;
+            match node_of(&outer.source).and_then(|node| self.shared.side_of(node)) {
+                Some(side) if outer.index == index::TO_RUNTIME => side.tick(packet.meta.stamp, packet.meta.commit),
+                Some(side) => side.now = side.now.max(packet.meta.stamp),
+                None => {}
+            }
+            pool.put(packet);
+            return;
+        }
+        let sender = if outer.index == index::TO_REPLICA { self.sender(&outer.source) } else { None };
+        let Some(lane) = self.lanes.get_mut(packet.meta.chain as usize) else {
+            self.shared.drop(packet, DropReason::Malformed, pool);
+            return;
+        };
+        let side = &mut self.shared.sides[lane.side];
+        match outer.index {
+            // Another switch's time, epochs and lives mean nothing here: a host that goes by another configuration has sent it.
+            index::TO_RUNTIME if node_of(&outer.source) != Some(side.switch) => {
+                self.shared.drop(packet, DropReason::Malformed, pool);
+            }
+            // A flow opened by it, or a route given anew by it, would be unknown to the switch that there is now.
+            index::TO_RUNTIME
+                if packet.meta.flags & Flags::NEW != 0 && side.life.is_some_and(|now| now != packet.meta.switch) =>
+            {
+                self.shared.drop(packet, DropReason::LostInFailure, pool);
+            }
+            index::TO_RUNTIME if packet.meta.flags & Flags::REPLAY != 0 => {
+                if let Err(packet) = lane.replays.take(packet) {
+                    self.shared.drop(packet, DropReason::StaleDuplicate, pool);
+                }
+            }
+            index::TO_RUNTIME => {
+                self.packets += 1;
+                side.now = side.now.max(packet.meta.stamp);
+                match Side::identify(&mut packet) {
+                    Ok(key) => lane.arrive(packet, key),
+                    Err(reason) => self.shared.drop(packet, reason, pool),
+                }
+            }
+            index::TO_REPLICA => match sender {
+                Some(from) => lane.protection.handle_handed(&mut lane.flows, from, packet, &mut lane.outbox),
+                None => self.shared.drop(packet, DropReason::Fenced, pool),
+            },
+            _ => self.shared.drop(packet, DropReason::Malformed, pool),
+        }
+    }
+
+    /// Sends the protection's packets, after the messages that they must not overtake.
+    pub(super) fn carry_out_packets(&mut self, at: usize, tx: &mut Vec<Packet>, pool: &mut dyn PacketPool) {
+        let me = mac_of_life(self.config.me);
+        let lane = &mut self.lanes[at];
+        for (to, mut packet) in lane.outbox.handed.drain(..) {
+            let outer = Outer { destination: mac_of_life(to), source: me, index: index::TO_REPLICA };
+            if nsh::encapsulate(&mut packet, outer) {
+                tx.push(packet);
+            } else {
+                self.shared.drop(packet, DropReason::FrameTooLarge, pool);
+            }
+        }
+        send_marks(&mut lane.outbox.marks, lane.index, me, tx, pool);
+        self.released_unprotected += core::mem::take(&mut lane.outbox.released_unprotected);
+        let switch = mac_of(self.shared.sides[lane.side].switch);
+        for released in lane.outbox.released.drain(..) {
+            let mut packet = released.into_inner();
+            if encapsulate_released(&mut packet, &lane.flows, me, switch) {
+                self.released += 1;
+                tx.push(packet);
+            } else {
+                self.shared.drop(packet, DropReason::FrameTooLarge, pool);
+            }
+        }
+        for (packet, reason) in lane.outbox.dropped.drain(..) {
+            self.shared.drop(packet, reason, pool);
+        }
+    }
+
+    pub(super) fn transmit_messages(&mut self, tx: &mut Vec<Packet>, pool: &mut dyn PacketPool, clock: u64) {
+        self.fabric.poll_transmit(clock, |frame| {
+            let Some(mut packet) = pool.take() else { return false };
+            if packet.copy_from(frame) {
+                tx.push(packet);
+                true
+            } else {
+                pool.put(packet);
+                false
+            }
+        });
+    }
+}
+
+/// Asks of replicas what they have of packets that went to them.
+#[inline(never)]
+fn send_marks(marks: &mut Vec<(Peer, u32)>, chain: u16, me: [u8; 6], tx: &mut Vec<Packet>, pool: &mut dyn PacketPool) {
+    for (to, commit) in marks.drain(..) {
+        // Without a buffer there is none; the protection asks again.
+        let Some(mut mark) = pool.take() else { break };
+        mark.meta.flags = Flags::OAM;
+        mark.meta.chain = chain;
+        mark.meta.commit = commit;
+        let outer = Outer { destination: mac_of_life(to), source: me, index: index::MARK };
+        if nsh::encapsulate(&mut mark, outer) {
+            tx.push(mark);
+        } else {
+            pool.put(mark);
+        }
+    }
+}
+
+/// Puts a released packet into a frame for the switch's egress. Only here does a frame say that it is released. False if there is no room.
+#[inline]
+fn encapsulate_released(packet: &mut Packet, flows: &Flows, me: Mac, switch: Mac) -> bool {
+    if packet.meta.flags & Flags::LEARN != 0 {
+        // The switch knows the route by its epoch. At a replica the packet says only which flow it belongs to.
+        let key = packet.parse().ok().and_then(|()| FlowKey::noted(packet)).map(|key| key.reverse());
+        let of = key.and_then(|key| {
+            let epoch = flows.header(flows.find_meant(&key, flows.hash(&key), packet.meta.epoch)?.slot).epoch;
+            // Which of several that want replies under one key it is of only the epoch says.
+            (epoch as u16 == packet.meta.epoch || !flows.is_shared(&key)).then_some(epoch)
+        });
+        // Without one the switch lets it out unless its replies would be another flow's.
+        packet.meta.commit = of.unwrap_or(0);
+    }
+    nsh::encapsulate(packet, Outer { destination: switch, source: me, index: index::RELEASED })
+}

@@ -1,0 +1,92 @@
+//! What a runtime says of itself: reports to the coordinator and the managers, counters, lines for the operator's log, steps of traced packets.
+
+use super::Runtime;
+use super::served::Served;
+use crate::address::{COORDINATOR, NodeId, manager_of};
+use crate::message::{Control, Report, Share};
+
+/// Bytes of messages that wait for a way to somebody, beyond which no report is added to them.
+const REPORT_BACKLOG: usize = 16 * 1024;
+
+impl Runtime {
+    /// Of each switch whose log flows here need, the life that was heard last; and of the state servers, if flows have their home there.
+    fn needed_logs(&self) -> Vec<(NodeId, u32)> {
+        let needs = |at: usize| self.lanes.iter().any(|lane| lane.side == at && lane.protection.log_bytes() > 0);
+        let sides = self.shared.sides.iter().enumerate().filter(|(at, _)| needs(*at));
+        let homes = self.served.iter().flat_map(Served::homes).map(|home| (home.node, home.incarnation));
+        sides.filter_map(|(_, side)| Some((side.switch, side.heard?.into()))).chain(homes).collect()
+    }
+
+    /// Every flow of which it is promised would survive the end of this runtime, as far as it knows.
+    pub(super) fn is_settled(&self) -> bool {
+        self.lanes.iter().all(|lane| {
+            let safety = lane.protection.safety(&lane.flows);
+            !safety.promises || safety.unprotected == 0 && !safety.resynchronising && lane.replays.is_empty()
+        })
+    }
+
+    /// Reports when it is time, and at once when the flows' safety has changed: nobody may call them safe meanwhile.
+    pub(super) fn report(&mut self, clock: u64) {
+        let is_settled = self.is_settled();
+        if clock < self.next_report && is_settled == self.was_settled {
+            return;
+        }
+        let is_news = core::mem::replace(&mut self.was_settled, is_settled) != is_settled;
+        self.next_report = clock + self.config.report_interval;
+        let mut report = Report {
+            packets: self.packets,
+            view: self.view,
+            departed: self.migrations.departed(&self.lanes),
+            busy_permille: (self.busy_time * 1000 / self.time.max(1)) as u16,
+            released_unprotected: self.released_unprotected,
+            forgotten: self.shared.forgotten,
+            fill: self.lanes.iter().map(|lane| lane.fill() as u16).max().unwrap_or(0),
+            logs: self.needed_logs(),
+            drops: self.shared.drops.iter().map(|(reason, count)| (reason as u8, count)).collect(),
+            ..Report::default()
+        };
+        (self.busy_time, self.time) = (0, 0);
+        self.visit_pools(|id, pool| {
+            let pool = pool.backend();
+            report.pools.push((id, Share { held: pool.held(), at_hand: pool.available() }));
+        });
+        for lane in &self.lanes {
+            let safety = lane.protection.safety(&lane.flows);
+            report.flows += lane.flows.owned() as u64;
+            report.replicas += (lane.flows.len() - lane.flows.owned()) as u64;
+            report.held += (lane.protection.held() + lane.parking.len() + lane.parking.outside()) as u64;
+            report.differed += safety.differed;
+            report.absent += safety.absent;
+            report.fetched += safety.fetched;
+            if safety.promises {
+                report.unprotected += safety.unprotected;
+                report.resynchronising |= safety.resynchronising || !lane.replays.is_empty();
+            }
+        }
+        let report = Control::Report(report);
+        for node in self.listeners.iter().copied() {
+            // To one who is not there nothing new is said while the old is on its way: it asks when it is back.
+            if is_news || self.fabric.backlog(node) < REPORT_BACKLOG {
+                self.fabric.send_control(node, &report);
+            }
+        }
+        let managers = || self.listeners.iter().copied().filter(|node| *node != COORDINATOR);
+        self.counted.tell(&mut self.lanes, clock, |message| {
+            let there: Vec<NodeId> = managers().filter(|node| self.fabric.backlog(*node) < REPORT_BACKLOG).collect();
+            there.into_iter().filter(|node| !self.fabric.send_control(*node, message)).count() == 0
+        });
+        let mut notes = Vec::new();
+        self.lanes.iter_mut().for_each(|lane| lane.take_notes(&mut notes));
+        for chunk in notes.chunks(16) {
+            self.fabric.send_control(manager_of(self.my_host.unwrap_or(0)), &Control::Logged(chunk.to_vec()));
+        }
+        if !self.shared.traces.is_empty() {
+            let steps = core::mem::take(&mut self.shared.traces);
+            for chunk in steps.chunks(8) {
+                for manager in self.listeners.iter().filter(|node| **node != COORDINATOR) {
+                    self.fabric.send_control(*manager, &Control::Trace(chunk.to_vec()));
+                }
+            }
+        }
+    }
+}
