@@ -3,8 +3,8 @@
 use anyhow::{Result, ensure};
 use holdfast_control::flows::Flows;
 use holdfast_control::{Call, Client};
-use holdfast_lab::Interrupt;
 use holdfast_lab::udp::Datagrams;
+use holdfast_lab::{Interrupt, until};
 use holdfast_tests::network::{Chain, Network, Options, PATIENT, SERVER};
 use holdfast_tests::ping::Ping;
 use holdfast_tests::runner::{Test, alone};
@@ -27,11 +27,12 @@ pub(crate) fn tests() -> Vec<Test> {
     vec![alone(why, "questions_about_many_flows_stop_nothing", 18, &[], questions_about_many_flows_stop_nothing)]
 }
 
-/// What becomes of datagrams meanwhile.
-fn during(network: &Network, act: impl FnOnce() -> Result<()>) -> Result<Datagrams> {
+/// Sends datagrams while `act` runs, and for at least a second. Returns their counts.
+fn during(network: &Network, interrupt: &Interrupt, act: impl FnOnce() -> Result<()>) -> Result<Datagrams> {
     let (_echo, stream) = network.stream(STREAM.0, STREAM.1)?;
-    // As long as it takes, and not less than a second.
-    std::thread::sleep(Duration::from_secs(1));
+    until("the datagrams of a second return", 4 * PATIENCE, interrupt, || {
+        Ok((stream.datagrams().returned >= STREAM.1).then_some(()))
+    })?;
     act()?;
     Ok(stream.finish())
 }
@@ -49,8 +50,8 @@ fn questions_about_many_flows_stop_nothing(interrupt: &Interrupt) -> Result<()> 
     // A ping's flow is forgotten after a minute without another.
     ensure!(opened.elapsed() < Duration::from_secs(30), "it took {:?} to open the flows", opened.elapsed());
     let before = network.running.status()?;
-    let undisturbed = during(&network, || Ok(()))?;
-    let asked = during(&network, || {
+    let undisturbed = during(&network, interrupt, || Ok(()))?;
+    let asked = during(&network, interrupt, || {
         let list: Flows = serde_json::from_str(&network.running.ask("flows --limit 1000000 icmp")?)?;
         let listed: BTreeSet<u16> = list.flows.iter().map(|flow| flow.source.port()).collect();
         ensure!(list.flows.len() == listed.len(), "{} flows are listed as {}", listed.len(), list.flows.len());

@@ -10,7 +10,6 @@ use holdfast_tests::verdict::ensure_unbroken;
 use holdfast_tests::{frames, soak};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 pub(crate) fn tests() -> Vec<Test> {
@@ -38,12 +37,13 @@ fn start(interrupt: &Interrupt) -> Result<Network> {
     Ok(network)
 }
 
-/// Who floods: at the client's device.
+/// The sender of a flood, at the client's device.
 struct Flood {
     sender: frames::Sender,
     from_mac: [u8; 6],
     to_mac: [u8; 6],
     sources: u64,
+    sent: u64,
 }
 
 impl Flood {
@@ -51,28 +51,23 @@ impl Flood {
         let client = &network.topology.client;
         programs::ping(client, ip(INSIDE), 1, 56, Duration::from_millis(10))?;
         let (from_mac, to_mac) = (link::mac(client, "eth0")?, link::neighbour(client, INSIDE)?);
-        Ok(Flood { sender: frames::Sender::open(client, "eth0")?, from_mac, to_mac, sources })
+        Ok(Flood { sender: frames::Sender::open(client, "eth0")?, from_mac, to_mac, sources, sent: 0 })
     }
 
-    /// Openings, as many a second as [`RATE`] says, of flows that are all different; until `is_over`. How many.
-    fn send(&self, is_over: &AtomicBool) -> u64 {
+    /// Sends the openings that are due so long after the flood's beginning. Each is another flow.
+    fn go_on(&mut self, elapsed: Duration) {
         let Flood { from_mac, to_mac, sources, .. } = *self;
-        let (began, mut sent) = (Instant::now(), 0);
-        while !is_over.load(Ordering::Relaxed) {
-            let due = began.elapsed().as_millis() as u64 * RATE / 1000;
-            while sent < due {
-                let (host, of_host) = (20 + sent % sources, sent / sources);
-                let from = (Ipv4Addr::new(172, 20, 5, host as u8), 1024 + (of_host % 60_000) as u16);
-                // Each pass over all ports asks another host.
-                let [a, b, c, d] = NOWHERE;
-                let to = (Ipv4Addr::new(a, b, c, d + (of_host / 60_000) as u8), 80);
-                // A full device queue (ENOBUFS) only slows this down.
-                let _ = self.sender.send(&frames::Ends { from_mac, to_mac, from, to }.syn());
-                sent += 1;
-            }
-            std::thread::sleep(Duration::from_millis(2));
+        let due = elapsed.as_millis() as u64 * RATE / 1000;
+        while self.sent < due {
+            let (host, of_host) = (20 + self.sent % sources, self.sent / sources);
+            let from = (Ipv4Addr::new(172, 20, 5, host as u8), 1024 + (of_host % 60_000) as u16);
+            // Each pass over all ports asks another host.
+            let [a, b, c, d] = NOWHERE;
+            let to = (Ipv4Addr::new(a, b, c, d + (of_host / 60_000) as u8), 80);
+            // A full device queue (ENOBUFS) only slows this down.
+            let _ = self.sender.send(&frames::Ends { from_mac, to_mac, from, to }.syn());
+            self.sent += 1;
         }
-        sent
     }
 }
 
@@ -89,27 +84,17 @@ fn ask(network: &Network) -> Result<Duration> {
     Ok(began.elapsed())
 }
 
-/// Has somebody flood the box, and others talk through it meanwhile. What the box says at the end of it.
+/// Floods the box, and opens one new connection after the other meanwhile. What the box says at the end of it.
 fn play(network: &Network, sources: u64, interrupt: &Interrupt) -> Result<Status> {
     let held = network.hold(VIRTUAL, 50)?;
     let lasts = Duration::from_secs(if soak() { 30 } else { 5 });
-    let (flood, is_over) = (Flood::prepare(network, sources)?, AtomicBool::new(false));
-    let (sent, slowest) = std::thread::scope(|scope| {
-        let flood = scope.spawn(|| flood.send(&is_over));
-        let asks = || -> Result<Duration> {
-            let (began, mut slowest) = (Instant::now(), Duration::ZERO);
-            while began.elapsed() < lasts {
-                slowest = slowest.max(ask(network)?);
-                std::thread::sleep(Duration::from_millis(100));
-            }
-            Ok(slowest)
-        };
-        let slowest = asks();
-        is_over.store(true, Ordering::Relaxed);
-        let sent = flood.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        slowest.map(|slowest| (sent, slowest))
-    })?;
-    ensure!(sent > 3 * ROOM, "only {sent} openings were sent");
+    let mut flood = Flood::prepare(network, sources)?;
+    let (began, mut slowest) = (Instant::now(), Duration::ZERO);
+    while began.elapsed() < lasts {
+        flood.go_on(began.elapsed());
+        slowest = slowest.max(ask(network)?);
+    }
+    ensure!(flood.sent > 3 * ROOM, "only {} openings were sent", flood.sent);
     ensure!(slowest < SOON, "a new connection took {slowest:?}");
     ensure_unbroken(&held, interrupt)?;
     let status = network.running.status()?;
