@@ -2,8 +2,9 @@
 //!
 //! Theory of operation. Two tables may be short: this chain's here, and the one of the switch, which tells by its ticks how full that is. From three
 //! quarters on, flows that stand for little live shorter: half open, unreplied, closing. At nine tenths they live a sixteenth of their time; what is above that is too much, and
-//! those that would end first end now: half-open flows first, then unreplied ones, closing ones, at last those of protocols without a handshake that have been idle for a sixteenth of
-//! their time. A flow that is established never makes room for another. If that is not enough the table is full, and new flows are refused.
+//! those that would end first end now: closing flows first, which both ends are done with, then half-open ones, unreplied ones, at last those of protocols without a handshake that have
+//! been idle for a sixteenth of their time. A table full of closed connections must not cost the one that is being opened. A flow that is established never makes room for another. If
+//! that is not enough the table is full, and new flows are refused.
 //!
 //! A flow that ends so ends as any flow does: its copies, its route and what it had leased go with it. The decision is the owner's alone and no packet's, so nothing that is processed again depends
 //! on it.
@@ -73,7 +74,7 @@ impl Lane {
         let above = (fill.min(NEARLY_FULL) - SHORTER_FROM) as u64;
         let share = 1000 - above * (1000 - SHORTEST) / (NEARLY_FULL - SHORTER_FROM) as u64;
         let (mut excess, mut looks) = (excess.min(EXPIRE_BUDGET), LOOKS);
-        let order = [Standing::HalfOpen, Standing::Unreplied, Standing::Closing, Standing::Answered];
+        let order = [Standing::Closing, Standing::HalfOpen, Standing::Unreplied, Standing::Answered];
         let order = match is_planted(Fault::ForgetsEstablished) {
             true => [Standing::Established, order[0], order[1], order[2]],
             false => order,
