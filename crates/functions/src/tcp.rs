@@ -157,8 +157,10 @@ fn after(a: u32, b: u32) -> bool {
     a.wrapping_sub(b) as i32 > 0
 }
 
-/// What becomes of a segment of which no connection is known, and which opens none. It may be of one that was lost: a host inside is answered with a reset, "sent in response to any
-/// incoming segment except another reset" (RFC 9293, section 3.5.2), so that it tries again at once. Nobody outside is told anything.
+/// The answer to a segment that belongs to no known connection and opens none. Its
+/// connection may have been lost, so a host inside gets a reset, "sent in response to any
+/// incoming segment except another reset" (RFC 9293, section 3.5.2), and tries again at
+/// once. A host outside gets no answer.
 pub(crate) fn unknown<F>(packet: &Packet, is_inside: bool) -> Open<F> {
     let is_reset = packet.tcp().is_none_or(|tcp| tcp.flags & RST != 0);
     match is_inside && !is_reset {

@@ -1,8 +1,11 @@
 //! How long flows live: what operators write, and what functions remember of a flow for it.
 //!
-//! Theory of operation. TCP is tracked ([`Connection`]): a flow is established once its handshake is complete, and closing once both sides have
-//! finished or one has reset it. UDP is answered or not. Everything else has one time. What a function asks for is counted from the flow's latest packet. With the time goes how
-//! the flow stands ([`Standing`]): where tables are nearly full, times become shorter by that.
+//! Theory of operation. TCP is tracked ([`Connection`]): a flow is established once its
+//! handshake is complete, and closing once both sides have finished or one has reset it.
+//! A UDP flow is answered or unanswered. Every other protocol has one timeout. Timeouts
+//! count from the flow's latest packet. With the timeout goes the flow's standing
+//! ([`Standing`]): where tables are nearly full, it decides which timeouts become
+//! shorter.
 
 use crate::tcp::{self, Connection, state};
 use holdfast_nf::{ConfigError, Context, Direction, Packet, Standing};
@@ -137,7 +140,8 @@ impl Timeouts {
 holdfast_nf::flow_state! {
     /// The part of a flow's state that decides how long the flow lives.
     pub struct Tracked {
-        /// The connection. Of what is no TCP only its state is used: [`state::ANSWERED`] once the other side has answered.
+        /// The connection. A flow that is not TCP uses only its state:
+        /// [`state::ANSWERED`] once the other side has answered.
         pub tcp: Connection,
     }
 }

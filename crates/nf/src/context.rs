@@ -15,14 +15,14 @@ pub enum Direction {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 #[repr(u8)]
 pub enum Standing {
-    /// Nobody has answered, of a protocol without a handshake.
+    /// No reply yet, in a protocol without a handshake.
     #[default]
     Unreplied = 0,
     /// A handshake is under way.
     HalfOpen = 1,
     /// Both sides have finished, or one has reset it.
     Closing = 2,
-    /// Both sides have spoken, of a protocol without a handshake.
+    /// Both sides have spoken, in a protocol without a handshake.
     Answered = 3,
     /// A handshake is complete.
     Established = 4,
@@ -113,7 +113,9 @@ impl Context {
         self.lifetime = self.lifetime.max(nanoseconds);
     }
 
-    /// Says how the flow stands. Of several functions' words the best counts; without any it stands as before, or, if no function ever says so, as its packets show: answered or not.
+    /// Says how the flow stands. The highest standing that any function gives counts. If
+    /// none gives one, the flow stands as before; if none ever has, its packets decide
+    /// whether it is answered.
     #[inline]
     pub fn stand(&mut self, standing: Standing) {
         self.standing = self.standing.max(Some(standing));
@@ -144,7 +146,7 @@ impl Context {
         self.lifetime
     }
 
-    /// What functions have said of how the flow stands, with this packet. For the runtime.
+    /// The standing that functions have given the flow with this packet. For the runtime.
     #[inline]
     pub fn standing(&self) -> Option<Standing> {
         self.standing

@@ -55,10 +55,12 @@ impl ConfigError {
     }
 }
 
-/// How many flows one source address may have at a time, where a function limits that. Who sees every opening keeps to it: a runtime sees its own flows only.
+/// How many flows one source address may have at a time, where a function limits that.
+/// The switch enforces the limit, because it sees every opening; a runtime sees its own
+/// flows only.
 #[derive(Clone)]
 pub struct SourceLimit {
-    /// So many.
+    /// Flows per source address.
     pub flows: u32,
     /// A flow with this key, as its first packet comes in, is one of them. The same for the same key, always.
     pub counts: Arc<dyn Fn(&FlowKey) -> bool + Send + Sync>,
@@ -120,7 +122,8 @@ pub trait NetworkFunction: Send + Sync + Sized + 'static {
         ""
     }
 
-    /// What decided about a packet that is traced, for people: without `flow` about letting a flow begin with it, otherwise about this packet of a flow.
+    /// Explains, for people, the decision about a traced packet: without `flow`, about
+    /// letting a flow begin with it; otherwise about this packet of the flow.
     fn explain(&self, _packet: &Packet, _flow: Option<&Self::Flow>) -> String {
         String::new()
     }

@@ -8,8 +8,10 @@
 //! and sends records when it has been told: a frame that says for nobody's life in particular would, if it is late, be taken by the next. Whoever speaks to
 //! an earlier life is told the same.
 //!
-//! Without keys no single frame says that another life of a peer has begun than the one that is known: damaged or forged it would make all that is true the past. It is asked to
-//! say a number back, which it cannot know if it is not there; when it has, it is heard.
+//! Without keys, a single frame cannot announce a new life of a peer: if a damaged or
+//! forged one were believed, all frames of the true life would count as the past. The
+//! claimed life is asked to repeat a number, which it cannot know if it is not there.
+//! Once it has repeated the number, it is heard.
 //!
 //! A record that does not fit into a frame travels in parts, one to a frame, and is put together before it is delivered: a channel keeps the order.
 //!
@@ -115,13 +117,13 @@ impl Sender {
     }
 }
 
-/// What somebody is told, or asked, besides what his channel says.
+/// An empty frame that is due to a node: it says who lives here, repeats a counter, or asks for one.
 #[derive(Debug, Clone, Copy)]
 struct Question {
     of: Destination,
-    /// A counter to say back, or 0.
+    /// The counter to repeat, or 0.
     counter: u32,
-    /// He is to say this one's counter back.
+    /// The node is to repeat this frame's counter.
     asks: bool,
 }
 
@@ -136,7 +138,7 @@ pub struct Fabric {
     changed: Vec<NodeId>,
     /// The channel whose turn it is to transmit first.
     first: usize,
-    /// Who asked who lives here, or is asked whether he does, by node.
+    /// Empty frames that are due, by node: the node asked who lives here, or must show its own life.
     questions: BTreeMap<NodeId, Question>,
     spare: Vec<Vec<u8>>,
     /// What arrived.
@@ -390,7 +392,7 @@ impl Fabric {
             let (pause, at) = (self.sender.config.min_timeout / 2, known.unwrap_or_default());
             let said_back = if only_acknowledges { header.sequence.get() } else { 0 };
             if !self.channels[at].has_answered(from, said_back) {
-                // What it has to say it says again.
+                // An unproven life's records are not taken: their sender repeats them.
                 if self.channels[at].begin_challenge(from.incarnation, now, pause) {
                     self.put_question(Question { of: destination, counter: 0, asks: true })?;
                 }

@@ -25,7 +25,7 @@ pub(crate) fn append(packet: &mut Packet) -> bool {
     true
 }
 
-/// Makes the sum behind a frame right, whatever the frame says. One that is too short is left alone.
+/// Makes the checksum behind a frame right, whatever the frame says. A frame too short for one is left alone.
 pub fn sum(frame: &mut [u8]) {
     if let Some((summed, sum)) = frame.split_last_chunk_mut::<4>() {
         *sum = crc32c::crc32c(summed).to_be_bytes();

@@ -4,7 +4,8 @@
 //! it. It keeps what it has told: a coordinator that begins a new life asks, and hears it again. What runtimes report and how the coordinator
 //! saw things last is kept too, so that people are answered while there is no coordinator.
 //!
-//! Of several hosts each tells the others of ends, too: new flows are not for the dead, whether there is a coordinator or not.
+//! Managers of several hosts tell each other, too, which runtimes have ended: new flows
+//! must not go to the dead, whether there is a coordinator or not.
 //!
 //! In: messages, what the driver knows of processes. Out: messages, [`Wish`]es. Never: a decision about a runtime.
 
@@ -98,7 +99,7 @@ pub struct Manager {
     /// Started, and neither ended nor fenced.
     present: Vec<Peer>,
     ended: VecDeque<(Peer, u64, Notice)>,
-    /// Of those that are about to be said to have ended.
+    /// Notices of runtimes whose end is about to be told.
     noticed: Vec<(Peer, Notice)>,
     has_heard: bool,
     now: u64,
@@ -187,14 +188,15 @@ impl Manager {
         self.quorum = Some(Quorum::new(me, hosts, switches, patience, now));
     }
 
-    /// Of several hosts: so many of a switch's ports have links that are up here.
+    /// Sets how many of a switch's ports have links that are up here; for one of several hosts.
     pub fn set_links(&mut self, switch: u16, links: u8) {
         if let Some(quorum) = &mut self.quorum {
             quorum.set_links(switch, links);
         }
     }
 
-    /// Of several hosts: this one is about to end, and others may take over what it does. False if none is there.
+    /// Announces that this host, one of several, is about to end, so that others take
+    /// over its service. False if none is there.
     pub fn leave(&mut self) -> bool {
         let Some(quorum) = &mut self.quorum else { return false };
         quorum.leave();
@@ -357,7 +359,7 @@ impl Manager {
         let Peer { node, incarnation } = peer;
         let ended = Control::Ended { node, incarnation, flows, notice };
         self.fabric.send_control(COORDINATOR, &ended);
-        // Who serves is to know it even while there is no coordinator.
+        // The host that serves must know the end even while there is no coordinator.
         for other in self.quorum.iter().flat_map(Quorum::others).map(manager_of) {
             if self.fabric.backlog(other) < BEAT_BACKLOG {
                 self.fabric.send_control(other, &ended);
@@ -752,7 +754,7 @@ mod tests {
         assert_eq!(known, [1].into_iter().chain(latest).collect::<Vec<_>>());
     }
 
-    /// What runtimes have counted is known by runtime; of the next life of one nothing is known before it has spoken.
+    /// Counts are kept per runtime and life: the next life has none before it has told some.
     #[test]
     fn what_runtimes_have_counted_is_known_by_life() {
         let mut manager = Manager::new(Peer { node: MANAGER, incarnation: 1 }, FabricConfig::default());

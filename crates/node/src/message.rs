@@ -350,9 +350,9 @@ pub enum Control {
         limit: u32,
         /// Only these: a selector of the tuple before or after the chain, in words.
         selector: String,
-        /// Of the lanes before this one, and of this one's slots before the next number, nothing is wanted.
+        /// The lane to begin with: flows of earlier lanes are not wanted.
         lane: u16,
-        /// See there.
+        /// The slot to begin with in that lane.
         slot: u32,
     },
     /// Coordinator to runtime: move flows away. Answered by [`Control::Migrated`], now and then while it goes on and when it is done.

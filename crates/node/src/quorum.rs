@@ -64,7 +64,7 @@ struct Own {
     serves: bool,
     /// The last term in which it has served: never twice, because each is one life of the switch.
     served: u32,
-    /// Of its ports, those whose links are up.
+    /// Ports of the switch whose links are up at this host.
     links: u8,
 }
 
@@ -120,14 +120,14 @@ impl Quorum {
         self.patience
     }
 
-    /// So many of a switch's ports have links that are up. The others hear of a change at once.
+    /// Sets how many of a switch's ports have links that are up here. The others hear of a change at once.
     pub fn set_links(&mut self, switch: u16, links: u8) {
         if let Some(own) = self.services.get_mut(usize::from(switch)).filter(|own| own.links != links) {
             (own.links, self.next_beat) = (links, 0);
         }
     }
 
-    /// It is about to end: the others hear of it at once.
+    /// Announces that this host is about to end: the others hear of it at once.
     pub fn leave(&mut self) {
         (self.is_leaving, self.next_beat) = (true, 0);
     }
@@ -190,8 +190,9 @@ impl Quorum {
         let Some(echo) = beat.echoes.get(usize::from(self.me)).copied() else { return Vec::new() };
         let Some(known) = self.others.get_mut(usize::from(host)) else { return Vec::new() };
         if beat.services.len() != self.services.len() || echo > now {
-            // It goes by another configuration: what it says of a switch is said of another one, and it is nobody to be connected to. Nor is who echoes a time that has not come:
-            // it would be connected until then, and longer than it lives.
+            // A host with another configuration means other switches by the same numbers,
+            // so it does not count as connected. Nor does one that echoes a time that has
+            // not come: it would count as connected until then, even when it is dead.
             return Vec::new();
         }
         // An age is a time of the other's clock: one that is long is as good as any that is long enough.
@@ -356,7 +357,8 @@ mod tests {
         assert_eq!(hosts.serving(), [0]);
     }
 
-    /// A message is not as it was sent: it says a term that nobody has given, or echoes a time that has not come. Who serves goes on, and stops in time when it is alone.
+    /// A damaged message names a term that nobody has given, or echoes a time that has
+    /// not come. The host that serves goes on, and stops in time when it is alone.
     #[test]
     fn no_beat_leaps() {
         let mut hosts = Hosts::new(3);

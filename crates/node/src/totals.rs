@@ -7,7 +7,7 @@ use crate::message::Control;
 
 /// Numbers in one message.
 const CHUNK: usize = 64;
-/// Messages at a time. What they do not say is said the next time.
+/// Messages at a time. Numbers that do not fit go out the next time.
 const MOST: usize = 16;
 /// All is told again after so long, ns.
 const AGAIN: u64 = 1_000_000_000;
@@ -15,7 +15,7 @@ const AGAIN: u64 = 1_000_000_000;
 const MOST_STATISTICS: usize = 1 << 14;
 const MOST_NUMBERS: usize = 1 << 17;
 
-/// One message's numbers.
+/// The numbers of one message.
 #[derive(Debug)]
 struct Chunk {
     /// Which statistic, and where in it the numbers begin.
@@ -29,13 +29,13 @@ struct Chunk {
 #[derive(Debug, Default)]
 pub(crate) struct Telling {
     chunks: Vec<Chunk>,
-    /// Where to go on.
+    /// The chunk to go on with.
     next: usize,
     again_at: u64,
 }
 
 impl Telling {
-    /// Of statistics with so many numbers each.
+    /// A telling of statistics with so many numbers each.
     pub(crate) fn new(sizes: impl IntoIterator<Item = usize>) -> Telling {
         let chunks = sizes
             .into_iter()
@@ -79,12 +79,12 @@ impl Telling {
     }
 }
 
-/// What somebody has told, by statistic, from the first number to the last that was said.
+/// The numbers that a node has told, by statistic, from the first to the last one told.
 #[derive(Debug, Default)]
 pub(crate) struct Totals(Vec<Vec<i64>>);
 
 impl Totals {
-    /// All numbers of a statistic, counted from 0. Who has just begun to hear may know the first ones only.
+    /// All numbers of a statistic, counted from 0. Just after a life begins only the first ones may be known.
     pub(crate) fn of(&self, statistic: usize) -> &[i64] {
         self.0.get(statistic).map_or(&[], Vec::as_slice)
     }
@@ -108,7 +108,7 @@ impl Totals {
 mod tests {
     use super::*;
 
-    /// What has changed is told, a bounded part of it at a time; after a second everything is.
+    /// Changed numbers are told, a bounded part of them at a time; after a second all are.
     #[test]
     fn what_has_changed_is_told() {
         let mut numbers = [vec![0; 3], vec![0; 40 * CHUNK]];
@@ -138,7 +138,8 @@ mod tests {
         assert_eq!(told(&numbers, AGAIN + 1).len(), MOST);
     }
 
-    /// What is said of some numbers of a statistic is known, what would leave a gap or be more than there can be is not.
+    /// Numbers that are told become known. Numbers that would leave a gap, or be more
+    /// than any configuration has, are ignored.
     #[test]
     fn totals_are_what_was_said_last() {
         let mut totals = Totals::default();

@@ -127,9 +127,9 @@ faults! {
     DealsPortsInOrder = "deals-ports-in-order",
     /// A port that was given back is dealt again at once.
     RestsNoPorts = "rests-no-ports",
-    /// Who finds no port free is given one all the same.
+    /// A flow for which no port is free gets one all the same.
     EmptyPoolsLend = "empty-pools-lend",
-    /// Of a pool the first address alone is used.
+    /// Only the first address of a pool is used.
     UsesOneAddress = "uses-one-address",
     /// A host gets any address of the pool for each of its flows.
     PairsNoAddresses = "pairs-no-addresses",
@@ -190,7 +190,7 @@ faults! {
     // Full tables.
     /// For new flows those that are established make room.
     ForgetsEstablished = "forgets-established",
-    /// Nothing makes room: what opens first keeps a full table full.
+    /// No flow makes room for a new one: flows that open first keep a full table full.
     ForgetsNothing = "forgets-nothing",
     /// A source may open as many flows as it wants, whatever is half open.
     IgnoresHalfOpen = "ignores-half-open",
@@ -260,9 +260,9 @@ faults! {
     GivesAwayReplyKeys = "gives-away-reply-keys",
     /// A new life of a switch lets packets out before it knows whose their replies will be.
     LetsOutUntold = "lets-out-untold",
-    /// Nobody notes on a later fragment which flow it is of: its frame's address is read as ports.
+    /// Later fragments carry no note of their flow: the frame's address is read as ports.
     FollowsFrames = "follows-frames",
-    /// Of a flow whose replies would be another's only the first fragments are stopped.
+    /// Later fragments of a flow whose replies would be another's get out: only the first are stopped.
     LetsFragmentsPass = "lets-fragments-pass",
 }
 

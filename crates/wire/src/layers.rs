@@ -70,7 +70,9 @@ const SOURCE_ROUTES: [u8; 4] = [0, 2, 3, 4];
 /// Types for experiments (RFC 4727), which mean nothing to those who take no part in them.
 const EXPERIMENTS: [u8; 2] = [253, 254];
 
-/// True for a routing header that leads a packet on. One of an unknown type does as long as it has segments left; without any nobody has to know it (RFC 8200, section 4.4).
+/// True for a routing header that leads a packet on. A header of an unknown type does so
+/// while it has segments left; with none left, no node has to know the type (RFC 8200,
+/// section 4.4).
 fn leads_on(kind: u8, segments_left: u8) -> bool {
     SOURCE_ROUTES.contains(&kind) || segments_left != 0 && !EXPERIMENTS.contains(&kind)
 }

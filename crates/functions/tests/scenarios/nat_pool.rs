@@ -286,7 +286,8 @@ pub(crate) fn resets_that_change_nothing_keep_no_mapping() {
     }
 }
 
-/// No lone segment but a SYN opens a mapping or takes a port. Who sends one hears that it belongs to nothing.
+/// Only a SYN opens a mapping and takes a port. The sender of any other segment but a
+/// reset is told that it belongs to nothing.
 #[test]
 pub(crate) fn only_a_syn_opens_a_mapping() {
     let mut bench = small();

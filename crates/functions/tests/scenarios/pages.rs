@@ -6,7 +6,7 @@ use holdfast_wire::fault::Fault;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// What a column of a table is about.
+/// The meaning of a table's column.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Column {
     /// Whether the requirement is met.
@@ -151,7 +151,7 @@ fn requirements() -> Vec<Row> {
 fn what_the_pages_name_is_there() {
     let sources = Sources::read();
     let is_fault = |word: &str| Fault::ALL.iter().any(|fault| fault.name() == word);
-    // Of whole worlds: a scenario of the simulator.
+    // A scenario of the simulator counts as a test, too.
     let is_world = |word: &str| root().join(format!("tests/scenarios/{word}.txt")).is_file();
     let is_there = |column: Column, word: &str| match column {
         Column::Fault => is_fault(word),
@@ -161,7 +161,7 @@ fn what_the_pages_name_is_there() {
     let (mut wrong, mut seen) = (Vec::new(), 0);
     for row in requirements() {
         for column in [Column::Code, Column::Test, Column::Fault] {
-            // Where the reason stands in the code's place it names nothing.
+            // The code cell of an unmet requirement may hold the reason, which names nothing.
             let is_reason = column == Column::Code && row.cell(Column::Here).is_none() && row.unmet().is_some();
             for word in row.words(column).filter(|_| !is_reason) {
                 seen += 1;
@@ -175,7 +175,9 @@ fn what_the_pages_name_is_there() {
     assert!(seen > 400, "the tables were not read");
 }
 
-/// A requirement has code that obeys it and a test that shows it, or a reason why not. One that scenarios of functions alone show has a violation that they notice, or says that there is nothing to take away.
+/// A requirement has code that obeys it and a test that shows it, or a reason why not. A
+/// requirement that only scenarios of functions show has a planted violation that they
+/// notice, or says that there is nothing to take away.
 #[test]
 fn every_requirement_is_shown_or_says_why_not() {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scenarios");

@@ -1,4 +1,4 @@
-//! What functions say of a packet that an operator follows: which rule has decided, and where a connection went.
+//! The functions' explanations of a traced packet: which rule decided, and where a connection went.
 
 use crate::words;
 use holdfast_functions::catalog;
@@ -6,7 +6,7 @@ use holdfast_nf::{Chain, Context, Direction, Outcome, Position};
 use holdfast_wire::{FlowKey, MemoryPool, PacketPool};
 use serde_json::json;
 
-/// What each function says of a flow's first packet, by name, and of one that it has refused.
+/// The explanations of a flow's first packet by the functions that it passes, and by the one that refuses it.
 fn said(packet: &str) -> Vec<String> {
     let configurations = [
         ("firewall", json!({ "rules": ["deny tcp from any to any port 23", "allow tcp from 10.0.0.0/8 to any"] })),

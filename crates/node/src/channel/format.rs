@@ -49,7 +49,8 @@ pub(crate) const MAGIC: u16 = 0x4846;
 pub(super) const VERSION: u8 = 5;
 /// Flag: the frame has no number and no records. Every number is some frame's, so none can say it.
 pub(super) const ONLY_ACKNOWLEDGES: u8 = 1;
-/// Flag: whoever gets this, and is who it is for, says its counter back. Of a frame that only acknowledges.
+/// Flag: the receiver, if the frame is meant for it, repeats this frame's counter. Only
+/// frames that only acknowledge carry it.
 pub(super) const ASKS: u8 = 4;
 /// Flag: the frame is sealed.
 pub(super) const SEALED: u8 = 2;

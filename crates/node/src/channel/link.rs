@@ -52,12 +52,13 @@ pub(super) struct Place {
     pub(super) has_changed: bool,
 }
 
-/// Somebody says that a life of the peer is there which is not the known one.
+/// A claim, not proven yet, that the peer lives under another incarnation than the known one.
 #[derive(Clone, Copy)]
 pub(super) struct Challenge {
     pub(super) incarnation: u32,
     pub(super) at: u64,
-    /// What it has to say back to be believed: what it was asked lately, 0 for nothing. The answer to one question may be on its way while another one goes out.
+    /// Counters of the latest frames that asked for proof, 0 for none: the claimed life
+    /// must repeat one. The answer to one may be on its way while the next goes out.
     pub(super) counters: [u32; 16],
 }
 
@@ -69,7 +70,7 @@ pub(super) struct Channel {
     life: u64,
     /// That incarnation is no more: nothing goes to it, and nothing that comes from it counts.
     is_closed: bool,
-    /// More than one frame says so, or somebody who knows.
+    /// More than one frame has named the incarnation, or somebody who knows has.
     is_certain: bool,
     challenge: Option<Challenge>,
     openers: Vec<Opener>,
@@ -173,7 +174,7 @@ impl Channel {
         is_due
     }
 
-    /// It was asked, in the frame with this counter.
+    /// Notes the counter of the frame that asked this incarnation to prove itself.
     pub(super) fn note_challenge(&mut self, incarnation: u32, counter: u64) {
         if let Some(challenge) = self.challenge.as_mut().filter(|challenge| challenge.incarnation == incarnation) {
             challenge.counters.rotate_right(1);
@@ -181,13 +182,13 @@ impl Channel {
         }
     }
 
-    /// It has said back what it was asked to.
+    /// True if the peer has repeated the counter of a frame that asked it to prove itself.
     pub(super) fn has_answered(&self, peer: Peer, counter: u32) -> bool {
         let is_answer = |challenge: Challenge| challenge.incarnation == peer.incarnation && challenge.counters.contains(&counter);
         counter != 0 && self.challenge.is_some_and(is_answer)
     }
 
-    /// What is known of the peer is certain.
+    /// Makes the known incarnation certain: earlier ones count as past.
     pub(super) fn set_certain(&mut self) {
         self.is_certain = true;
     }
@@ -441,7 +442,7 @@ impl Channel {
             return Ok(());
         }
         let distance = sequence.wrapping_sub(self.expected);
-        // One that came before, and is repeated because its acknowledgement is late: nothing is lost.
+        // A frame that was delivered before comes again because its acknowledgement is late: nothing is lost.
         if !after(sequence, self.expected) {
             return Ok(());
         }

@@ -88,8 +88,11 @@ impl Coordinator {
         }
     }
 
-    /// It has been silent for too long. Its host, if that is heard itself, says whether it stands still: one that only waits for a processor does not, nor does one whose
-    /// word has not been carried here yet, and to give it up would cost what nobody else has got yet. What is beyond hope is given up all the same.
+    /// A runtime has been silent for too long. Its host, if heard itself, says whether
+    /// the runtime stands still. A runtime that only waits for a processor does not, nor
+    /// does one whose messages have not been carried here yet: to give it up would cost
+    /// flow state that no other node has yet. A runtime silent beyond hope is given up
+    /// all the same.
     pub(super) fn doubt(&mut self, at: usize, silent: u64) {
         let Member { node, incarnation, host, .. } = self.memory.places[at].member;
         let known = &self.hosts[usize::from(host)];

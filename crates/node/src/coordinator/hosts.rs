@@ -273,7 +273,7 @@ impl Coordinator {
         host.is_known && self.is_fresh(host) && host.alone_since.is_none() && !is_leaving
     }
 
-    /// It ends as planned.
+    /// The host has told that it is about to end.
     pub(super) fn is_leaving(&self, host: u16) -> bool {
         self.hosts[usize::from(host)].beat.as_ref().is_some_and(|beat| beat.is_leaving)
     }
@@ -284,7 +284,8 @@ impl Coordinator {
         own.peek().is_some() && own.all(|place| place.is_drained && place.member.state == MemberState::Failed)
     }
 
-    /// How well a host could serve a switch: it stays, and it has so many links. None if it could not.
+    /// How well a host could serve a switch: whether it stays, and how many links it has.
+    /// None if it could not serve at all.
     fn rank(&self, switch: usize, host: u16) -> Option<(bool, u8)> {
         let (at, count) = (usize::from(host), self.hosts.len() as u16);
         let known = &self.hosts[at];
@@ -310,7 +311,8 @@ impl Coordinator {
         (0..self.memory.services.len()).any(|switch| self.is_badly_served(switch))
     }
 
-    /// The same, for long enough to do something about it: links come and go. Who ends does not.
+    /// The switch has been badly served for long enough to move it: links come and go. A
+    /// host that is about to end is not given that time.
     fn is_to_move(&mut self, switch: u16, now: u64) -> bool {
         let at = usize::from(switch);
         let own = self.rank(at, self.memory.services[at].host);
@@ -521,7 +523,7 @@ impl Coordinator {
         let well = self.hosts_that(|host| self.is_well(host));
         let survives = |dead: u16| {
             let rest = well & !(1 << dead);
-            // Where the ports' links are down nobody is helped.
+            // A host with fewer links up than the serving one is no replacement.
             let is_as_good = |switch: usize, host: u16| {
                 let serving = self.rank(switch, self.memory.services[switch].host);
                 rest & 1 << host != 0 && self.rank(switch, host).is_some_and(|rank| rank.0 && Some(rank) >= serving)

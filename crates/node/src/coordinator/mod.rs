@@ -109,12 +109,12 @@ struct Hearing {
     owes_word: bool,
     /// Its host was asked whether it stands still.
     is_doubted: bool,
-    /// It does not, as its host has said: until then it may be silent.
+    /// The runtime may be silent until then: its host has said that it does not stand still.
     spared_until: u64,
     /// The managers were asked to fence it.
     suspected: Option<Cause>,
     suspected_at: u64,
-    /// What the manager that started it has said of its end.
+    /// How the runtime ended, as told by the manager that started it.
     notice: Notice,
     /// Hosts that let nothing more out of it, each with the flows that its switches sent there, if it knows.
     fenced: Vec<(u16, Option<u64>)>,
@@ -496,7 +496,9 @@ impl Coordinator {
         observers.for_each(|node| pending.push_view(node));
     }
 
-    /// Somebody goes by a later view than there is, which nobody can have sent whole. It would not hear of any that follows upon the latest: they follow upon that one.
+    /// A node reports a later view than the newest: its message was damaged or forged.
+    /// The node would ignore the next views as older than its own, so their numbers
+    /// continue after that one.
     fn outdo(&mut self, view: u64) {
         if is_later_view(self.memory.view, view) {
             self.memory.view = view.saturating_add(1);

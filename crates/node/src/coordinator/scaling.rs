@@ -8,8 +8,9 @@
 //! - When the others would have time to spare without it, for many periods in succession, the runtime with the fewest flows leaves: it is drained
 //!   as by an operator's order, and its place is spare again.
 //!
-//! - Whoever began when the others had all the flows, in the place of one that failed, gets some of them, if all of them have time for that. In this a cluster is looked at that
-//!   does not grow, too. What an operator moves stays where he wants it.
+//! - A runtime that began when the others had all the flows, in the place of one that failed, gets
+//!   some of them, if all runtimes have time for that. Clusters that do not grow are levelled, too.
+//!   Flows that an operator moves stay where he wants them.
 //!
 //! One thing at a time, and nothing while something fails, starts or leaves. What keeps a steady load from being answered by growing and
 //! shrinking in turn: the loads that make a cluster grow and shrink lie far apart, and whenever it had to grow soon after it had
@@ -44,7 +45,7 @@ pub struct Scaling {
 const BUSY_PERIODS: u32 = 3;
 /// Periods in succession in which all have time, before flows are levelled.
 const IDLE_PERIODS: u32 = 10;
-/// So many flows more than twice as many as another has are no reason.
+/// Flows by which a runtime must exceed twice another's before flows are levelled.
 const FEW: u64 = 64;
 /// How often the time before shrinking is doubled at most.
 const DOUBLINGS: u32 = 6;
@@ -207,7 +208,7 @@ impl Coordinator {
         }
     }
 
-    /// Whoever began when the others had all the flows gets some of them, when there is time for that.
+    /// Moves flows to a runtime that began when the others had all of them, when there is time for that.
     fn level(&mut self, cluster: usize, scaling: &Scaling, loads: &[Load]) {
         let came_late = |load: &&Load| self.at(load.peer).is_some_and(|at| self.hearings[at].came_late);
         let (least, most) =

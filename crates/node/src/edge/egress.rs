@@ -50,7 +50,9 @@ impl Edge {
         if is_longer(packet.get(), mtu) && Cut::new(packet.get(), mtu).is_none() {
             return self.refuse_too_long(route.port, packet.into_inner(), now, out, pool);
         }
-        // It was made where its cause could not leave (RFC 1812, section 4.3.2.4). Where the chain has given it a flow's address it keeps that.
+        // An error of the box names the port that it leaves by, not the one where its
+        // cause could not leave (RFC 1812, section 4.3.2.4). A source that the chain has
+        // translated to a flow's address stays.
         if packet.get().meta.flags & Flags::OWN != 0
             && self.own.iter().any(|own| own.address == source)
             && let Some(own) = self.leaving_address(route.port, &destination)

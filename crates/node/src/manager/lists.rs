@@ -11,13 +11,13 @@ use crate::message::{Control, FlowPage, NO_LANE, Place};
 use holdfast_protection::Peer;
 use holdfast_wire::DropReason;
 
-/// Pieces that may be under way. Whose asker went away are not kept for ever.
+/// Pieces that may be under way. The oldest is dropped first: its asker may be gone.
 const MOST: usize = 128;
 
 /// A piece that was asked for.
 struct Piece {
     request: u32,
-    /// Who was asked; nobody any more if it is complete.
+    /// The runtime that was asked; `None` once the piece is complete.
     asked: Option<Peer>,
     /// The runtimes after this one are still to be asked.
     after: Option<NodeId>,

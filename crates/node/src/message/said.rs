@@ -114,7 +114,8 @@ impl FlowInfo {
     }
 }
 
-/// Where a list of flows goes on: flows of runtimes with lower nodes, and of this one before the slot in the lane, are in it already.
+/// The place where a list of flows goes on: the list has all flows of runtimes with lower
+/// nodes, and those of this runtime before the lane and slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
     /// The runtime.
@@ -125,12 +126,13 @@ pub struct Place {
     pub slot: u32,
 }
 
-/// A piece of a list of flows, as runtimes sent it. It is made here and read where nobody waits for packets.
+/// A piece of a list of flows, still encoded as runtimes sent it. Decoding is left to the
+/// reader, so that no packet waits for it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FlowPage {
     /// [`FlowInfo`]s, one behind the other.
     pub bytes: Vec<u8>,
-    /// Where there may be more.
+    /// The place of the next piece, if there may be more flows.
     pub next: Option<Place>,
 }
 

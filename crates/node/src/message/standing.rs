@@ -59,7 +59,7 @@ pub enum Cause {
     Drained,
 }
 
-/// How a manager saw that a runtime is no more. It knows it of those that it has started.
+/// How a manager saw that a runtime is no more. A manager knows this only of runtimes that it has started.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Notice {
     /// In words; empty if it does not know.

@@ -1,4 +1,4 @@
-//! What this runtime's flows have counted and measured, told to the managers where no state server adds it up.
+//! Counts and measurements of this runtime's flows, told to the managers where no state server adds them up.
 //!
 //! In: the chains' statistics, the time. Out: [`Control::Totals`] of the statistics that no server adds up, in the order of chain, function and field.
 
@@ -6,7 +6,7 @@ use super::Lane;
 use crate::message::Control;
 use crate::totals::Telling;
 
-/// Where one of the statistics is.
+/// The place of a statistic.
 struct Listed {
     lane: usize,
     function: u8,

@@ -395,7 +395,9 @@ impl Lane {
                 }
                 let wants_nothing = shared.cx.lifetime() == 0 && !shared.cx.is_ending();
                 let is_known = packet.meta.commit == header.epoch && header.flags & flag::WHOLE == 0;
-                // Of what changes nothing copies need not know, and a flood of it makes no work elsewhere. Whoever processes packets again has to have each.
+                // A refused packet that changes nothing need not reach the copies, so a
+                // flood of such packets makes no work elsewhere. A log of packets, from
+                // which they are processed again, must have every one.
                 if wants_nothing && is_known && !self.has_log && *state == *self.undo {
                     header.last_stamp = before;
                     return if is_answered { Step::Turn(Some((slot, false)), reason) } else { Step::Drop(reason) };
@@ -405,7 +407,7 @@ impl Lane {
                     self.wheel.bring_forward(&mut self.flows, slot);
                 }
                 if is_answered {
-                    // What the flow has become is committed with the answer.
+                    // The flow's new state is committed with the answer.
                     return Step::Turn(Some((slot, true)), reason);
                 }
                 self.protection.changed(&mut self.flows, slot, packet.meta.stamp, shared.cx.is_nondeterministic());

@@ -1,8 +1,12 @@
 //! Flows that somebody wants to see.
 //!
-//! Theory of operation. Whoever asks says where to begin and how many flows are wanted. The table is walked slot by slot, some in each turn, whatever there is to find and however
-//! many ask: packets wait for no list. What has been found goes out at once, as [`kind::FLOWS`], and the last record says where the list goes on. An answer ends when there
-//! are as many flows as were wanted, or when it has looked at so many slots, so that nobody waits long for it. Nothing is kept for who asks no further.
+//! Theory of operation. A question names the place to begin at and the number of flows
+//! wanted. The table is walked slot by slot, a few in each turn, whatever there is to
+//! find and however many questions are open: packets wait for no list. Flows go out as
+//! soon as they are found, as [`kind::FLOWS`], and the last record says where the list
+//! goes on. An answer ends when it has as many flows as were wanted, or has looked at so
+//! many slots, so that nobody waits long for it. The runtime keeps nothing between
+//! answers: an asker may not come back.
 //!
 //! A flow keeps its slot as long as it is here: one that is owned by this runtime from the first answer to the last is in one of them, and only once.
 //!
@@ -17,13 +21,13 @@ use holdfast_protection::flows::{flag, role};
 use holdfast_wire::selector::Selector;
 use std::collections::VecDeque;
 
-/// What a flow's state is called that is at the state server alone.
+/// The name of a flow's state that only the state server has.
 const ABSENT: &str = "absent";
 /// Slots looked at per turn: some ten microseconds if none of them is in the cache.
 const SLOTS_PER_TURN: u32 = 512;
 /// Records sent per turn.
 const RECORDS_PER_TURN: u32 = 4;
-/// They fit a frame with their record's header, whatever is written in them.
+/// Flows in a record: with its header they fit a frame, whatever is written in them.
 const FLOWS_PER_RECORD: u32 = 8;
 /// Slots that one answer looks at: some hundred turns.
 const SLOTS_PER_ANSWER: u32 = 1 << 16;
@@ -35,7 +39,7 @@ struct Listing {
     to: NodeId,
     request: u32,
     selector: Selector,
-    /// Where the search goes on: lane and slot.
+    /// The place where the search goes on: lane and slot.
     at: (usize, Slot),
     flows_left: u32,
     slots_left: u32,
@@ -50,9 +54,9 @@ pub(super) struct Listings {
 }
 
 impl Listings {
-    /// Somebody wants to see flows, from this lane and slot on.
+    /// Takes a question in: flows from this lane and slot on.
     pub(super) fn ask(&mut self, to: NodeId, request: u32, limit: u32, selector: &str, (lane, slot): (u16, Slot)) {
-        // Who asked has read the selector before; of one that nobody can read there are no flows.
+        // A selector that cannot be read matches no flow: its asker has checked it before.
         let (selector, at) = match selector.parse() {
             Ok(selector) => (selector, (usize::from(lane), slot)),
             Err(_) => (Selector::any(), (usize::from(NO_LANE), 0)),
@@ -63,7 +67,7 @@ impl Listings {
         self.open.push_back(Listing { to, request, selector, at, flows_left: limit, slots_left: SLOTS_PER_ANSWER });
     }
 
-    /// Nobody at this node waits for an answer any more.
+    /// Drops a node's questions: nobody there waits for an answer any more.
     pub(super) fn forget(&mut self, node: NodeId) {
         self.open.retain(|listing| listing.to != node);
     }
@@ -79,7 +83,7 @@ impl Listings {
     /// Goes on with one of the answers.
     pub(super) fn go_on(&mut self, lanes: &[Lane], shared: &Shared, fabric: &mut Fabric) {
         let Some(mut listing) = self.open.pop_front() else { return };
-        // What waits for its way is sent before.
+        // Records that wait for the same channel go first.
         self.is_blocked = fabric.backlog(listing.to) > 0;
         if self.is_blocked {
             return self.open.push_back(listing);

@@ -3,8 +3,9 @@
 //! A packet only writes its flow's deadline. The wheel looks at a flow when the deadline that it was filed under has come, and files
 //! it again if a packet has moved it away meanwhile. If one has brought it closer, which only the end of a connection does, it is filed anew at once. Time is the stamped time of packets and ticks, never a clock.
 //!
-//! A flow is filed under the standing that it had then. Who looks for flows of a standing, the one first that would end first, files those anew that stand
-//! otherwise by now ([`Wheel::is_right`]).
+//! A flow is filed under the standing that it has at that time; packets may change the
+//! standing later. A search for flows of one standing, earliest deadline first, files
+//! those anew that are filed wrongly by now ([`Wheel::is_right`]).
 
 use holdfast_nf::Standing;
 use holdfast_protection::flows::{ActorHeader, Flows, NO_SLOT, Slot, flag, role};
@@ -90,7 +91,7 @@ impl Wheel {
         } else {
             flows.header_mut(before).timer_next = next;
         }
-        // Of the first one, the one before is the last.
+        // The list's first flow names the last one as the one before it.
         let after = if next == NO_SLOT { self.lists[list] } else { next };
         if after != NO_SLOT {
             flows.header_mut(after).timer_before = before;
@@ -111,7 +112,9 @@ impl Wheel {
         header.timer_list == WAITING
     }
 
-    /// The flow is filed under what it is: its standing, and a deadline that no packet has moved away since. Of one whose deadline is farther than the wheel goes nobody knows.
+    /// The flow is filed under what it is: its standing, and a deadline that no packet
+    /// has moved away since. A deadline beyond the wheel's reach counts as right: its
+    /// list does not show whether it has moved.
     pub(crate) fn is_right(&self, header: &ActorHeader) -> bool {
         let (deadline, filed) = (self.step(header.expires_at), self.step_of(header.timer_list));
         let is_far = deadline == self.at + STEPS as u64 - 1;

@@ -738,7 +738,8 @@ impl Switch {
                 tick.meta.stamp = self.last_stamp;
                 tick.meta.switch = self.config.number;
                 tick.meta.flags = Flags::OAM;
-                // Who has the flows can end some before their time.
+                // Runtimes, which own the flows, end some before their time if the route
+                // table is nearly full.
                 tick.meta.commit = self.routes.fill();
                 let outer =
                     Outer { destination: mac_of_life(peer), source: mac_of_life(self.config.me), index: index::TO_RUNTIME };

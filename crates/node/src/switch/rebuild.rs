@@ -221,8 +221,10 @@ impl Switch {
         Ok(())
     }
 
-    /// Two routes want one reply key: the flow that had a reply has it. What never had one is somebody's flow all the same, and goes on without; of two such the older was first, and its
-    /// replies may be on their way. Of two that had replies the older is no more.
+    /// Two routes want one reply key. A flow that has had a reply keeps the key. A flow
+    /// that has had none may live all the same, and goes on without; the older of two
+    /// such keeps the key, because its replies may be on their way. The older of two that
+    /// have had replies is no more.
     fn settle_reply(&mut self, id: super::routes::RouteId, epoch: u32, reply: FlowKey) {
         let Some(other) = self.routes.find(&reply, self.routes.hash(&reply)).filter(|found| found.slot != id) else { return };
         let is_doubtful = self.routes.get(id).is_some_and(|route| route.is_doubtful);

@@ -15,16 +15,16 @@ const _: () = assert!(size_of::<Option<Route>>() == 128);
 /// How far a flow's opening has come, as the switch sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Opening {
-    /// Nobody has answered.
+    /// No reply yet.
     Unanswered,
-    /// Of TCP: the initiator has been answered, and has not gone on.
+    /// TCP only: the initiator has been answered, and has not gone on.
     Answered,
-    /// It is not half open any more.
+    /// The flow is no longer half open.
     Over,
 }
 
 impl Opening {
-    /// What it is after a packet of the flow.
+    /// The opening's state after a packet of the flow.
     #[inline(never)]
     fn after(self, packet: &Packet, is_reply: bool) -> Opening {
         if packet.layers.protocol != proto::TCP {
@@ -99,9 +99,9 @@ pub(crate) struct Routes {
     by_epoch: Vec<(u32, RouteId)>,
     /// Flows that ended lately.
     ended: GoneFlows,
-    /// What each source has of them.
+    /// Counts of flows, by source.
     sources: Sources,
-    /// Those that are half open.
+    /// Routes whose flows are half open.
     half_open: usize,
     seed: u64,
 }
@@ -125,7 +125,7 @@ impl Routes {
         (capacity * 2).max(1)
     }
 
-    /// Where an epoch is remembered.
+    /// The place of an epoch in the ring.
     fn place(&self, epoch: u32) -> usize {
         epoch as usize % self.by_epoch.len()
     }

@@ -4,8 +4,10 @@
 //! it has been answered, and of TCP until its initiator has gone on after that: the switch looks at no state, so an acknowledgement that does not fit counts too. Whoever forges
 //! those gets past the limit here, and not past the tables of runtimes: there the flow is half open still, and goes first.
 //!
-//! A source is an IPv4 address, or an IPv6 /64: within that a host takes any address. What is counted is counted while there is a route, from where it is made to where it is removed (`Routes`), so that
-//! a new life of the switch has the right counts as soon as runtimes have told it their flows.
+//! A source is an IPv4 address, or an IPv6 /64: within that a host takes any address. A
+//! flow is counted while it has a route, from where the route is made to where it is
+//! removed (`Routes`). A new life of the switch therefore has the right counts as soon as
+//! runtimes have told it their flows.
 //!
 //! In: routes as they come, go and are answered. Out: whether another one may come. Never: growth. There are no more entries than routes to count, and nobody who does not
 //! know the seed can tell which of them meet in the table.
@@ -35,7 +37,7 @@ impl fmt::Debug for SourceLimits {
     }
 }
 
-/// What of a source is counted.
+/// The flows of a source that one count covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     HalfOpen,

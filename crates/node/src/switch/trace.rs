@@ -1,4 +1,4 @@
-//! What becomes of the packets that an operator follows, as far as the switch sees it.
+//! Steps of the packets that an operator follows, as far as the switch sees them.
 
 use super::Switch;
 use crate::message::TraceStep;

@@ -444,7 +444,8 @@ fn what_a_leaving_runtime_has_must_be_safe_too() {
     assert_eq!(bench.coordinator.protected(), Protected::Yes);
 }
 
-/// A runtime goes by a view that nobody has made: a message was damaged, or forged. It hears of those that are made from then on all the same.
+/// A runtime reports a view that nobody has made: its message was damaged or forged. The
+/// runtime hears of the views that are made from then on all the same.
 #[test]
 fn views_follow_upon_the_latest_that_anybody_has() {
     let mut bench = Bench::new(2, 4);
@@ -503,7 +504,7 @@ fn what_an_earlier_life_of_the_manager_said_is_void() {
     let mut next = Fabric::new(Peer { node: MANAGER, incarnation: 2 }, FabricConfig::default());
     next.set_peer(Peer { node: COORDINATOR, incarnation: 1 });
     next.send_control(COORDINATOR, &Control::Present { peers: present });
-    // It has to show that it is there.
+    // The manager's new life has to show that it is there.
     for _ in 0..3 {
         next.poll_transmit(*now, |frame| coordinator.fabric().handle_frame(frame, *now).is_ok());
         coordinator.fabric().poll_transmit(*now, |frame| next.handle_frame(frame, *now).map_or(true, |()| true));

@@ -584,7 +584,7 @@ fn how_a_failure_was_seen_is_remembered() {
         let coordinator = host.coordinator.as_ref().expect("it lives");
         coordinator.failovers().cloned().collect::<Vec<_>>()
     };
-    // They run, and have said so.
+    // The runtimes run, and have reported so.
     (0..50).for_each(|_| host.turn());
     settle(&mut host);
     let dead = host.runtimes[0].peer;

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 const FIRST: Peer = Peer { node: 16, incarnation: 1 };
 const SECOND: Peer = Peer { node: 17, incarnation: 4 };
 const SECONDS: u64 = 1_000_000_000;
-/// What a turn may do for all who ask.
+/// Limits on a turn's work for all lists together.
 const SLOTS_PER_TURN: usize = 512;
 const FLOWS_PER_TURN: usize = 32;
 
@@ -140,7 +140,7 @@ fn a_turn_does_little_however_many_ask_for_however_much() {
         true
     });
     let (mut listed, mut open, mut turns) = (BTreeMap::<u32, usize>::new(), 11, 0);
-    // Where each list is: what lies between two records has been looked at.
+    // The slot that each list has reached: those between two of its records have been looked at.
     let mut reached = BTreeMap::<u32, u32>::new();
     while open > 0 {
         turns += 1;
@@ -180,7 +180,8 @@ fn a_turn_does_little_however_many_ask_for_however_much() {
     assert!(turns as usize >= least, "{turns} turns for what takes {least}");
 }
 
-/// What a selector means is in a large table at its end, or not at all: that is said piece by piece, so that nobody waits for all of it.
+/// A selector matches flows only at the end of a large table, or none. The answer comes
+/// piece by piece, so that nobody waits for all of it.
 #[test]
 fn an_answer_ends_before_a_large_table_does() {
     const FLOWS: u32 = 70_000;
@@ -241,7 +242,7 @@ impl Host {
         for spot in &mut self.spots {
             let own: Vec<_> = frames.iter().filter(|frame| frame[..6] == mac_of(spot.me.node)).cloned().collect();
             for frame in spot.turn(&own, now) {
-                // Of a life that is over nothing is taken.
+                // Frames from a life that is over are refused.
                 let _ = self.manager.fabric().handle_frame(&frame, now);
             }
         }
@@ -289,7 +290,7 @@ fn each_flow_that_stays_is_listed_once_whatever_comes_and_goes() {
         if next.is_none() {
             break;
         }
-        // Those that were brief are over, and others take their slots.
+        // Brief flows are over, and others take their slots.
         all.now += 11 * SECONDS;
         for spot in &mut all.spots {
             spot.open(brief.by_ref().take(30), all.now);
@@ -318,7 +319,7 @@ fn a_list_goes_on_behind_a_runtime_that_has_ended() {
     assert_eq!(broken.next, Some(Place { peer: SECOND, lane: 0, slot: 0 }));
     let rest = all.piece(1000, "", broken.next);
     assert_eq!((rest.flows().unwrap().len(), rest.next), (100, None));
-    // Who comes with a place of the dead one is given what the next has.
+    // A place in the dead runtime's flows leads to those of the next one.
     assert_eq!(all.piece(1000, "", first.next).flows().unwrap().len(), 100);
     all.manager.handle_ended(SECOND, 100);
     assert_eq!(all.piece(1000, "", None), FlowPage::default(), "nobody is there");

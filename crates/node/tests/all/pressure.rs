@@ -56,8 +56,10 @@ fn there(bench: &Bench, flows: core::ops::Range<u16>) -> usize {
     flows.filter(|flow| ports.contains(flow)).count()
 }
 
-/// Five times as many half-open flows come as there is room for. Flows that are established or answered stay, the latest half-open ones are there, and none was refused. It is the rule
-/// that does it: without it the first ones keep the table full, and with the wrong one established flows go.
+/// Five times as many half-open flows come as there is room for. Flows that are
+/// established or answered stay, the latest half-open ones are there, and none was
+/// refused. The rule does that: without it the first flows keep the table full, and with
+/// the wrong one established flows go.
 #[test]
 fn a_flood_of_openings_leaves_what_stands_for_more() {
     let flood = |fault: Option<Fault>| {
@@ -103,7 +105,8 @@ fn those_go_first_that_stand_for_least() {
     assert_eq!((there(&bench, 1..41), bench.runtime.counts().forgotten), (40, 40));
 }
 
-/// Of half-open flows those end first that would anyway: one of which a packet has come since stays, and so does one that is established by now, whatever they were when they came.
+/// Half-open flows whose time is over first end first. A flow that has had a packet since
+/// stays, and so does one that is established by now, whatever they were when they came.
 #[test]
 fn a_flow_that_goes_on_is_not_the_first_to_go() {
     let mut bench = bench(100);

@@ -5,11 +5,11 @@ use holdfast_nf::{Bound, ConfigError, Context, DropReason, Function, NetworkFunc
 use holdfast_protection::{NfActor, NfvActor, Protection, ReleaseAt};
 use holdfast_wire::nsh::Flags;
 
-/// What the function is told by a packet's payload.
+/// Orders to the function, in a packet's payload.
 const PASS: u8 = 0;
 const DENY: u8 = 1;
 const REJECT: u8 = 2;
-/// As these, and the function remembers it.
+/// Added to an order: the function counts the packet in any case.
 const NOTED: u8 = 16;
 
 holdfast_nf::flow_state! {
@@ -18,7 +18,7 @@ holdfast_nf::flow_state! {
     }
 }
 
-/// Counts what passes, and what it is told to note.
+/// Counts packets that pass, and those that it is told to note.
 struct Guard;
 
 impl NetworkFunction for Guard {
@@ -58,7 +58,7 @@ fn pair(protection: impl Fn() -> Box<dyn Protection>) -> Pair {
     pair
 }
 
-/// What the second runtime has of the flow: packets and bytes, and the function's count.
+/// The second runtime's copy of the flow: packets and bytes, and the function's count.
 fn copy(pair: &Pair) -> ([u64; 2], u64) {
     let flows = pair.runtimes[1].flows(0).expect("a lane");
     let (slot, header) = flows.iter().next().expect("there is a copy");
@@ -66,7 +66,9 @@ fn copy(pair: &Pair) -> ([u64; 2], u64) {
     (header.packets(), u64::from_ne_bytes(block[block.len() - 8..].try_into().expect("eight bytes")))
 }
 
-/// A flood of packets that are refused and change nothing costs no frame between runtimes, be their senders told or not. One that changes something does, and what its sender is told waits for it.
+/// A flood of refused packets that change nothing costs no frame between runtimes,
+/// whether their senders are told or not. A refused packet that changes something costs
+/// some, and the answer to its sender waits for them.
 #[test]
 fn what_is_refused_and_changes_nothing_is_not_copied() {
     const FLOOD: usize = 200;

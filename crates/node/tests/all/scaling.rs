@@ -344,8 +344,10 @@ fn a_helper_may_die() {
     assert!(world.flows().iter().all(|flows| *flows < 10_000), "{:?}", world.flows());
 }
 
-/// A runtime fails, and another one gets all of its flows. Whoever begins in its place gets half of them, some at a time, when there has been time for that for a while, whether the
-/// cluster grows or not; what is moved after that stays where it is.
+/// A runtime fails, and another one gets all of its flows. The runtime that begins in its
+/// place gets half of them, some at a time, once there has been time for that for a
+/// while, whether the cluster grows or not. Flows that are moved after that stay where
+/// they are.
 #[test]
 fn who_begins_in_the_place_of_the_dead_gets_flows_when_there_is_time() {
     for max in [2, 3] {

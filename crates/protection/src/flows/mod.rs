@@ -317,7 +317,8 @@ impl Flows {
         &self.bytes(slot)[HEADER_LEN..HEADER_LEN + self.state_len]
     }
 
-    /// The flow with this key: as its forward key, or else as its reply key. Of several that want replies under it one whose epoch is still to come, if there is one.
+    /// The flow with this key: as its forward key, or else as its reply key. If several
+    /// flows want replies under the key, one whose epoch is still to come goes first.
     #[inline]
     pub fn find(&self, key: &FlowKey, hash: u64) -> Option<Found> {
         let mut replied = None;

@@ -6,9 +6,12 @@
 //! millions, and is an error that the caller counts.
 //! The key itself lies in the slot, which the caller will touch anyway, so the table compares through a closure.
 //!
-//! Only as many buckets are in use as the keys in the table need (linear hashing: Litwin, "Linear Hashing: A New Tool for File and Table Addressing", 1980): when it becomes too full one more bucket is, and takes
-//! from one of the others what belongs there now. Both places of a key follow from what its entry has of the hash, so no slot is read for that. What costs memory is what is in use:
-//! keys lie together, wherever hashes lead.
+//! Only as many buckets are in use as the keys in the table need (linear hashing: Litwin,
+//! "Linear Hashing: A New Tool for File and Table Addressing", 1980). When the table
+//! becomes too full, one more bucket comes into use and takes from one other bucket the
+//! entries that now belong to it. Both buckets of a key follow from the hash bits in its
+//! entry, so growth reads no slot. Memory is spent only on buckets in use: they lie
+//! together, wherever hashes lead.
 
 /// A slot, and which of its keys was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,9 +45,9 @@ struct Bucket([u64; ENTRIES]);
 
 /// See the module.
 pub struct KeyTable {
-    /// As many as there may be.
+    /// All buckets that there may be.
     buckets: Vec<Bucket>,
-    /// Those in use.
+    /// Buckets in use, from the first one on.
     count: usize,
     /// The least power of two that is not less than `count`, less one.
     mask: usize,
@@ -97,7 +100,8 @@ impl KeyTable {
         self.count * size_of::<Bucket>()
     }
 
-    /// Where what the hash says leads among the buckets in use: those of them that have not been divided yet have what belongs to others that are not.
+    /// The bucket in use that hash bits lead to. If they lead to one that is not in use
+    /// yet, its keys are still in the bucket that will be divided to fill it.
     #[inline]
     fn place(&self, word: u64) -> usize {
         let at = word as usize & self.mask;
@@ -115,7 +119,7 @@ impl KeyTable {
         self.place(tag.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 37)
     }
 
-    /// What an entry has of the hash.
+    /// The hash bits that an entry keeps.
     #[inline]
     fn tag(hash: u64) -> u64 {
         hash >> TAG
@@ -270,7 +274,7 @@ mod tests {
         assert_eq!(table.memory(), KeyTable::memory_of(1 << 20));
     }
 
-    /// Of a hundred look-ups no more than four have to read a second bucket, at whatever number of keys.
+    /// At most four in a hundred look-ups read a second bucket, whatever the number of keys.
     #[test]
     fn nearly_every_key_is_where_it_is_looked_for_first() {
         let mut table = KeyTable::new(1 << 18);
@@ -322,7 +326,7 @@ mod tests {
         static BEFORE: RefCell<Vec<(usize, Vec<u8>)>> = const { RefCell::new(Vec::new()) };
     }
 
-    /// Whoever is told of what changes can put it back, also where a bucket came into use.
+    /// The journal is told enough to undo an insertion, also one that brings a bucket into use.
     #[test]
     fn what_changes_is_told_before() {
         let mut table = KeyTable::new(4000);

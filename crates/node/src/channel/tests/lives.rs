@@ -175,7 +175,7 @@ fn everybody_who_asks_at_once_is_answered_at_once() {
     }
 }
 
-/// Where the sender's incarnation lies in a frame, and its counter.
+/// Offsets of the sender's incarnation and of the counter in a frame.
 const INCARNATION_AT: usize = ETHERNET_LEN + 12;
 const COUNTER_AT: usize = ETHERNET_LEN + 44;
 
@@ -185,8 +185,9 @@ fn flip(frame: &[u8], at: usize, bit: usize) -> Vec<u8> {
     damaged
 }
 
-/// A bit of a sender's incarnation turns over, in a frame whose sum is right all the same, or somebody forges it: nobody begins a new life by that, and what is true is heard. So it
-/// is with the first frame that is heard at all.
+/// A bit of a sender's incarnation turns over in a frame whose checksum is right all the
+/// same, or somebody forges it. No new life begins by that, and the true peer is heard.
+/// The same holds for the first frame that is heard at all.
 #[test]
 fn a_single_frame_begins_no_life() {
     for bit in 0..32 {
@@ -199,7 +200,7 @@ fn a_single_frame_begins_no_life() {
             a.send(B.node, 40, b"first").unwrap();
             let sent = frames(&mut a, 1);
             let _ = b.handle_frame(&flip(&sent[0], INCARNATION_AT, bit), 1);
-            // What was said to whoever that was is nobody's.
+            // Answers to the false incarnation may be refused, and what it said does not count.
             frames(&mut b, 1).iter().for_each(|frame| _ = a.handle_frame(frame, 1));
             b.inbox.clear();
             let mut now = 2;

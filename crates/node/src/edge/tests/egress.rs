@@ -220,7 +220,7 @@ fn errors_come_from_the_address_of_the_port_by_which_they_leave() {
         sent(&mut bench, 1, ("10.0.0.1", "203.0.113.9"), "udp 203.0.113.9:1 > 10.0.0.8:2")
             .contains(" host 203.0.113.1 > 203.0.113.9 ")
     );
-    // What a chain has given another source keeps that.
+    // A source that a chain has translated stays.
     assert!(
         sent(&mut bench, 0, ("198.51.100.4", "203.0.113.9"), "udp 203.0.113.9:1 > 198.51.100.4:2")
             .contains(" host 198.51.100.4 > ")

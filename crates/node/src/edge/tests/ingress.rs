@@ -282,7 +282,8 @@ fn source_routes() {
             ]
         );
     }
-    // One for experiments (RFC 4727) means nothing to anybody on the way, nor does an unknown one without a segment left.
+    // A routing header for experiments (RFC 4727) means nothing to nodes on the way, nor
+    // does an unknown one without segments left.
     for words in ["rh=253", "rh=254", "ext=43.1.0", "ext=43.77.0"] {
         let unknown = only(0, &format!("udp [2001:db8:a::9]:1 > [2001:db8:f::7]:2 {words}"));
         assert_eq!(unknown, "forward udp [2001:db8:a::9]:1 > [2001:db8:f::7]:2", "{words}");

@@ -16,18 +16,18 @@ use holdfast_nf::Standing;
 use holdfast_protection::flows::ActorHeader;
 use holdfast_wire::fault::{Fault, is_planted};
 
-/// From here on times become shorter, in 1/1000 of the table.
+/// Timeouts become shorter from here on, in 1/1000 of the table.
 const SHORTER_FROM: usize = 750;
-/// What is above this is too much, in 1/1000 of the table.
+/// Flows above this are too many, in 1/1000 of the table.
 const NEARLY_FULL: usize = 900;
-/// To this share of what it is a time becomes shorter, in 1/1000.
+/// The least share of its timeout that a flow keeps, in 1/1000.
 const SHORTEST: u64 = 1000 / 16;
 /// Flows of a lane that one turn looks at.
 const LOOKS: usize = 4 * EXPIRE_BUDGET;
 /// Between two looks for flows that live shorter, or where the one before has not found enough: stamped time, ns, as a power of two.
 const LOOK_SHIFT: u32 = 23;
 
-/// What there is to do about tables that are nearly full.
+/// A lane's work on tables that are nearly full.
 #[derive(Debug, Default)]
 pub(crate) struct Pressure {
     /// The switch's tick that was heeded last.
@@ -138,13 +138,13 @@ impl Lane {
         if self.protection.fetch(&self.flows, slot) {
             self.expire_flow(slot, shared);
         } else {
-            // What it has leased only its state says: it ends when that has come.
+            // Only the flow's state says what the flow has leased: it ends when the state has come.
             self.wheel.await_state(&mut self.flows, slot);
         }
     }
 }
 
-/// What is under way with it is not over, or it has no state yet.
+/// Flags of a flow that must not end yet: work on it is under way, or it has no state yet.
 const IN_HAND: u8 = flag::TOUCHED | flag::DIRTY | flag::MOVING | flag::EMPTY;
 
 /// No packet has come for such a share (1/1000) of the time that the flow was given.

@@ -45,7 +45,8 @@ fn a_host_of_runtimes_dies() {
     assert_eq!(world.flows(&[0]).len(), 40);
 }
 
-/// While there is no coordinator a runtime of another host ends, or a whole host dies. Who serves knows it, and new flows go to those that live.
+/// A runtime of another host ends, or a whole host dies, while there is no coordinator.
+/// The host that serves knows it, and new flows go to runtimes that live.
 #[test]
 fn new_flows_are_not_for_the_dead_while_there_is_no_coordinator() {
     let routes_to = |world: &World, peer: Peer| world.hosts[0].hub.switch().routes_to(peer);

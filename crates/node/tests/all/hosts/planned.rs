@@ -4,7 +4,7 @@ use super::world::World;
 use holdfast_node::message::Protected;
 
 impl World {
-    /// So many of a host's ports have links that are up.
+    /// Sets how many of a host's ports have links that are up.
     fn set_links(&mut self, at: usize, links: u8) {
         self.hosts[at].hub.manager.set_links(0, links);
     }
@@ -24,8 +24,9 @@ impl World {
     }
 }
 
-/// The link of a port of the host that serves goes down: nothing is safe, and the host whose links are up serves. It stays there when the link is back, and when
-/// all have lost as many.
+/// A port of the host that serves loses its link: flows are not safe, and the host whose
+/// links are up takes over. Service stays there when the link is back, and when all have
+/// lost as many.
 #[test]
 fn service_goes_where_the_links_are() {
     let mut world = World::new();
@@ -69,7 +70,8 @@ fn a_link_that_comes_and_goes_moves_nothing() {
     world.check_safe("it is up");
 }
 
-/// The host that serves ends as planned: another one serves before it is gone, and nobody waits for its silence. Then its runtimes end, and their flows go on.
+/// The host that serves ends as planned: another one serves before it is gone, and nobody
+/// waits for its silence. Its runtimes end after that, and their flows go on.
 #[test]
 fn a_host_that_ends_hands_over() {
     let mut world = World::new();
@@ -94,7 +96,7 @@ fn a_host_that_ends_hands_over() {
     world.check_safe("it is back");
 }
 
-/// Who ends while nobody else could serve goes on until its end.
+/// A host that is about to end while no other could serve goes on until its end.
 #[test]
 fn nobody_is_handed_over_to() {
     let mut world = World::new();

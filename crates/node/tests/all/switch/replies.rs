@@ -202,8 +202,11 @@ fn packets_from_before_a_move_are_known_by_their_epochs() {
     assert!(!bench.release_under(1, before[1].epoch));
 }
 
-/// A new life of the switch has not been told of every flow, and a runtime lets out packets of two that want one reply key. Whose replies these would be nobody knows yet: only the flow that had
-/// some already goes on. Once all have told, the other one is refused as before, and a flow whose reply key nobody else has goes on, too.
+/// A new life of the switch has not been told of every flow, and a runtime lets out
+/// packets of two flows that want one reply key. The switch does not know yet whose
+/// replies would come: only the flow that had some already goes on. Once all runtimes
+/// have told, the other flow is refused as before, and a flow whose reply key nobody else
+/// has goes on, too.
 #[test]
 fn nothing_leaves_whose_replies_might_be_anothers() {
     let mut bench = Bench::life(2);

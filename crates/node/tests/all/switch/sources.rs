@@ -126,7 +126,7 @@ fn a_functions_limit_holds_for_all_runtimes_together() {
     let route = bench.route(7).expect("it is there");
     bench.end(route.owner, 7, route.epoch);
     assert!(bench.passes(&datagram(40, false)) && !bench.passes(&datagram(41, false)));
-    // Who asks from outside what is published is no inside host.
+    // A client outside that opens a published port is no inside host.
     assert!(bench.passes(&datagram(42, true)));
 }
 
