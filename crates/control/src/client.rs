@@ -101,9 +101,10 @@ struct Local {
 pub struct Work(Way);
 
 enum Way {
-    /// It is asked how far it is. Whether it has begun is not known of a box that was too busy to say so.
+    /// The client polls the box for progress. `has_begun` is false while a box that timed
+    /// out has not confirmed the start.
     Asked { local: Local, call: Call, has_begun: bool },
-    /// It tells.
+    /// The box streams its progress.
     Told(Box<Streamed>),
 }
 
@@ -117,7 +118,9 @@ impl Work {
         loop {
             let answer = match &mut self.0 {
                 Way::Asked { local, call, has_begun } => match local.ask(call.clone()).and_then(agreed) {
-                    // What it does goes on. Most often it is that which keeps it busy.
+                    // A failed poll does not stop the move or drain, which most often is
+                    // what keeps the box busy. A box that has not begun a drain yet
+                    // answers that it knows of none.
                     Err(failure)
                         if answered_at.elapsed() < BUSY
                             && (failure.code == exit::TIMEOUT || failure.code == exit::NEGATIVE && !*has_begun) =>
@@ -220,8 +223,8 @@ impl Client {
         Ok(Work(Way::Asked { local: local.clone(), call: watched, has_begun: true }))
     }
 
-    /// Lists flows, at most so many, those that a selector means; `take` is given some at a time. True if there are, or may be, more. What a list promises is said
-    /// at [`Flows`].
+    /// Lists up to `limit` flows that match a selector; `take` gets them in batches.
+    /// Returns true if there are, or may be, more. [`Flows`] says what a list guarantees.
     ///
     /// # Errors
     /// As [`Client::ask`], and what `take` says.
@@ -356,7 +359,9 @@ mod tests {
     use serde_json::json;
     use std::os::unix::net::UnixListener;
 
-    /// A box drains a runtime of many flows. It is too busy to say that it has begun, and then how far it is: whoever waits hears it when it is not.
+    /// A box that drains many flows is too busy to confirm the start in time, and later
+    /// to report its progress. The client sends the drain once and polls until the box
+    /// answers.
     #[test]
     fn who_watches_a_busy_box_waits() {
         let directory = tempfile::tempdir().unwrap();

@@ -10,13 +10,15 @@ use std::net::SocketAddr;
 /// Version of the object, in its field `version`.
 pub const VERSION: u32 = 1;
 
-/// Where a list goes on: numbers that mean something to the box that gave them, and to nobody else.
+/// Cursor at which the next page of a list begins; opaque to clients.
 pub type Place = [u32; 4];
 
 /// The whole object.
 ///
-/// A list is no picture of one moment: it is made piece by piece while packets go on. A flow that is there from the beginning to the end, and stays with its runtime, is in it once;
-/// one that begins or ends meanwhile may be; one that moves or is recovered meanwhile may be in it twice, or not at all.
+/// A list is no snapshot: its pages are built while packets are forwarded. A flow that
+/// exists throughout and keeps its owner is in the list once. A flow that begins or ends
+/// meanwhile may be in it. A flow that moves or is recovered meanwhile may be in it twice
+/// or not at all.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Flows {
     /// [`VERSION`].
@@ -26,7 +28,7 @@ pub struct Flows {
     /// There are, or may be, more than were asked for, or than are in this answer.
     #[serde(default)]
     pub truncated: bool,
-    /// Where they begin, if there are more than are in this answer.
+    /// Cursor of the next page, if this answer does not complete the list.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<Place>,
 }

@@ -53,7 +53,7 @@ pub enum Call {
         filter: String,
         /// At most so many.
         limit: u32,
-        /// Where an answer before this one ended: its `next`.
+        /// Cursor to continue from: the `next` of the previous answer.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         after: Option<flows::Place>,
     },

@@ -8,7 +8,8 @@ use std::path::Path;
 /// Group and others may write.
 const OTHERS_WRITE: u32 = 0o022;
 const ANYBODY_WRITES: u32 = 0o002;
-/// Whoever may write into such a directory may not take away what is another's.
+/// Sticky bit: a user who may write to the directory can remove or rename only his own
+/// files.
 const STICKY: u32 = 0o1000;
 
 /// Opens a file to read it: a regular one, so that neither opening nor reading it waits.
@@ -44,7 +45,8 @@ pub(crate) fn keep_in(directory: &Path) -> Result<()> {
     reach(&directory)?;
     for entry in std::fs::read_dir(&directory)? {
         let entry = entry?;
-        // Where a link leads is decided by whoever may write here.
+        // Symbolic links are not followed: only a user who may write here can change
+        // where they lead.
         let metadata = std::fs::symlink_metadata(entry.path())?;
         if metadata.is_file() || metadata.is_dir() {
             own(&entry.path(), &metadata)?;
@@ -70,7 +72,7 @@ pub(crate) fn reach(directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// It is this user's or root's, and nobody else may write to it.
+/// Checks that a path belongs to this user or root, and that nobody else may write to it.
 fn own(path: &Path, metadata: &Metadata) -> Result<()> {
     let (mode, me) = (metadata.mode() & 0o7777, rustix::process::geteuid().as_raw());
     if ![0, me].contains(&metadata.uid()) {
@@ -95,7 +97,7 @@ mod tests {
     use std::fs::{Permissions, set_permissions, write};
     use std::os::unix::fs::PermissionsExt;
 
-    /// Nobody ever writes the pipe: it is refused, and not waited for.
+    /// A pipe that no process writes is refused at once instead of blocking its reader.
     #[test]
     fn only_files_are_read() {
         let directory = tempfile::tempdir().unwrap();

@@ -91,7 +91,7 @@ pub fn words(checked: &Checked) -> Option<Check> {
     })
 }
 
-/// What all flows that the limits let in take of this machine's memory.
+/// Compares this machine's memory with what the flows that the limits allow would take.
 pub fn memory(checked: &Checked, needed: &Memory) -> Check {
     memory_of(checked, needed, &std::fs::read_to_string("/proc/meminfo").unwrap_or_default())
 }
@@ -394,7 +394,8 @@ mod tests {
         assert_eq!(check(None, 1 << 30).outcome, Outcome::Ok);
     }
 
-    /// What the limits take is said by part, and warned of where the machine has less. What is not a box's own memory counts nowhere.
+    /// The check reports memory by part and warns if the machine has less. It compares
+    /// with the machine's total memory, not with what is free at present.
     #[test]
     fn more_than_the_machine_has_is_warned_of() {
         let check = |flows: u64, protection: &str, kibibytes: u64| {

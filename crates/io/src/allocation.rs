@@ -8,9 +8,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 static COUNT: AtomicU64 = AtomicU64::new(0);
 
-/// The system's allocator, counted, or within [`standby::enter`] the heap of a worker that has a standby. Large blocks are mappings of their own: no page of them exists before somebody writes to
-/// it, so a table costs memory for what it holds and not for what it may hold. They ask for huge pages: tables and slabs are what they are, and a walk of the page table for every flow costs more
-/// than the flow.
+/// The system's allocator with a counter, or within [`standby::enter`] the heap of a
+/// worker that has a standby. A large block is a mapping of its own, whose pages exist
+/// only once written: a table costs memory for what it holds, not for its capacity. Large
+/// blocks ask for huge pages: most of them are tables and slabs, and a page-table walk
+/// for every flow costs more than the flow.
 pub struct CountingAllocator;
 
 /// From this size on, bytes.
@@ -122,7 +124,8 @@ mod tests {
         }
     }
 
-    /// What grows beyond the limit, and shrinks below it, keeps its content.
+    /// A block keeps its content when it grows into a mapping of its own, or shrinks out
+    /// of one.
     #[test]
     fn a_block_that_grows_or_shrinks_keeps_its_content() {
         let small = Layout::from_size_align(LARGE / 2, 8).unwrap();

@@ -8,10 +8,13 @@
 //! the record says is the manager's is free then: whatever the manager had in hand is lost, and nothing else. What it says is a port's stays with
 //! the port. In which order record and rings change, so that this holds at every instruction, is told in [`crate::ring`].
 //!
-//! What is trusted. Every process that maps the arena is this program, of the same build ([`crate::process::role`]), and a buffer that it has given up it does not touch: the packet that
-//! was in the buffer is consumed before the descriptor is put into a ring, and outside this crate there is no unsafe code that could keep a pointer. The kernel does not enforce it: a
-//! wild pointer in one process can spoil what another one reads, as it could within one process. What rings say is checked all the same, against the record: that bounds what a process can do
-//! that died, stood still, or was undone.
+//! What is trusted. Every process that maps the arena is this program, of the same build
+//! ([`crate::process::role`]). A process does not touch a buffer that it has given up: it
+//! consumes the packet before it puts the descriptor into a ring, and outside this crate
+//! no unsafe code could keep a pointer. The kernel does not enforce this: a wild pointer
+//! in one process can corrupt what another one reads, as it could within one process. The
+//! manager still checks descriptors from rings against the record, which bounds the
+//! damage by a process that died, stood still, or was undone.
 
 use crate::death;
 use crate::shared_memory::{Layout, SharedMemory};
@@ -41,7 +44,8 @@ impl ArenaMemory {
 
     pub(crate) fn open(fd: OwnedFd) -> io::Result<ArenaMemory> {
         let memory = SharedMemory::open(fd)?;
-        // The length first: where the words lie follows from it. One that is no whole number of buffers is another program's, or another version's.
+        // The length first: it determines where the layout words lie. A length that is no
+        // multiple of the buffer size is of another program or version.
         let end = memory.len().saturating_sub(Layout::LEN);
         if !end.is_multiple_of(BUFFER_LEN) {
             return Err(io::Error::new(

@@ -8,7 +8,8 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus};
 use std::time::Instant;
 
-/// This program in another of its roles: the very file that this process was started from, whatever lies at its path by now. What is unpacked there while a box runs is of no concern to it.
+/// This program in another of its roles: the very file that this process was started
+/// from. A new build installed at the same path while the box runs is not used.
 pub fn role(name: &str) -> Command {
     // In the child, which is a copy of this process, this leads to the same file, also if that has no name any more.
     let mut command = Command::new("/proc/self/exe");
@@ -22,13 +23,14 @@ pub fn call_itself(name: &std::ffi::CStr) {
     let _ = rustix::thread::set_name(name);
 }
 
-/// A process with a descriptor that becomes readable when it ends. It may have made others: what ends it ends them too.
+/// A process with a descriptor that becomes readable when it ends. Ending it also ends
+/// the processes that it started, by their process group.
 pub struct Watched {
     pid: u32,
     /// The group of all processes that it makes: its own number, or that of the process whose place it took.
     group: u32,
     pidfd: OwnedFd,
-    /// None of a process that is another's child, or was.
+    /// Set for a process that this one started, not for one that it adopted or was passed.
     child: Option<Child>,
 }
 
@@ -104,7 +106,8 @@ impl Watched {
         match rustix::process::waitpid(pid, WaitOptions::NOHANG) {
             Ok(Some((_, status))) => Some(ExitStatus::from_raw(status.as_raw())),
             Ok(None) => None,
-            // Nobody can say.
+            // The process is no child of this one, or its status was taken already:
+            // report exit code 1.
             Err(_) => Some(ExitStatus::from_raw(1 << 8)),
         }
     }
@@ -196,12 +199,13 @@ pub fn open(pid: u32) -> io::Result<OwnedFd> {
 /// The state of a process, as proc_pid_stat(5) says it: `R` is running or waiting for a processor.
 fn state(pid: u32) -> Option<char> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // It follows the name, which may contain anything.
+    // The state follows the process's name, which may contain any character.
     text.rsplit_once(')')?.1.trim_start().chars().next()
 }
 
-/// True if a process of this number is there and has not ended; one that nobody has asked how it ended is no more. `/proc` is not asked: where it hides other users' processes it hides those, too, that
-/// may not be looked into.
+/// True if a process with this id exists and has not ended; a zombie has ended. It uses
+/// no `/proc`, which may be mounted so that it hides other users' processes and those
+/// that are not dumpable.
 pub fn lives(pid: u32) -> bool {
     let Some(pid) = Pid::from_raw(pid as i32) else { return false };
     match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
@@ -221,19 +225,22 @@ fn processor_time(pid: u32) -> Option<u64> {
     text.split_whitespace().next()?.parse().ok()
 }
 
-/// What a process of one thread does while its loop does not turn. It hangs if it is stopped or sleeps, or does something else than turn with the processor that it gets; one that
-/// gets none, or waits for a page of its memory, does not hang.
+/// Tells a hanging process of one thread from one that only waits, while its loop does
+/// not turn. A process hangs if it is stopped, sleeps, or gets a processor and does not
+/// turn. A process that gets no processor, or waits for a page of its memory, does not
+/// hang.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Stall {
-    /// The process, and how often its loop had turned.
+    /// The process's id, and the turns of its loop.
     of: (u32, u64),
-    /// What it had had of the processor when it was looked at first, ns.
+    /// Processor time at the first look with this count of turns, ns.
     used: u64,
 }
 
 impl Stall {
-    /// Looks at a process whose loop has turned `beats` times. True if it only waits: it has had less than `enough` ns of a processor since it was first looked at with as
-    /// many. None if it is not there.
+    /// Looks at a process whose loop has turned `beats` times. Returns true if it only
+    /// waits: it has used less than `enough` ns of a processor since the first look with
+    /// this count. Returns `None` if the process does not exist.
     pub fn waits(&mut self, pid: u32, beats: u64, enough: u64) -> Option<bool> {
         let (used, state) = (processor_time(pid)?, state(pid)?);
         if self.of != (pid, beats) {
@@ -363,7 +370,8 @@ mod tests {
         }
     }
 
-    /// Of three processes that do not turn, one loops, one sleeps and one is stopped: the first may wait for a processor until it has had enough of one.
+    /// A process that loops without a turn counts as waiting for a processor until it has
+    /// used enough of one. A process that sleeps or is stopped hangs.
     #[test]
     fn who_gets_no_processor_does_not_hang() {
         const ENOUGH: u64 = 50_000_000;

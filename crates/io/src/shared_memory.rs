@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 /// Of a ring, before its entries.
 const RING_HEADER_LEN: usize = 192;
 
-/// What lies in a memory, and in which version: two words that its maker writes last and everybody else checks before anything else is read.
+/// Identifies what a memory holds, and its version: two words that the creator writes
+/// last and every other process checks before it reads anything else.
 pub(crate) struct Layout {
     pub(crate) name: &'static str,
     pub(crate) magic: u64,
@@ -180,8 +181,10 @@ impl SharedMemory {
     /// Plain bytes.
     ///
     /// # Safety
-    /// Until the returned reference is last used, nobody else, in this process or another, may read or write these bytes. Nothing but the other processes' own code keeps them from it: whoever
-    /// maps the memory is this very program and keeps to the rule by which bytes pass from one process to another.
+    /// As long as the returned reference is used, no other code, in this process or
+    /// another, may read or write these bytes. Nothing but the code of the other
+    /// processes ensures this: each of them is this very program and keeps to the rule by
+    /// which bytes pass from one process to another.
     ///
     /// # Panics
     /// If they are not all inside.

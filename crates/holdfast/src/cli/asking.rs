@@ -35,7 +35,7 @@ pub(super) fn status(target: &Target, patience: Option<Duration>, json: bool) ->
         std::thread::sleep(LOOK);
         match client.ask(Call::Status) {
             Ok(now) => answer = now,
-            // Who answers may be starting anew.
+            // The manager may be restarting: ask again until the timeout.
             Err(failure) if [exit::UNAVAILABLE, exit::TIMEOUT].contains(&failure.code) => {}
             Err(failure) => return Err(failure),
         }
@@ -270,7 +270,8 @@ pub(super) fn flows(target: &Target, selector: &str, limit: u32, json: bool) -> 
     if !json {
         return print(&flows_text(&client.list(selector, limit)?, Style::of_stdout()));
     }
-    // As they come: there may be a million. It is one object all the same.
+    // Flows are printed in batches because there may be a million. The output is one JSON
+    // object.
     let mut before = "{\"flows\":[";
     let truncated = client.flows(selector, limit, |flows| {
         let mut text = String::new();
@@ -435,7 +436,8 @@ mod tests {
         );
     }
 
-    /// What the kernel lost before a port had it is a table of its own, by port: it is no drop of the box.
+    /// Frames that the kernel or the device lost outside a port are in a table of their
+    /// own, by port: they are no drops of the box.
     #[test]
     fn what_is_lost_outside_a_port_is_named() {
         let status: Status = serde_json::from_str(

@@ -1,7 +1,9 @@
-//! What a configuration's limits take of memory, before there is a flow.
+//! Memory that a configuration's limits allow, computed before any flow exists.
 //!
-//! In: a checked configuration and its chains. Out: bytes, by part. The tables say themselves what so many flows take ([`Flows::memory_of`], [`Switch::memory_of`]): nothing here is an estimate but that all flows
-//! are of the chain whose flows are the largest. Memory is taken as flows come; what every process takes without a flow is not in it.
+//! In: a checked configuration and its chains. Out: bytes, by part. [`Flows::memory_of`]
+//! and [`Switch::memory_of`] give what a table of so many flows takes. The only estimate
+//! is that every flow belongs to the chain with the largest flows. Tables take memory as
+//! flows arrive. The memory of a process without flows is not included.
 
 use super::{BuiltChain, Checked};
 use holdfast_node::runtime::Runtime;
@@ -17,13 +19,15 @@ pub struct Memory {
     pub flows: usize,
     /// Routes, of all switches.
     pub switches: usize,
-    /// What all runtimes together have of these flows: each once at its owner, and once more where another runtime has a copy.
+    /// Flow state of all runtimes together: each flow once at its owner, and once more
+    /// where another runtime holds its replica.
     pub runtimes: usize,
-    /// What one runtime has if it owns as many as it may, and has copies of as many. A runtime keeps what it has once taken.
+    /// Flow state of a runtime that owns as many flows as it may and holds replicas of as
+    /// many. A runtime does not return memory that it has taken.
     pub runtime_at_most: usize,
-    /// What state servers have, where flows have their home there.
+    /// Flow state at the state servers, for chains whose flows have their home there.
     pub state_servers: usize,
-    /// What switches keep of packets for those that may have to process them again.
+    /// Packet logs of the switches, for runtimes that may have to replay packets.
     pub logs_at_most: usize,
     /// Packet buffers of each host.
     pub buffers_at_most: usize,
@@ -54,12 +58,12 @@ impl Memory {
         }
     }
 
-    /// Of all flows, on all hosts.
+    /// Bytes for all flows, on all hosts.
     pub fn of_flows(&self) -> usize {
         self.switches + self.runtimes + self.state_servers
     }
 
-    /// Of a box on one host.
+    /// Bytes for a box on a single host.
     pub fn all(&self) -> usize {
         self.of_flows() + self.logs_at_most + self.buffers_at_most
     }

@@ -23,7 +23,8 @@ pub(crate) struct Lock {
     file: File,
 }
 
-/// What a box that was killed has left ends within so long, or needs help.
+/// Timeout for the processes of a killed box to end. After it the operator has to end
+/// them.
 const ENDING_PATIENCE: Duration = Duration::from_secs(20);
 
 impl Lock {
@@ -35,17 +36,20 @@ impl Lock {
         Lock::take_at(beside(socket, ".lock"), pid)
     }
 
-    /// Takes a lock that whoever is started by this process from now on has too, and keeps for as long as it lives: the guard's, for all its box. If the guard of another box lives, there is
-    /// none, and that box's manager says so. What a guard that was killed has left is waited for, until it `is_over`.
+    /// Takes the guard's lock for the whole box. Every process started from now on
+    /// inherits the lock and holds it until it ends. If processes of a killed box still
+    /// hold it, waits until they have ended. Returns `None` if the other box's guard
+    /// lives, in which case this box's manager reports the conflict, or once `is_over`.
     ///
     /// # Errors
-    /// What the kernel says; `TimedOut` if it does not end.
+    /// What the kernel says; `TimedOut` if the processes of a killed box do not end.
     pub(crate) fn take_for_all(socket: &Path, is_over: impl Fn() -> bool) -> std::io::Result<Option<Lock>> {
         let path = beside(socket, ".box");
         let began = Instant::now();
         loop {
             match Lock::take_at(path.clone(), std::process::id()) {
-                // The manager has one of its own besides, and lets go of it at another moment of its end.
+                // The killed box's manager holds the socket's lock besides, and may
+                // release it later.
                 Ok(lock)
                     if matches!(Lock::take(socket, std::process::id()), Err(Refusal::Held(Some(guard))) if !holdfast_io::process::lives(guard))
                         && !is_over()
@@ -135,17 +139,19 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    /// The guard is no more, and a process that it had started is: whoever comes next begins when that one has ended.
+    /// The guard is dead, but a process that it started lives: the next box begins when
+    /// that process has ended.
     #[test]
     fn nobody_begins_beside_what_a_killed_box_has_left() {
         let directory = tempfile::tempdir().unwrap();
         let socket = directory.path().join("box.sock");
         let lock = Lock::take_for_all(&socket, || false).unwrap().unwrap();
         assert!(Lock::take_for_all(&socket, || false).unwrap().is_none(), "a guard lives");
-        // It ends when its input does.
+        // `cat` ends when its standard input is closed.
         let mut child = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
         let input = child.stdin.take();
-        // As if this process were dead: nobody of that number is there, and its descriptor is closed, and it could not tidy up.
+        // Imitates a killed guard: the lock's file names a process that does not exist,
+        // this process's descriptor is closed, and the file stays.
         std::fs::write(&lock.path, format!("{}\n", i32::MAX)).unwrap();
         let (path, away) = (lock.path.clone(), directory.path().join("away"));
         std::fs::rename(&path, &away).unwrap();

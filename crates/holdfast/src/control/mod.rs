@@ -1,8 +1,11 @@
 //! What a box can be asked, through two doors: the control socket here, and the control API from elsewhere ([`remote`]). Behind both is one service.
 //!
-//! The control socket speaks lines of JSON. In: clients' lines, each `{"version":1,"request":…}` with a [`Call`]. Out: one line each, a JSON object with `version`; of a trace one line
-//! per step, and a last one with `done`. What goes wrong is an object with `error`. The packet loop sees [`Request`]s only, and answers when
-//! it comes to them, one in a turn, with what it has at hand: words and JSON are made of it on the client's thread. Nothing that a client does or fails to do reaches it.
+//! The control socket speaks lines of JSON. In: clients' lines, each
+//! `{"version":1,"request":…}` with a [`Call`]. Out: one line each, a JSON object with
+//! `version`; a trace gives one line per step, and a last one with `done`. An error is an
+//! object with `error`. The packet loop sees only [`Request`]s, at most one per turn, and
+//! answers with what it has at hand; the client's thread formats the JSON. A slow client
+//! never delays the packet loop.
 
 mod apply;
 mod join;
@@ -36,17 +39,18 @@ const MAX_TRACE_WAIT: Duration = Duration::from_secs(3600);
 /// What the packet loop is asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
-    /// Nothing but an answer.
+    /// Liveness probe of the packet loop.
     Ping,
     /// [`holdfast_control::status::Status`].
     Status,
-    /// The next flows of a list: `flows`, and where it goes on, `next`, unless it is over.
+    /// The next page of the list: `flows`, and its cursor `next` unless the list is
+    /// complete.
     Flows {
         /// At most so many.
         limit: u32,
         /// Only these: a selector that has been read once already.
         filter: String,
-        /// Where the list goes on; without it, where it begins.
+        /// Cursor to continue from; without it, the list begins anew.
         at: Option<Place>,
     },
     /// Trace the next packets that match; a count of 0 ends it.
@@ -68,29 +72,30 @@ pub enum Request {
         based_on: u64,
         /// The configuration that they are from, all of it.
         text: Arc<str>,
-        /// They.
+        /// The new rules.
         rules: Vec<Rule>,
     },
 }
 
-/// What the packet loop gives for an answer: whoever asked makes the JSON object of it, on his own time.
+/// The packet loop's answer. The client's thread calls it to build the JSON object, so
+/// that the packet loop need not.
 pub type Answer = Box<dyn FnOnce() -> Value + Send>;
 
 /// A request with the place for its answer.
 pub struct Asked {
     /// What is asked.
     pub request: Request,
-    /// Where the answer goes.
+    /// Channel to the thread that waits for the answer.
     pub answer: Sender<Answer>,
 }
 
-/// A list's place as clients know it.
+/// A list's cursor in the form that clients get.
 pub(crate) fn place_words(place: Place) -> holdfast_control::flows::Place {
     [place.peer.node.into(), place.peer.incarnation, place.lane.into(), place.slot]
 }
 
-/// This thread, and those that it starts, get what the packet loop leaves.
+/// Gives this thread, and those that it starts, a lower priority than the packet loop.
 fn stand_back() {
-    // That it may not be so is no reason not to serve.
+    // Clients are served even if the kernel refuses the lower priority.
     let _ = rustix::process::setpriority_process(None, NICENESS);
 }

@@ -156,7 +156,7 @@ impl Service {
     pub(super) fn list(&self, filter: &str, limit: u32, after: Option<flows::Place>) -> Result<Flows, Problem> {
         let (words, filter) = self.selector(filter)?;
         let mut at = after.map(place).transpose()?;
-        // One more than is shown tells that there are more.
+        // One flow beyond the limit tells whether the list is truncated.
         let wanted = limit.saturating_add(1).min(FLOWS_PER_ANSWER);
         let mut flows: Vec<Flow> = Vec::new();
         let began = Instant::now();

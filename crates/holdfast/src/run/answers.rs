@@ -1,7 +1,8 @@
-//! What clients ask the box.
+//! Answers to clients' requests.
 //!
-//! In: requests, one in a turn of the packet loop; what runtimes and the coordinator answer to those that concern them. Out: what is at hand, to be made into words where no packet
-//! waits. Never: a walk through a table, a wait.
+//! In: one request per turn of the packet loop, and what runtimes and the coordinator
+//! answer to the requests forwarded to them. Out: answers that the client's thread
+//! formats. Never: a walk through a table, a wait.
 
 use super::Manager;
 use super::changes::{self, Change};
@@ -13,17 +14,19 @@ use holdfast_wire::selector::Selector;
 use serde_json::{Value, json};
 use std::sync::mpsc::Sender;
 
-/// Questions that wait for somebody else's answer; the oldest ones are given up, whose askers have gone.
+/// Requests for flows that wait for a runtime; beyond this the oldest is dropped, because
+/// its client has given up.
 const MOST_WAITING: usize = 128;
 
-/// Questions that somebody else answers, each with its number and the place for the answer.
+/// Requests that another process answers: the number of each, and the channel for its
+/// answer.
 #[derive(Default)]
 pub(super) struct Waiting {
     flows: Vec<(u32, Sender<Answer>)>,
     orders: Vec<(u32, Sender<Answer>)>,
 }
 
-/// What is an object already, and a small one.
+/// An answer whose JSON object exists already; only for small ones.
 pub(super) fn known(object: Value) -> Answer {
     Box::new(move || object)
 }
@@ -84,7 +87,7 @@ impl Manager {
             Request::Traces => {
                 let mut steps = core::mem::take(&mut self.host.hub.manager.traces);
                 self.host.hub.serving_mut().for_each(|switch| steps.append(&mut switch.traces));
-                // What happened at a runtime comes with its next report.
+                // A runtime's trace steps arrive with its next report.
                 let whole = self.clock.now().saturating_sub(self.trace_delay);
                 let names = self.trace_names();
                 Box::new(move || {

@@ -140,16 +140,17 @@ pub fn main() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Where what is decided is kept.
+/// Location of the coordinator's log of decisions.
 struct Log {
     place: String,
     is_in_etcd: bool,
 }
 
 impl Log {
-    /// Nothing can be made of it: why, and what to do.
+    /// The failure to report if the log cannot be restored, with its remedy.
     fn unusable(&self, error: &dyn std::fmt::Display) -> Failure {
-        // What a box that begins anew needs of it is what hosts that run remember: there are none.
+        // A box needs the log only for what its running hosts remember. Once all of them
+        // have stopped, the log can be deleted.
         let remedy = match self.is_in_etcd {
             true => "delete everything below the prefix but `incarnation`",
             false => "move it away or delete it",

@@ -182,7 +182,8 @@ impl Manager {
                 Look::Back => say(&format!("port {name}: device {device} is back")),
                 Look::Refused(error) => say(&format!("port {name}: device {device} is back and cannot be used: {error}")),
             }
-            // What comes by a port that another host serves is nobody's loss.
+            // Frames lost at a port that another host serves are not counted: that host
+            // forwards them.
             match self.host.serves(at as u8) {
                 true => self.ports[at].take_losses(&mut self.losses[at]),
                 false => self.ports[at].take_losses(&mut Losses::new()),
@@ -207,7 +208,8 @@ impl Manager {
         }
     }
 
-    /// Of several hosts the one serves whose links are up.
+    /// Reports how many of each switch's links are up, by which several hosts decide who
+    /// serves it.
     pub(super) fn tell_links(&mut self) {
         for (number, switch) in (0u16..).zip(&self.switches) {
             let is_up = |port: &&u8| self.device_states.get(usize::from(**port)).is_some_and(|(is_up, _)| *is_up);

@@ -51,7 +51,7 @@ pub(super) struct Stored {
     pub(super) node: u16,
     pub(super) incarnation: u32,
     pub(super) pid: u32,
-    /// Of all that it has made.
+    /// Process group: the process and those that it started.
     pub(super) group: u32,
     pub(super) keeps_stdin: bool,
     /// How it ended, if it has.
@@ -115,7 +115,7 @@ pub(super) fn read_memory(fd: OwnedFd) -> io::Result<Zeroizing<Vec<u8>>> {
     // As long as the file from the start: no copy of a secret is left behind where it grew.
     let mut bytes = Zeroizing::new(Vec::with_capacity(len + 1));
     file.read_to_end(&mut bytes)?;
-    // Whoever sent it has no more use for it.
+    // The memory may hold a secret, and its sender no longer needs it.
     file.rewind()?;
     file.write_all(&vec![0; bytes.len()])?;
     Ok(bytes)

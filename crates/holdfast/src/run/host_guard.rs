@@ -95,11 +95,11 @@ struct HostGuard {
 enum End {
     /// The manager ended by itself.
     Exited(u8),
-    /// It was told to before it could do so by itself.
+    /// SIGTERM ended the manager before it handled signals, or no manager was running.
     Terminated,
-    /// It was killed while it stopped.
+    /// The manager was killed while it stopped.
     Killed(String),
-    /// It ends whenever it is started, and the box has never served.
+    /// The manager ends soon after every start, and the box has never served.
     Hopeless(String),
 }
 
@@ -176,7 +176,7 @@ pub fn main(options: Options) -> Result<(), Failure> {
     let made_directory = directory.map(Path::to_owned);
     let place = format!("{}: ", control.display());
     let refused = |error: io::Error| Failure::new(exit::of_system(&error), format!("{place}{error}"));
-    // Whatever else is wrong with it the manager says.
+    // The manager reports a directory that cannot be made.
     let _ = control::make_directory(&control);
     if let Some(directory) = control.parent().filter(|directory| directory.is_dir()) {
         files::reach(directory).map_err(refused)?;
@@ -316,25 +316,30 @@ impl HostGuard {
                 Ok(mut life) => {
                     let status = self.watch(&mut life, signals)?;
                     let is_stopping = signals.stop.load(Ordering::Relaxed);
-                    // What it had asked for before it died was meant.
+                    // Requests that the manager sent before it died are still valid.
                     self.hear(&mut life);
                     let cause = reports::cause(status);
                     control::tidy_after(&self.control, life.process.pid());
                     match status.code() {
                         Some(0) => return Ok(End::Exited(0)),
-                        // What it complains of keeps the box from beginning, or from ending well. A box that serves has something to lose, and is tried again.
+                        // The manager's error ends a box that has not served yet or is
+                        // stopping. A box that serves has flows to lose, so its manager
+                        // is restarted instead.
                         Some(code)
                             if (is_stopping || !self.has_served) && code != PANICKED && code != i32::from(exit::SOFTWARE) =>
                         {
                             return Ok(End::Exited(code as u8));
                         }
-                        // It had not come so far as to listen to the signal; that is an end as wanted.
+                        // SIGTERM arrived before the manager handled it: the box ends as
+                        // requested.
                         _ if is_stopping && status.signal() == Some(SIGTERM) => return Ok(End::Terminated),
                         _ if is_stopping => return Ok(End::Killed(cause)),
                         _ => cause,
                     }
                 }
-                // The first life begins or the box does not. Later there is something to lose: a machine that is out of something for a moment is tried again.
+                // The box fails if its first manager cannot be started. Later there are
+                // flows to lose, and a shortage of some resource may pass: the guard
+                // tries again.
                 Err(error) if self.incarnation == 1 => return Err(error),
                 Err(error) => format!("cannot be started: {error}"),
             };
@@ -551,7 +556,8 @@ impl HostGuard {
         Ok(Child { id, node, incarnation, process, stdin: kept, port, cause: None })
     }
 
-    /// Tells the manager, if there is one, who has ended, and how. What was kept is kept until the manager, in this life or the next, has buried it.
+    /// Reports to the manager, if it runs, which processes have ended and why. The entry
+    /// of an ended process is kept until a manager, this one or the next, has buried it.
     fn look_after_children(&mut self, mut life: Option<&mut Life>) {
         for child in &mut self.children {
             if child.cause.is_none()

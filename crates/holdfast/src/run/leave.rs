@@ -12,15 +12,19 @@ const LEAVE_PATIENCE: u64 = 1_000 * MILLISECOND;
 const HAND_OVER_PATIENCE: u64 = 500 * MILLISECOND;
 
 impl Manager {
-    /// It has been told to end.
+    /// A planned shutdown: other hosts take over the ports, and routers learn of it,
+    /// before the ports close.
     pub(super) fn leave(&mut self, wake: BorrowedFd<'_>) {
         self.hand_over(wake);
-        // Routers next door hear of it before the ports close. It goes on until they have said that they know.
+        // BFD sessions stay until the routers have acknowledged the shutdown, or they
+        // would take the closed ports for a failure.
         self.host.take_leave(self.clock.now());
         self.turn_while(wake, LEAVE_PATIENCE, |manager| manager.host.is_taking_leave());
     }
 
-    /// Of several hosts another one begins to serve the ports first; then it is told that the runtimes here have ended, and waits for nobody's silence.
+    /// If there are several hosts, waits until another one serves the ports. Then stops
+    /// the runtimes here and waits until the coordinator has recorded their end, so that
+    /// nobody waits for a timeout.
     fn hand_over(&mut self, wake: BorrowedFd<'_>) {
         if !self.host.hub.manager.leave() {
             return;

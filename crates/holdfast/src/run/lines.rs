@@ -1,7 +1,9 @@
 //! Lines for the operator, on standard error.
 //!
-//! Whoever reads them may stop to: a terminal that is held, a pipe into a program that hangs. Nobody who has packets to forward waits for him. In: lines. Out: the same, written by a
-//! thread, and how many were lost. Never: a wait, or more lines in memory than [`WAITING`].
+//! The reader of these lines may stop: a terminal that is held, a pipe into a program
+//! that hangs. Packet forwarding must not wait for it. In: lines. Out: the same lines,
+//! written by a thread, and the number of lost ones. Never: a wait, or more than
+//! [`WAITING`] lines in memory.
 
 use std::io::{self, Write};
 use std::sync::OnceLock;
@@ -11,15 +13,16 @@ use std::time::Duration;
 
 /// Lines that wait for their reader.
 const WAITING: usize = 1024;
-/// How long the end of the process waits for that.
+/// Timeout for writing the queued lines when the process ends.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Of this process, once it has packets to forward.
+/// The queue of this process. Unset until [`begin`], when the process has no packets yet
+/// and may write directly.
 static OWN: OnceLock<Lines> = OnceLock::new();
 
 enum Line {
     Text(String),
-    /// Those before it have been written.
+    /// Acknowledged when the lines before it have been written.
     Mark(Sender<()>),
 }
 
@@ -29,13 +32,13 @@ struct Lines {
 }
 
 impl Lines {
-    /// They go there.
+    /// Starts the thread that writes lines to `out`.
     fn to(mut out: impl Write + Send + 'static) -> io::Result<Lines> {
         let (sender, lines) = sync_channel(WAITING);
         let write = move || {
             for line in lines {
                 match line {
-                    // Nobody listening is no failure of ours.
+                    // A reader that has gone is no reason to fail.
                     Line::Text(text) => drop(out.write_all(text.as_bytes())),
                     Line::Mark(done) => drop(done.send(())),
                 }
@@ -79,7 +82,7 @@ pub(super) fn finish() {
 pub(super) fn say(text: &str) {
     match OWN.get() {
         Some(lines) => lines.say(text),
-        // Nobody listening is no failure of ours.
+        // A reader that has gone is no reason to fail.
         None => drop(writeln!(io::stderr(), "holdfast: {text}")),
     }
 }
@@ -107,7 +110,8 @@ mod tests {
         }
     }
 
-    /// Nobody reads while ten times as many lines are said as may wait. Nobody waits; what is lost is said when there is room again.
+    /// While nobody reads, the process says ten times as many lines as the queue holds.
+    /// It never blocks. Once the queue has room, the number of lost lines is reported.
     #[test]
     fn a_reader_that_stops_holds_nobody_up() {
         let (let_go, may) = channel();

@@ -10,7 +10,8 @@ use super::workers::Worker;
 
 /// One whose loop has not turned for so long is ended, ns: the next life knows what this one knew, so that little is lost if it was only slow.
 const PATIENCE: u64 = 2_000 * MILLISECOND;
-/// It is ended all the same after so many times as long.
+/// After so many times [`PATIENCE`] the process is killed even if it only waits for a
+/// processor.
 const HOPELESS: u64 = 10;
 /// A life this long was no failure to start, ns.
 const LONG_LIFE: u64 = 10_000 * MILLISECOND;
@@ -40,7 +41,7 @@ impl Default for Lives {
 }
 
 impl Lives {
-    /// Of a process whose life is no failure to start once it has lasted so long, ns.
+    /// An incarnation that lasted longer than `long_life`, ns, is no failed start.
     pub(super) fn new(long_life: u64) -> Lives {
         Lives { long_life, started_at: 0, due: None, short_lives: 0, last_look: 0 }
     }
@@ -53,7 +54,8 @@ impl Lives {
             if stood_still || worker.process.is_none() {
                 worker.alive_at = now;
             }
-            // One that waits for a processor does not hang.
+            // A process that only waits for a processor does not hang: it gets a much
+            // longer timeout.
             let still = now.saturating_sub(worker.alive_at);
             if still > PATIENCE && (!worker.is_alive(PATIENCE, now) || still > HOPELESS * PATIENCE) {
                 worker.kill();

@@ -157,7 +157,7 @@ struct Manager {
     mtu_limits: Vec<u16>,
     /// Frames in and out by each port.
     traffic: Vec<(u64, u64)>,
-    /// What was lost outside each port while it was served here.
+    /// Frames lost outside each port while this host served it.
     losses: Vec<Losses>,
 }
 
@@ -236,7 +236,7 @@ impl Manager {
                     }
                 }
             }
-            // One in a turn: packets go between two of them.
+            // At most one request per turn: packets are forwarded between two requests.
             if let Ok(asked) = asked.try_recv() {
                 self.answer(asked);
                 had_work = true;

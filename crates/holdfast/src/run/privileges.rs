@@ -1,8 +1,13 @@
-//! What the processes of a box may do: what their work needs, from the moment when they begin it, and never more again.
+//! Privileges of a box's processes: each keeps what its work needs and can never regain
+//! more.
 //!
-//! The guard keeps for itself and its managers what opening ports takes ([`FOR_PORTS`]), passes it on as ambient capabilities, so that an ordinary user who was given them will do, and puts
-//! everything else out of reach, also for root. Every other role lets go of these too, once it has been given what it works with. Nobody gets anything by starting a program
-//! (`PR_SET_NO_NEW_PRIVS`), and nobody's memory, in which keys and packets are, is dumped or looked into by others (`PR_SET_DUMPABLE`).
+//! The guard keeps the capabilities that opening ports takes ([`FOR_PORTS`]) for itself
+//! and its managers. It passes them on as ambient capabilities, so that an ordinary user
+//! who was granted them can run a box. It drops all others, also as root, unless a port
+//! uses DPDK. Every other role keeps only [`FOR_SPEED`] once it has its descriptors.
+//! Starting a program grants no privileges (`PR_SET_NO_NEW_PRIVS`). The memory of a
+//! process, which holds keys and packets, is neither dumped nor open to other processes
+//! (`PR_SET_DUMPABLE`).
 
 use rustix::process::DumpableBehavior;
 use rustix::thread::{CapabilitySet, CapabilitySets};
@@ -14,15 +19,19 @@ const FOR_PORTS: CapabilitySet = CapabilitySet::NET_ADMIN
     .union(CapabilitySet::BPF)
     .union(CapabilitySet::NET_BIND_SERVICE)
     .union(FOR_SPEED);
-/// Nothing depends on these: memory for devices that stays where it is, and a standby that is run as soon as it wakes up.
+/// A box works without these: locked memory for devices, and a standby that is scheduled
+/// as soon as it wakes up.
 const FOR_SPEED: CapabilitySet = CapabilitySet::IPC_LOCK.union(CapabilitySet::SYS_NICE);
 
-/// What a guard does before it starts anybody. A driver of DPDK may need anything that root can do: with one, nothing is let go.
+/// Drops the guard's other privileges before it starts a process. A driver of DPDK may
+/// need anything that root can do: with one, the guard keeps all capabilities.
 pub(super) fn keep_for_ports(has_dpdk: bool) -> io::Result<()> {
     hide()?;
     if !has_dpdk {
         for other in CapabilitySet::all().difference(FOR_PORTS).iter() {
-            // Refused to who has no right to it, and gets nothing by starting programs anyway, and by a kernel that does not know it.
+            // The kernel refuses this to a process without CAP_SETPCAP, which gains
+            // nothing by starting programs anyway, and for a capability that it does not
+            // know.
             let _ = rustix::thread::remove_capability_from_bounding_set(other);
         }
         let kept = reduce_to(FOR_PORTS)?;
@@ -33,19 +42,21 @@ pub(super) fn keep_for_ports(has_dpdk: bool) -> io::Result<()> {
     Ok(rustix::thread::set_no_new_privs(true)?)
 }
 
-/// What every role but the manager does when it has been given what it works with.
+/// Drops the capabilities for ports, in every role but the manager, once it has its
+/// descriptors.
 pub(super) fn let_go() -> io::Result<()> {
     hide()?;
     rustix::thread::clear_ambient_capability_set()?;
     reduce_to(FOR_SPEED).map(drop)
 }
 
-/// Neither a core dump nor another process of this user shows this one's memory. A program begins without that.
+/// Keeps core dumps and other processes of this user away from this process's memory.
+/// Executing a program undoes it.
 pub(super) fn hide() -> io::Result<()> {
     Ok(rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
 }
 
-/// Lets everything go but these, as far as they are there. What is left.
+/// Drops all capabilities but `kept`. Returns those of them that the process has.
 fn reduce_to(kept: CapabilitySet) -> io::Result<CapabilitySet> {
     let left = rustix::thread::capabilities(None)?.permitted & kept;
     rustix::thread::set_capabilities(None, CapabilitySets { effective: left, permitted: left, inheritable: left })?;

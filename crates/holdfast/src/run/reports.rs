@@ -64,7 +64,7 @@ pub(super) fn whole(status: Status, statistics: Counted) -> Value {
     serde_json::to_value(Status { statistics: statistics.named(), ..status }).unwrap_or_default()
 }
 
-/// What flows have counted and measured, before it has names.
+/// The flows' statistics by index, before names are attached.
 pub(super) struct Counted {
     statistics: Arc<[NamedStatistic]>,
     values: Vec<Vec<i64>>,
@@ -156,7 +156,7 @@ impl Manager {
         self.hosts.get(usize::from(self.number)).map_or_else(machine, |host| host.name.clone())
     }
 
-    /// What numbers in the steps of traced packets stand for.
+    /// Names for the numbers in trace steps: switches, ports, zones and chains.
     pub(super) fn trace_names(&self) -> TraceNames {
         let port = |port: &u8| self.port_names.get(usize::from(*port)).map_or_else(String::new, |(name, _)| name.clone());
         let switch = |switch: &SwitchEntry| SwitchNames {
@@ -453,7 +453,7 @@ impl Manager {
         Status {
             version: status::VERSION,
             pools: self.pools_status(),
-            // They get their names later: see [`whole`].
+            // The client's thread adds the statistics with their names: see [`whole`].
             statistics: Vec::new(),
             survives: match standing.is_some_and(|standing| standing.survives_host) {
                 true => status::UNIT_HOST.to_owned(),

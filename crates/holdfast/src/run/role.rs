@@ -246,7 +246,8 @@ pub(super) fn take<T: DeserializeOwned>() -> Result<Given<T>, Failure> {
 mod tests {
     use super::*;
 
-    /// Whatever the lengths, the memory has the last line and zeros.
+    /// The memory holds the last line followed by zeros, also if an earlier line was
+    /// longer.
     #[test]
     fn a_new_key_leaves_nothing_of_the_old_one() {
         let memory = File::from(rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap());

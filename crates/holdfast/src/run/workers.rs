@@ -27,9 +27,10 @@ const ZOMBIE_PATIENCE: u64 = 60_000 * MILLISECOND;
 const RESIGN_PATIENCE: u64 = 500 * MILLISECOND;
 /// Bytes of the capture of packets that are set aside.
 pub(super) const MOST_QUARANTINED: u64 = 16 << 20;
-/// A keeper that has ended is followed within so long, ns; otherwise what it has made is ended.
+/// Timeout for a deputy to replace a keeper that has ended, ns. After it the keeper's
+/// other processes are killed.
 const DEPUTY_PATIENCE: u64 = 500 * MILLISECOND;
-/// That has ended within so long after the keeper, ns.
+/// Timeout after a keeper's end, ns. After it the keeper's processes count as ended.
 const ENDING_PATIENCE: u64 = 2_000 * MILLISECOND;
 /// Between two looks at whether a process has ended of which the guard has said nothing, ns.
 const DEATH_LOOK_INTERVAL: u64 = 20 * MILLISECOND;
@@ -46,7 +47,7 @@ pub(super) struct Worker {
     /// Turns of its loop when last looked at, and when that changed.
     pub(super) beats: u64,
     pub(super) alive_at: u64,
-    /// While it does not turn: what it does, and its standby.
+    /// Stall records of the process and of its standby, while its loop does not turn.
     stalls: [Stall; 2],
     pub(super) fenced_at: Option<u64>,
     /// Why it ended, once it has.
@@ -84,7 +85,9 @@ impl Worker {
         }
     }
 
-    /// Nobody uses its buffers any more. Of a process that has made others its deputy may be about to take its place; if nobody does, they end.
+    /// True if no process uses the worker's buffers any more. The deputy of an ended
+    /// keeper may be about to replace it. If none does in time, the remaining processes
+    /// are killed.
     fn has_ended_whole(&mut self, now: u64) -> bool {
         let pair = self.port.pair();
         let lives = |pid: &AtomicU32| match pid.load(Ordering::Relaxed) {
@@ -100,11 +103,11 @@ impl Worker {
         {
             process.kill_rest();
         }
-        // Their numbers may be others' by now.
+        // Their process ids may have been reused by now.
         waited > ENDING_PATIENCE
     }
 
-    /// The deputy of a keeper that has ended has taken its place: its process.
+    /// The deputy that has replaced an ended keeper: its process id and descriptor.
     fn next_keeper(&self) -> Option<(u32, OwnedFd)> {
         let keeper = self.port.pair().keeper;
         let pid = keeper.load(Ordering::Acquire);
@@ -113,18 +116,22 @@ impl Worker {
             return None;
         }
         let pidfd = process::open(pid).ok()?;
-        // It is the process that has said so, and not one that has its number since.
+        // The keeper's word still names this id, so the descriptor is not of a process
+        // that reused it.
         (keeper.load(Ordering::Acquire) == pid && process::lives(pid)).then_some((pid, pidfd))
     }
 
-    /// Its end would be noticed by nobody: it has a standby that could take over, somebody who would make another, and somebody who would take that one's place.
+    /// True if its end would go unnoticed: it has a standby, a keeper to start another
+    /// one, and a deputy to replace the keeper.
     fn is_kept(&self) -> bool {
         self.cause.is_none()
             && self.port.pair().deputy.load(Ordering::Relaxed) != 0
             && self.local_standby().is_some_and(|standby| standby.pid != 0)
     }
 
-    /// Its loop has turned within `patience`, ns, or would have if it had had a processor. Asked now and then, so that it is known how much of one it has had since it turned last.
+    /// True if the loop has turned within `patience`, ns, or would have if it had had a
+    /// processor. To be called regularly, because it measures the processor time since
+    /// the last turn.
     pub(super) fn is_alive(&mut self, patience: u64, now: u64) -> bool {
         let still = now.saturating_sub(self.alive_at);
         if still <= patience / 8 {
@@ -132,7 +139,7 @@ impl Worker {
         }
         let standby = self.port.pair().standby.load(Ordering::Relaxed);
         let (beats, pids) = (self.beats, [self.pid(), standby]);
-        // Both are looked at, whatever the first does.
+        // `count` below visits both processes, so that the time of both is measured.
         let waits = pids
             .into_iter()
             .zip(&mut self.stalls)
@@ -145,7 +152,7 @@ impl Worker {
     pub(super) fn local_standby(&self) -> Option<LocalStandby> {
         let pair = self.port.pair();
         let (pid, worker) = (pair.standby.load(Ordering::Acquire), pair.worker.load(Ordering::Relaxed));
-        // One that becomes the worker is both for a moment.
+        // A standby that becomes the worker is in both words for a moment.
         let pid = if pid == worker { 0 } else { pid };
         (worker != 0).then(|| LocalStandby { pid, takeovers: pair.takeovers.load(Ordering::Relaxed).into() })
     }
@@ -223,7 +230,8 @@ impl Manager {
             && worker.fenced_at.is_none()
         {
             worker.fenced_at = Some(now);
-            // Of one that is silent the coordinator has said so.
+            // A runtime without a cause is silent, and the coordinator has reported that
+            // itself.
             if let Some(cause) = &worker.cause {
                 self.host.hub.manager.note_end(peer, Notice::new(cause, now.saturating_sub(worker.alive_at)));
             }

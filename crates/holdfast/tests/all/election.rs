@@ -184,7 +184,8 @@ fn while_etcd_is_away_the_box_lives_on() {
         assert_eq!(running.runtimes(), before);
     }
     assert!(running.status().unwrap().failovers.is_empty());
-    // Of two runtimes neither goes by mistake.
+    // Draining one of two runtimes needs `--force`: flows on the last one have no
+    // replica.
     let refused = running.ask("drain 16");
     assert_eq!(refused.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&refused.stderr).contains("--force"), "{}", String::from_utf8_lossy(&refused.stderr));

@@ -63,8 +63,9 @@ pub(super) fn state(name: &str) -> io::Result<Option<State>> {
     Ok(Some(State { index, mtu, is_up }))
 }
 
-/// What a device counts of frames that are lost with nobody else to count them (Linux: Documentation/networking/statistics.rst), as sysfs and as `status` name it.
-/// What an interface's queue in the kernel has no room for is among the dropped ones.
+/// Device counters of frames that nobody else counts (Linux:
+/// Documentation/networking/statistics.rst), as sysfs and as `status` name them. The
+/// dropped ones include frames for which an interface's queue in the kernel had no room.
 const COUNTERS: [(&str, &str); 5] = [
     ("rx_dropped", "device_rx_dropped"),
     ("rx_missed_errors", "device_rx_missed"),
@@ -247,7 +248,7 @@ pub(super) fn read_option<T: Plain>(fd: BorrowedFd<'_>, level: libc::c_int, name
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(value) }
 }
 
-/// What [`read_option`] may make of any bytes.
+/// Types that [`read_option`] may fill with any bytes.
 ///
 /// # Safety
 /// A structure of numbers: every bit pattern is a value.

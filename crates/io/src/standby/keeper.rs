@@ -1,9 +1,12 @@
 //! The keeper of a worker and its standby, and the keeper's deputy.
 //!
-//! Theory of operation. The keeper makes processes, learns of their ends, and ends a worker that hangs; nobody waits for it. So that its own death takes nobody along, it makes a *deputy* as
-//! well, which sleeps until the keeper is no more. By then whoever lives is the child of the process that had started the keeper, which adopts them
-//! ([`crate::process::adopt_orphans`]): the deputy becomes the keeper, finds in the shared words who works and who stands by, and makes a deputy of its own. If they are somebody else's children,
-//! who had started the keeper is dead too, and with it all that they work for: then they end.
+//! Theory of operation. The keeper starts processes, learns of their ends, and kills a
+//! worker that hangs; no process waits for it. To survive its own death it forks a
+//! *deputy*, which sleeps until the keeper ends. Then the *starter*, the process that had
+//! started the keeper, adopts the keeper's children ([`crate::process::adopt_orphans`]).
+//! The deputy becomes the keeper, finds worker and standby in the shared words, and forks
+//! a deputy of its own. If another process adopts the children, the starter is dead too,
+//! and all that they work for: then they end.
 
 use super::{Pair, SHARED, Shared, Turns, log, warm};
 use crate::process::{self, Stall};
@@ -16,12 +19,13 @@ use std::time::{Duration, Instant};
 const MAX_STRIKES: u32 = 8;
 /// Packets that are processed one by one after a worker has ended by what it did itself.
 const CAREFUL: u32 = 128;
-/// Exit code of a standby that cannot take over, and of who has lost those that it works for.
+/// Exit code of a standby that cannot take over, and of a process whose starter is dead.
 const NO_WAY_BACK: i32 = 3;
-/// By which the kernel says that the parent has ended.
+/// Signal by which the kernel reports the parent's end.
 const PARENT_ENDED: Signal = Signal::USR2;
 
-/// Who started the first keeper: the parent of whoever outlives a keeper.
+/// The process that started the first keeper. It adopts the children of a keeper that
+/// ends.
 static STARTER: AtomicU32 = AtomicU32::new(0);
 
 /// How it is known that a worker hangs.
@@ -29,12 +33,13 @@ static STARTER: AtomicU32 = AtomicU32::new(0);
 pub struct Watch {
     /// Counts the worker's turns, also those without anything to do.
     pub beats: &'static AtomicU64,
-    /// A worker that has not taken a turn for so long is killed, if it was stopped, sleeps, or has had the processor for half of that time. One that waits for a
-    /// processor does not hang.
+    /// A worker that has not turned for so long is killed if it was stopped, sleeps, or
+    /// has had a processor for half of that time. A worker that waits for a processor
+    /// does not hang.
     pub patience: Duration,
 }
 
-/// What was seen of a worker last.
+/// The last observation of the worker.
 struct Seen {
     beats: u64,
     since: Instant,
@@ -68,7 +73,8 @@ impl Watch {
         let enough = self.patience.as_nanos() as u64 / 2;
         let Some(waits) = seen.stall.waits(number(worker), beats, enough) else { return };
         if !waits && seen.since.elapsed() >= self.patience {
-            // Whatever it had in hand may be why.
+            // The packet in hand may be why it hangs: the next worker takes packets one
+            // by one.
             log::note_crash();
             let _ = rustix::process::kill_process(worker, Signal::KILL);
             *seen = Seen::now(beats);
@@ -76,7 +82,7 @@ impl Watch {
     }
 }
 
-/// Until it is waited for, the end of a child only waits.
+/// Blocks SIGCHLD: the end of a child stays pending until [`Watch::wait`] waits for it.
 fn block_child_signal() {
     // SAFETY: a set of signals on this stack.
     unsafe {
@@ -95,7 +101,8 @@ fn number(pid: Pid) -> u32 {
     pid.as_raw_nonzero().get() as u32
 }
 
-/// Whoever outlives the keeper is the starter's child, and ends with that one.
+/// A process that outlives the keeper must be adopted by the starter, and ends with it;
+/// otherwise it ends at once.
 fn watch_parent() -> io::Result<()> {
     extern "C" fn on_end(_: i32) {
         let is_adopted = || parent() == STARTER.load(Ordering::Relaxed);
@@ -122,7 +129,7 @@ fn watch_parent() -> io::Result<()> {
 #[derive(Clone, Copy)]
 struct Member {
     pid: Pid,
-    /// A keeper's own child: it learns how that one ended.
+    /// True for a child of this very keeper, which can read its exit status.
     is_child: bool,
 }
 
@@ -131,12 +138,13 @@ impl Member {
         Member { pid, is_child: true }
     }
 
-    /// Of the keeper before this one, by the word for it.
+    /// A process that the previous keeper started, from the shared word for its id.
     fn found(word: &AtomicU32) -> Option<Member> {
         Pid::from_raw(word.load(Ordering::SeqCst) as i32).map(|pid| Member { pid, is_child: false })
     }
 
-    /// Whether it has ended, and how, if that can be known. What has once been told is not told again.
+    /// Whether the process has ended, and its exit status, if that can be known. A
+    /// child's status can be read only once.
     fn ended(self) -> Option<Option<WaitStatus>> {
         if !self.is_child {
             return (!process::lives(number(self.pid))).then_some(None);
@@ -190,7 +198,8 @@ impl Keeper {
         let mut seen = Seen::now(0);
         loop {
             if pair.worker.load(Ordering::Acquire) != 0 {
-                // Without them the worker goes on, and this is tried again a little later.
+                // If a fork fails the worker goes on, and the loop tries again a little
+                // later.
                 if self.standby.is_none() {
                     self.standby = start(self.shared, work).ok().map(Member::child);
                 }
@@ -230,7 +239,9 @@ impl Keeper {
         if !self.worker.is_child && is_replaced { Some(None) } else { self.worker.ended() }
     }
 
-    /// The worker has ended so: its heir works by now, or it ends because it cannot. Then so does this process.
+    /// Follows the end of the worker. Its heir is the standby, or a new process without
+    /// one. Waits until the heir works. If the heir refuses because it cannot take over,
+    /// this process ends as the worker did.
     fn follow(&mut self, status: Option<WaitStatus>, work: &mut impl FnMut(Turns) -> i32) -> io::Result<()> {
         let last = core::mem::replace(
             &mut self.worker,
@@ -242,7 +253,8 @@ impl Keeper {
         loop {
             match self.shared.pair.worker.load(Ordering::Acquire) {
                 now if now == number(self.worker.pid) => return Ok(()),
-                // Somebody else stood by, of the keeper before this one: the heir does now.
+                // A standby that the previous keeper started became the worker: the heir
+                // is the standby now.
                 now if now != number(last.pid) && process::lives(now) => {
                     let other = Member::found(self.shared.pair.worker).unwrap_or(last);
                     self.standby = Some(core::mem::replace(&mut self.worker, other));
@@ -255,7 +267,7 @@ impl Keeper {
                     self.end_all();
                     end_as(status)
                 }
-                // It is found to have ended by who looks next.
+                // The heir has ended in another way: the keeper's loop finds that.
                 Some(false) => return Ok(()),
                 None => crate::wait::sleep(&[], 50_000),
             }
@@ -291,7 +303,8 @@ impl Keeper {
                 None => crate::wait::sleep(&[], 10_000_000),
             }
         }
-        // First who stands by: one that becomes the worker meanwhile says that before it says that it stands by no more.
+        // Reads the standby's word first: a standby that becomes the worker stores the
+        // worker's word before it clears its own.
         self.standby = Member::found(pair.standby);
         if let Some(worker) = Member::found(pair.worker) {
             self.worker = worker;
@@ -299,7 +312,7 @@ impl Keeper {
         self.standby = self.standby.filter(|standby| standby.pid != self.worker.pid);
         self.deputy = None;
         if process::die_with_parent(STARTER.load(Ordering::Relaxed)).is_err() {
-            // Who stands still does not hear that.
+            // A stopped process does not handle the signal for its parent's end: kill it.
             self.end_all();
             self.worker.end();
             // SAFETY: ends the process, and leaves alone what was the keeper's.
@@ -309,7 +322,8 @@ impl Keeper {
         pair.keeper.store(std::process::id(), Ordering::SeqCst);
     }
 
-    /// Whoever is there besides the worker ends: first who would take this process's place.
+    /// Ends every process but the worker. The deputy comes first, because it would take
+    /// this process's place.
     fn end_all(&mut self) {
         self.deputy.take().into_iter().for_each(|deputy| Member::child(deputy).end());
         self.standby.take().into_iter().for_each(Member::end);
@@ -317,7 +331,8 @@ impl Keeper {
 }
 
 impl Member {
-    /// Whether it has ended, and if so, whether because it could not take over. It may be asked about its end once more.
+    /// Whether the process has ended, and if so, whether because it could not take over.
+    /// Its exit status can be read once more.
     fn has_refused(self) -> Option<bool> {
         if !self.is_child {
             return (!process::lives(number(self.pid))).then_some(false);
@@ -337,7 +352,7 @@ impl Member {
 }
 
 impl Shared {
-    /// What the worker returned, if its work is done.
+    /// Exit code of the worker, if its work is done.
     fn code(&self) -> Option<i32> {
         self.finished.load(Ordering::SeqCst).checked_sub(1).map(|code| code as i32)
     }
@@ -379,13 +394,14 @@ fn live(shared: &Shared, keeper: u32, work: &mut impl FnMut(Turns) -> i32) -> i3
     if pair.worker.load(Ordering::Acquire) != 0 {
         warm::populate();
         log::prepare();
-        // What the kernel keeps for clocks is mapped when it is first looked at.
+        // Reads the clock once: the kernel's clock pages are mapped at the first access,
+        // which would delay the takeover.
         process::Clock::new();
         warm::go_first();
         hasty = 2;
         pair.standby.store(me, Ordering::SeqCst);
         if parent() != keeper {
-            // The next keeper has not seen this one, perhaps, and makes another.
+            // The next keeper may not have seen this standby, and starts another one.
             let _ = pair.standby.compare_exchange(me, 0, Ordering::SeqCst, Ordering::Relaxed);
             return NO_WAY_BACK;
         }
@@ -408,7 +424,8 @@ fn live(shared: &Shared, keeper: u32, work: &mut impl FnMut(Turns) -> i32) -> i3
         shared.suspect.store(0, Ordering::SeqCst);
         pair.takeovers.fetch_add(1, Ordering::SeqCst);
     }
-    // What comes before its first turn is undone like one: it may take long (a library to load, connections to make), and the worker may be killed at that.
+    // Work before the first turn is undone like a turn: it may take long (a library to
+    // load, connections to make), and the worker may be killed during it.
     log::track();
     log::begin();
     let is_first = pair.worker.load(Ordering::Relaxed) == 0;
@@ -416,7 +433,8 @@ fn live(shared: &Shared, keeper: u32, work: &mut impl FnMut(Turns) -> i32) -> i3
         shared.strikes.fetch_add(1, Ordering::SeqCst);
     }
     pair.worker.store(me, Ordering::SeqCst);
-    // Before the first worker there is no deputy: without its keeper nobody knows of this process. It is counted until it has ended.
+    // Before the first worker there is no deputy: if the keeper is dead, no process knows
+    // of this one. The worker's word names it until it has ended.
     if is_first && parent() != keeper {
         return NO_WAY_BACK;
     }

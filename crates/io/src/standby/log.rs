@@ -349,8 +349,9 @@ pub(super) fn take_crash() -> bool {
     LOG.get().is_some_and(|log| log.crashed.swap(0, Ordering::SeqCst) != 0)
 }
 
-/// The worker is no more: the state becomes what it was at the end of its last turn. `None` if there is no way back; true if a turn was undone. What this process
-/// changes before [`track`] could not be undone.
+/// Restores the state at the end of the dead worker's last turn. Returns `None` if that
+/// is not possible, and true if a turn was undone. Changes that this process makes before
+/// [`track`] cannot be undone.
 pub(super) fn undo() -> Option<bool> {
     let log = LOG.get()?;
     if log.valid.load(Ordering::SeqCst) == 0 {

@@ -1,11 +1,16 @@
 //! A worker that outlives its process: its state lies in memory that a second process has too, and that one goes on where the first one was killed.
 //!
-//! Theory of operation. One process, the *keeper*, makes the state in a heap of its own ([`heap`]) and then only starts the others and learns of their ends: the *worker*, which takes turns,
-//! and the *standby*, which sleeps. Both are made of the keeper, so that everything lies at the same addresses; neither ever makes a process. The worker holds a lock in
-//! shared memory for as long as it lives. When it ends, however it does, the kernel passes the lock on, before it does anything else for the dead: the standby wakes up,
-//! undoes the turn that was not finished ([`log`]), and goes on with the next. To everybody else nothing has happened: rings are moved when a turn has been
-//! committed ([`crate::VportGuest::publish`]), so what came in comes once more, and nothing that the undone turn made was ever seen. Then the keeper makes another standby. The keeper's own
-//! death takes nobody along ([`keeper`]).
+//! Theory of operation. One process, the *keeper*, builds the state in a heap of its own
+//! ([`heap`]). From then on it only starts the other processes and learns of their ends:
+//! the *worker*, which takes turns, and the *standby*, which sleeps. Both are forked from
+//! the keeper, so that everything lies at the same addresses; neither ever forks. The
+//! worker holds a lock in shared memory for as long as it lives. When it ends, for
+//! whatever reason, the kernel passes the lock on before any other cleanup. The standby
+//! wakes up, undoes the unfinished turn ([`log`]), and goes on with the next one. Other
+//! processes notice nothing: rings move only when a turn has been committed
+//! ([`crate::VportGuest::publish`]), so the packets that came in come once more, and the
+//! output of the undone turn was never visible. The keeper then forks another standby.
+//! The keeper's own death ends no other process ([`keeper`]).
 //!
 //! If worker and standby die together, the keeper makes another process, which finds everything as the standby would have. What has no way back ends with its worker, and then the
 //! keeper ends as the worker did: a turn that changed more than the log holds, and a turn that one worker after the other does not finish.
@@ -33,7 +38,8 @@ const AT_STRIKES: usize = AT_LOCK + LOCK_LEN;
 const AT_FINISHED: usize = AT_STRIKES + 4;
 const AT_SUSPECT: usize = AT_STRIKES + 8;
 
-/// Who works, who stands by, how often a standby has become the worker, and who makes them. In memory that others may look at.
+/// Process ids of worker, standby, keeper and deputy, and the number of takeovers, in
+/// memory that other processes may read.
 #[derive(Clone, Copy)]
 pub struct Pair {
     /// The process that works, 0 before there is one.
@@ -42,9 +48,9 @@ pub struct Pair {
     pub standby: &'static AtomicU32,
     /// Standbys that have become the worker.
     pub takeovers: &'static AtomicU32,
-    /// The process that makes these, 0 before it has begun to.
+    /// The keeper, which starts the others; 0 before it has begun to.
     pub keeper: &'static AtomicU32,
-    /// The one that becomes the keeper when that is no more, 0 for none.
+    /// The deputy, which becomes the keeper when the keeper has ended; 0 for none.
     pub deputy: &'static AtomicU32,
 }
 

@@ -439,7 +439,8 @@ fn a_keeper_s_end_takes_nobody_along() {
     });
 }
 
-/// Who has started the keeper is killed: all of it ends, whoever stands still too.
+/// The process that started the keeper is killed: all the keeper's processes end, also
+/// one that is stopped.
 #[test]
 fn all_end_with_who_has_started_them() {
     apart("all_end_with_who_has_started_them", || {

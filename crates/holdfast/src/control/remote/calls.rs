@@ -263,7 +263,8 @@ impl Control for Calls {
                 let replies = list.and_then(|list| convert::flows(list, goes_on, FLOWS_PER_MESSAGE));
                 let replies = replies.map_or_else(|refusal| vec![Err(refusal)], |replies| replies.into_iter().map(Ok).collect());
                 for reply in replies {
-                    // Who does not read gets no more.
+                    // A client that does not read within the timeout gets no more of the
+                    // list.
                     if sender.send_timeout(reply, PATIENCE).await.is_err() {
                         return;
                     }
