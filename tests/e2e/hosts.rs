@@ -112,7 +112,8 @@ fn a_host_is_drained_and_restored(interrupt: &Interrupt) -> Result<()> {
     cluster.stop()
 }
 
-/// A port's link of the host that serves goes down: the other serves. When that one ends as planned, the first serves again before it is gone: of the datagrams that come meanwhile hardly any is lost.
+/// A port's link of the serving host goes down: the other host serves. When that one is stopped as
+/// planned, the first serves again before it is gone, and hardly any datagram is lost.
 fn service_moves_as_planned(interrupt: &Interrupt) -> Result<()> {
     let mut cluster = Cluster::start(interrupt)?;
     let held = cluster.hold(VIRTUAL, 60)?;
@@ -135,7 +136,7 @@ fn service_moves_as_planned(interrupt: &Interrupt) -> Result<()> {
     until("datagrams return", PATIENCE, interrupt, || Ok((stream.datagrams().returned > returned + 300).then_some(())))?;
     let datagrams = stream.finish();
     ensure!((datagrams.doubled, datagrams.changed, datagrams.flows_alive) == (0, 0, 30), "{datagrams:?}");
-    // A death is noticed after 400 ms or more, which is 120 of them.
+    // A host's death is noticed after 400 ms or more, which would lose 120 datagrams.
     ensure!(datagrams.lost < 90, "{datagrams:?}");
     ensure_unbroken(&held, interrupt)?;
     drop(held);

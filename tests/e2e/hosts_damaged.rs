@@ -1,4 +1,5 @@
-//! A box of three hosts whose network damages frames: with a key and without, nobody is given up for that, nothing is lost for good, and when it is over all is as before.
+//! A box of three hosts whose network damages frames, with a key and without. No host or runtime is
+//! given up, no flow breaks, and the box is safe again afterwards.
 
 use anyhow::{Result, ensure};
 use holdfast_lab::requirements::*;
@@ -21,11 +22,11 @@ pub(crate) fn tests() -> Vec<Test> {
     ]
 }
 
-/// One in so many frames is damaged.
+/// Frames, on average, of which one is damaged.
 const ONE_IN: usize = 1_000;
 const FLOWS: usize = 60;
 
-/// Under connections and datagrams. `reasons` are those for which hosts count what was damaged.
+/// Damages frames under connections and datagrams. `reasons`: drop reasons that count damaged frames.
 fn through_damage(cluster: Cluster, reasons: &[&str], interrupt: &Interrupt) -> Result<()> {
     let held = cluster.hold(VIRTUAL, FLOWS)?;
     let (_echo, stream) = cluster.stream(FLOWS, 2_000)?;

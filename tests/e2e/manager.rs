@@ -128,7 +128,8 @@ fn a_manager_that_hangs_is_ended(interrupt: &Interrupt) -> Result<()> {
     network.stop()
 }
 
-/// Each of seven lives is killed as soon as it is there: the next ones come after pauses, runtimes and their flows wait.
+/// Seven incarnations of the manager are killed as soon as they run. The next ones start after
+/// pauses; runtimes and their flows wait.
 fn it_is_never_given_up(interrupt: &Interrupt) -> Result<()> {
     let mut network = Network::start(&Options::protected(Chain::Balanced), interrupt)?;
     network.serve_web()?;

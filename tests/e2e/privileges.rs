@@ -1,4 +1,4 @@
-//! What a box needs, and what it lets go of; and what is left of it when its guard is killed.
+//! Privileges that a box needs and those that it drops; and no process survives a killed guard.
 
 use anyhow::{Context, Result, ensure};
 use holdfast_control::status::Status;
@@ -56,7 +56,7 @@ fn each_process_has_what_its_work_takes(interrupt: &Interrupt) -> Result<()> {
     let network = Network::start(&options, interrupt)?;
     let status = network.running.wait_for("it is safe", GIVE_UP, interrupt, is_ready)?;
     ensure_small(&status)?;
-    // Of root's own, too: nobody gets back what was let go.
+    // The bounding set is reduced for root, too, so that no process regains a dropped capability.
     for process in status.processes.iter().filter(|process| process.pid != 0) {
         let bounding = u64::from_str_radix(&of_process(process.pid, "CapBnd")?, 16)?;
         ensure!(bounding & !FOR_PORTS == 0, "{} may get {bounding:x}", process.role);
@@ -64,10 +64,11 @@ fn each_process_has_what_its_work_takes(interrupt: &Interrupt) -> Result<()> {
     network.stop()
 }
 
-/// As nobody, with three capabilities: it serves, and a runtime that is killed is followed by the next.
+/// Run as user nobody with three capabilities, a box serves, and starts the next incarnation of a
+/// killed runtime.
 fn an_ordinary_user_runs_a_box(interrupt: &Interrupt) -> Result<()> {
     let (lab, topology) = network::cables(&Options::protected(Chain::Edge), interrupt)?;
-    // A place where nobody is at home, with a program that he may start.
+    // A home directory for user nobody, with a binary that it may start.
     let home = lab.scratch().join("home");
     std::fs::create_dir(&home)?;
     std::fs::set_permissions(lab.scratch(), std::fs::Permissions::from_mode(0o711))?;
@@ -108,7 +109,8 @@ fn an_ordinary_user_runs_a_box(interrupt: &Interrupt) -> Result<()> {
     Ok(())
 }
 
-/// Its supervisor starts it again at once: by the time when the next box serves, nobody of the one before is left, also if one of them stood still.
+/// The guard is killed, and a supervisor starts the box again at once. When the next box serves, no
+/// process of the one before is left, not even a stopped one.
 fn a_killed_guard_leaves_nobody_to_the_next(interrupt: &Interrupt) -> Result<()> {
     let options = Options { protection: BOTH, more: PATIENT, ..Options::protected(Chain::Edge) };
     let (lab, topology) = network::cables(&options, interrupt)?;
@@ -120,7 +122,7 @@ fn a_killed_guard_leaves_nobody_to_the_next(interrupt: &Interrupt) -> Result<()>
         let guard = status.processes.iter().find(|process| process.role == "guard").context("there is a guard")?.pid;
         signal_pid(status.runtimes().next().context("there is a runtime")?.pid, Signal::STOP)?;
         signal_pid(guard, Signal::KILL)?;
-        // A supervisor hears of that before it starts the next one.
+        // A supervisor reaps the guard before it starts the next box.
         running.process().wait(GIVE_UP, interrupt)?;
         running = RunningBox::start(&lab, &topology.router, &binary()?, &configuration)?;
         let left: Vec<u32> = topology.router.pids()?.into_iter().filter(|pid| before.contains(pid)).collect();

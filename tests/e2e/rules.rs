@@ -1,5 +1,6 @@
-//! Service-chain rules are changed under a running box: connections that are there stay where they are, new ones go the new way. And what rules of a firewall do that peers and the
-//! operator see: `reject`, `log`, counters.
+//! Service-chain rules change under a running box: existing connections keep their chain, new ones
+//! take the new one. Firewall rules with effects that peers and the operator see: `reject`, `log`,
+//! counters.
 
 use anyhow::{Context, Result, bail, ensure};
 use holdfast_control::flows::Flows;
@@ -171,7 +172,7 @@ fn tenants_have_runtimes_of_their_own(interrupt: &Interrupt) -> Result<()> {
     network.stop()
 }
 
-/// Rules in front of those that reject: more than fit one message of counters.
+/// Rules before those that reject: more than one message of counters has room for.
 const OTHERS: u16 = 300;
 const REJECTS_TCP: &str = "reject log tcp on lan to any port 81";
 const REJECTS_UDP: &str = "reject log udp on lan to any port 82";
@@ -187,9 +188,11 @@ fn rejecting() -> String {
     )
 }
 
-/// Somebody listens at the server behind rules that reject, over IPv4 and IPv6. A connection is refused as by a closed port, a datagram's sender hears that it is prohibited (RFC 1812, section 5.2.7.1; RFC 4443,
-/// section 3.1), and neither arrives; also right after each runtime has been killed, which a connection that is allowed survives. The box's log says each rejection with its rule, and the status counts it at its rule, which is the
-/// 301st.
+/// Rules reject connections and datagrams to open ports of the server, over IPv4 and IPv6. A
+/// connection is refused as by a closed port; a datagram's sender gets "administratively
+/// prohibited" (RFC 1812, section 5.2.7.1; RFC 4443, section 3.1); the server gets neither. The
+/// same holds right after each runtime has been killed, which an allowed connection survives. The
+/// log names each rejection's rule, and the status counts it there, behind 300 others.
 fn who_is_rejected_is_told_and_the_operator_sees_it(interrupt: &Interrupt) -> Result<()> {
     let network = Network::start_with(&Options::protected(Chain::Plain), &rejecting(), interrupt)?;
     let (client, server) = (&network.topology.client, &network.topology.server);
@@ -217,7 +220,7 @@ fn who_is_rejected_is_told_and_the_operator_sees_it(interrupt: &Interrupt) -> Re
             let socket = client.enter(|| UdpSocket::bind(at(own, port)))??;
             socket.connect(at(peer, 82))?;
             socket.set_read_timeout(Some(Duration::from_secs(1)))?;
-            // What Linux makes of 3/13 and of 1/1.
+            // Linux reports ICMP type 3, code 13 as EHOSTUNREACH, and ICMPv6 type 1, code 1 as EACCES.
             let wanted = if ip(peer).is_ipv4() { ErrorKind::HostUnreachable } else { ErrorKind::PermissionDenied };
             until("the sender of a datagram hears that it is prohibited", PATIENCE, interrupt, || {
                 let told = socket.send(b"anybody").and_then(|_| socket.recv(&mut [0; 16]));

@@ -87,7 +87,8 @@ fn worker_and_standby_die_together(interrupt: &Interrupt) -> Result<()> {
     network.stop()
 }
 
-/// The keeper of the busiest runtime is killed, and then the runtime's worker, again and again: each time somebody else keeps it by then.
+/// The keeper of the busiest runtime is killed, and then its worker, three times: by then
+/// the keeper's deputy has taken over.
 fn a_keeper_takes_nobody_along(interrupt: &Interrupt) -> Result<()> {
     let mut network = Network::start(&under(LOCAL, Chain::Balanced), interrupt)?;
     network.serve_web()?;
@@ -96,7 +97,8 @@ fn a_keeper_takes_nobody_along(interrupt: &Interrupt) -> Result<()> {
     let guard = guard(&is_safe("it is safe")?)?;
     for _ in 0..3 {
         let (victim, standby) = busiest(&is_safe("it is safe")?)?;
-        // Either may be the guard's by now, but not both: the standby is made anew once the worker has been killed.
+        // The guard may have adopted one of the two, but not both: a killed worker's standby is
+        // forked anew.
         let keepers = [keeper(victim.pid)?, keeper(standby.pid)?];
         let keeper = keepers.into_iter().find(|keeper| *keeper != guard).context("somebody keeps them")?;
         signal_pid(keeper, Signal::KILL)?;
@@ -127,7 +129,7 @@ fn guard(status: &Status) -> Result<u32> {
     status.processes.iter().find(|process| process.role == "guard").map(|guard| guard.pid).context("there is a guard")
 }
 
-/// The same of a state server: it is in the same life, whoever keeps it.
+/// The same for a state server: it keeps its incarnation when its keeper is killed.
 fn a_state_server_outlives_its_keeper(interrupt: &Interrupt) -> Result<()> {
     let options = under("rescue", Chain::Balanced);
     let mut network = Network::start(&options, interrupt)?;

@@ -362,7 +362,7 @@ impl Cluster {
         if name == WITNESS { Ok(()) } else { self.wait_away(self.observer(), name) }
     }
 
-    /// Ends a host's part of the box as planned, and checks that it ends well.
+    /// Stops a host's part of the box with SIGTERM, and checks its exit status.
     pub fn end(&mut self, name: &str) -> Result<()> {
         let place = self.boxes.iter_mut().find(|(other, _)| *other == name).context("a host of the cluster")?;
         let mut running = place.1.take().with_context(|| format!("{name} is dead"))?;

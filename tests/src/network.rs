@@ -222,7 +222,7 @@ impl Network {
         ensure!(is_running(&victim), "{victim:?}");
         match victim.local_standby {
             None => signal_pid(victim.pid, signal)?,
-            // All of it: who would make another worker, too.
+            // The whole group: a surviving standby, keeper or deputy would replace the worker.
             Some(_) => {
                 let group = Pid::from_raw(group(victim.pid)? as i32).context("a group")?;
                 rustix::process::kill_process_group(group, signal)?;

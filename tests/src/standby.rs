@@ -48,14 +48,14 @@ pub fn kill_worker(
     Ok(())
 }
 
-/// A number about a process that proc_pid_stat(5) has so many words after the state.
+/// The number in /proc/PID/stat (proc_pid_stat(5)) that is so many fields after the state.
 fn number(pid: u32, words: usize) -> Result<u32> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let rest = text.rsplit_once(')').context("a name in parentheses")?.1;
     Ok(rest.split_whitespace().nth(words).context("so many words")?.parse()?)
 }
 
-/// The process that has made this worker or standby, and would make another; if that one has ended, the guard.
+/// The parent of this worker or standby: its keeper, or the guard once that keeper has ended.
 ///
 /// # Errors
 /// There is no such process.
@@ -63,7 +63,7 @@ pub fn keeper(member: u32) -> Result<u32> {
     number(member, 1)
 }
 
-/// The group of all processes that belong to this one: worker, standby, keeper, and whoever would take its place.
+/// The process group of a worker, its standby, its keeper and the keeper's deputy.
 ///
 /// # Errors
 /// There is no such process.

@@ -172,13 +172,13 @@ impl Hosts {
         Ok(())
     }
 
-    /// Of so many frames between hosts one arrives with another byte somewhere, whatever its Ethernet check sequence says.
+    /// Overwrites a byte in one of `one_in` frames between hosts. No Ethernet check sequence shows it.
     pub fn damage(&self, one_in: usize) -> Result<()> {
-        // Addresses of frames, headers of messages and packets, and what is in them.
+        // Offsets of frame addresses, headers of messages and packets, and payload.
         const PLACES: [usize; 16] = [7, 11, 14, 17, 21, 26, 28, 29, 34, 38, 44, 50, 61, 75, 90, 120];
         for (at, byte) in PLACES.iter().enumerate() {
             let which = format!("numgen random mod {} == {at}", one_in * PLACES.len());
-            // One that has this byte there already stays as it is: another one has not.
+            // A frame that has this value there already stays intact.
             self.network.run(&format!("nft add rule bridge cuts forward {which} @ll,{},8 set {:#x}", byte * 8, 0x11 * at))?;
         }
         Ok(())

@@ -48,7 +48,8 @@ impl SimArgs {
 struct Sum {
     faults: Faults,
     events: u64,
-    /// The worlds' hashes, in any order: two programs that do the same in every world give the same.
+    /// Sum of the worlds' hashes, whatever their order: equal for two builds that do the same in
+    /// every world.
     hash: u64,
     connections: usize,
     undone: u64,
@@ -77,7 +78,8 @@ impl Sum {
     }
 }
 
-/// Of one world in a sum: worlds that change places do not cancel (the finaliser of splitmix64).
+/// A world's term in the sum of hashes. The seed is mixed in (finaliser of splitmix64), so that two
+/// worlds with exchanged hashes give another sum.
 fn mixed(seed: u64, hash: u64) -> u64 {
     let mut mixed = hash ^ seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -269,7 +271,7 @@ mod tests {
         first.join(second);
         assert_eq!(first.hash, hash);
         assert_ne!(hash, sum(&[1, 2]).hash);
-        // Two worlds that did what the other did are another run.
+        // Two worlds with exchanged hashes give another sum.
         assert_ne!(mixed(1, 5).wrapping_add(mixed(2, 6)), mixed(1, 6).wrapping_add(mixed(2, 5)));
     }
 }

@@ -43,8 +43,10 @@ pub(crate) struct Checkers {
     mappings: BTreeMap<frames::End, u32>,
     mapped: BTreeMap<u32, frames::End>,
     scenario: Scenario,
-    /// Connections that want their replies under one key, both ways; and by the lower of the two, which one was the first, and how many replies have been released to it.
+    /// Connections whose replies have the same key, each by the other.
     pub(crate) rivals: BTreeMap<u32, u32>,
+    /// By the lower id of such a pair: the connection that holds the reply key, and replies
+    /// released to it.
     first: BTreeMap<u32, (u32, u32)>,
     /// Per connection: the chain that its packets take, and whether anything of it has reached its client.
     chains: BTreeMap<u32, (u16, bool)>,
@@ -114,7 +116,7 @@ impl Checkers {
         }
     }
 
-    /// A packet comes from a client: its connection may begin anew.
+    /// A client sends a packet: a connection whose flow has ended may open it again.
     pub(crate) fn note_sent(&mut self, frame: &[u8], clients: &[Client]) {
         if self.over.is_empty() && self.absent.is_empty() {
             return;
@@ -307,7 +309,8 @@ impl Checkers {
         Stamps::read_from_bytes(&flows.state(slot)[start..start + len]).map_or([0; 2], |stamps| stamps.counts)
     }
 
-    /// A packet leads from its connection's end to the other, by the mappings that there are, and a fragment the way of its flow.
+    /// A packet's addresses and ports are those that the connection's mappings say. A fragment has
+    /// the same addresses as its flow.
     fn check_ends(&mut self, client: &Client, way: usize, seen: &frames::Seen<'_>, loss: Option<&Loss>) {
         let (id, (local, remote, protocol)) = (client.id(), client.ends());
         let is_at = |end: frames::End, at: frames::End| if seen.is_later { end.0 == at.0 } else { end == at };
@@ -322,7 +325,7 @@ impl Checkers {
         let of = |mapping: fn(u8, frames::End) -> Option<frames::End>, end| mapping(protocol, end).filter(|_| is_published);
         let is_balanced = protocol == proto::TCP || published::is_service(remote);
         let to = of(published::inside_of, remote).or((!is_balanced).then_some(remote));
-        // The identifier of an echo, which its source has been given, is the other end's, too.
+        // The NAT's identifier of an echo gives the destination's port, too.
         let is_echo = protocol == proto::ICMP;
         let to = to.map(|to| if is_echo { (to.0, frames::echo_port(seen.source.1)) } else { to });
         if let Some(to) = to.filter(|to| !is_at(seen.destination, *to)) {
@@ -352,15 +355,17 @@ impl Checkers {
         }
     }
 
-    /// Where nothing survives a runtime, nobody knows any more which flow was the first.
+    /// A runtime was given up. Without a protection its flows are lost, and with them who holds a
+    /// reply key.
     pub(crate) fn given_up(&mut self) {
         if !self.promises {
             self.first.clear();
         }
     }
 
-    /// Of two connections that want their replies under one key, the first has them once it has had a reply: no packet of the other leaves. What a weak protection may forget it
-    /// may have had no reply either.
+    /// Two connections whose replies have the same key: the one that has had a reply holds the key,
+    /// and no packet of the other may leave. Replies that a weak protection may forget do not
+    /// count.
     fn check_rivals(&mut self, id: u32, way: usize, loss: Option<&Loss>) {
         let Some(rival) = self.rivals.get(&id) else { return };
         let pair = id.min(*rival);
@@ -368,7 +373,7 @@ impl Checkers {
         let (first, replies) =
             known.filter(|(first, _)| !loss.is_some_and(|loss| loss.begun_anew.contains(first))).unwrap_or((id, 0));
         let is_sure = replies > self.scenario.preset.may_forget();
-        // What a server still says to a flow that is no more is the next one's where nothing survives.
+        // Without a protection a late reply to a lost flow goes to the flow that holds the key next.
         if first != id && is_sure && (way == 0 || self.promises) {
             let what = if way == 0 { "a packet" } else { "a reply" };
             let text = format!("{what} of connection {id} left, and connection {first} has had {replies} replies under that key");
@@ -385,7 +390,7 @@ impl Checkers {
     fn check_mapping(&mut self, id: u32, source: frames::End, loss: Option<&Loss>) {
         // A flow that was lost holds nothing any more; that its connection begins anew is seen only when it does.
         let has_ended = |id: u32| loss.is_some_and(|loss| loss.begun_anew.contains(&id));
-        // Where nothing survives, nobody can say when a flow has ended.
+        // Without a protection a flow may have been lost unseen, and its leased end granted again.
         let may_be_over = self.scenario.published && !self.promises;
         let other = self.mappings.insert(source, id).filter(|other| *other != id && !has_ended(*other));
         if let Some(other) = other.filter(|_| !may_be_over) {
@@ -436,7 +441,7 @@ impl Checkers {
     }
 }
 
-/// Where replies under this key come in.
+/// The outside end to which replies with this key are addressed.
 pub(crate) fn outside_end(reply: &FlowKey) -> frames::End {
     let [.., a, b, c, d] = reply.destination;
     ([a, b, c, d], reply.destination_port)

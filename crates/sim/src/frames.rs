@@ -45,13 +45,14 @@ pub(crate) fn udp(source: End, destination: End, payload: &[u8]) -> Vec<u8> {
     ipv4(source.0, destination.0, proto::UDP, &segment)
 }
 
-/// Of an echo request: its identifier is the source's port, and the destination's lies above it by the request's type, as in [`FlowKey`]; a reply has them
-/// the other way round.
+/// Whether these are the ends of an echo request. As in [`FlowKey`], the source's port is the
+/// identifier, and the destination's is the identifier plus the request's ICMP type; a reply's ends
+/// are swapped.
 fn is_echo_request(source: End, destination: End) -> bool {
     source.1.wrapping_add(icmp::ECHO.into()) == destination.1
 }
 
-/// The port of the other end of an echo.
+/// The destination's port of an echo request with this identifier.
 pub(crate) fn echo_port(identifier: u16) -> u16 {
     identifier.wrapping_add(icmp::ECHO.into())
 }
@@ -73,7 +74,8 @@ pub(crate) fn datagram(protocol: u8, source: End, destination: End, payload: &[u
     if protocol == proto::ICMP { echo(source, destination, payload) } else { udp(source, destination, payload) }
 }
 
-/// The frame's packet in fragments, in order: the first ends with `first` bytes behind the IPv4 header, the others share the rest. All but the last have a multiple of 8.
+/// The frame's packet in fragments, in order. The first has `first` bytes behind the IPv4 header, a
+/// multiple of 8; at most `rest` others share what remains.
 pub(crate) fn split(frame: &[u8], id: u16, first: usize, rest: usize) -> Vec<Vec<u8>> {
     let (header, segment) = frame.split_at(34);
     let each = (segment.len() - first).div_ceil(rest).next_multiple_of(8);
@@ -97,28 +99,29 @@ pub(crate) fn split(frame: &[u8], id: u16, first: usize, rest: usize) -> Vec<Vec
 /// More fragments follow.
 const MORE: u16 = 0x2000;
 
-/// Makes the IPv4 header's checksum right.
+/// Recomputes the IPv4 header's checksum.
 fn seal(frame: &mut [u8]) {
     frame[24..26].fill(0);
     let sum = checksum::checksum(&frame[14..34]);
     frame[24..26].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// What fragments of one datagram have in common: addresses, identification, protocol.
+/// Reassembly key of a datagram: source, destination, identification, protocol.
 type Datagram = ([u8; 4], [u8; 4], u16, u8);
 
 /// How long a peer keeps fragments, ns.
 const KEEPS: u64 = 2_000_000_000;
 
-/// Fragments by the bytes before them, with whether more follow.
+/// Fragments of a datagram by offset in bytes, with whether more follow.
 type Pieces = BTreeMap<usize, (Vec<u8>, bool)>;
 
-/// Puts datagrams together, as a peer's kernel does.
+/// Reassembles datagrams as a peer's kernel does.
 #[derive(Default)]
 pub(crate) struct Reassembly(BTreeMap<Datagram, (u64, Pieces)>);
 
 impl Reassembly {
-    /// Takes a frame. The packet, if it is whole or the last fragment of one; true if it was in fragments.
+    /// Takes a frame. Returns the packet if the frame is or completes one, and whether it was in
+    /// fragments.
     pub(crate) fn take(&mut self, frame: &[u8], now: u64) -> Option<(Vec<u8>, bool)> {
         let Some((header, segment)) = ip(frame) else { return Some((frame.to_vec(), false)) };
         let field = header.flags_fragment.get();
@@ -179,7 +182,7 @@ pub(crate) struct Seen<'a> {
     pub(crate) payload: &'a [u8],
     /// A fragment.
     pub(crate) is_part: bool,
-    /// A fragment behind the first: it has no ports, and all of it is payload.
+    /// A fragment other than the first: it has no ports, and all of it is payload.
     pub(crate) is_later: bool,
 }
 
@@ -197,7 +200,8 @@ pub(crate) fn read(frame: &[u8]) -> Option<Seen<'_>> {
     look(frame).filter(|seen| !seen.is_part)
 }
 
-/// As [`read`], or what a fragment shows: its checksum is that of the whole datagram, and nobody can look at it.
+/// Like [`read`], but takes fragments, too. A fragment's transport checksum covers the whole
+/// datagram and cannot be verified.
 pub(crate) fn look(frame: &[u8]) -> Option<Seen<'_>> {
     let (header, segment) = ip(frame)?;
     let field = header.flags_fragment.get();

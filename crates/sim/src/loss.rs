@@ -146,7 +146,7 @@ impl Loss {
                         let text = format!("connection {}: {due} packets had left, the snapshot knows {known}", client.id());
                         checkers.violations.push(Violation { invariant: INVARIANT, text });
                     }
-                    // Of a flow of which nothing had left nothing has to be known.
+                    // A flow of which no packet has left has no state that must survive.
                     if !left.is_empty() || self.floors.contains_key(&route.key) {
                         self.floors.insert(route.key, counts);
                     }

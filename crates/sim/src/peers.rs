@@ -96,7 +96,7 @@ impl TcpClient {
         Some(self.segment(tcp_flags::ACK | tcp_flags::PSH, sequence, &chunk(self.id, offset)))
     }
 
-    /// A segment with this sequence number is its own.
+    /// Whether this sequence number is one that the client has sent.
     fn has_sent(&self, sequence: u32) -> bool {
         sequence.wrapping_sub(self.initial) <= (self.chunks + 1) * CHUNK as u32
     }
@@ -142,7 +142,8 @@ pub(crate) const WRITTEN: usize = 24;
 /// The longest payload, bytes.
 const LONGEST: usize = WRITTEN + 12 * 8;
 
-/// The payload of a connection's datagram: who sends it and its number, room for what the chain writes, and in a large one both again and again, so that every fragment says whose it is.
+/// The payload of a connection's datagram: connection and number, then room for what the chain
+/// writes. A large one repeats connection and number, so that every fragment shows its datagram.
 fn payload(id: u32, number: u32, is_large: bool) -> Vec<u8> {
     let mut name = id.to_be_bytes().to_vec();
     name.extend_from_slice(&number.to_be_bytes());
@@ -153,7 +154,7 @@ fn payload(id: u32, number: u32, is_large: bool) -> Vec<u8> {
     payload
 }
 
-/// Nothing of another datagram is in it.
+/// Whether all of this payload is of one datagram.
 pub(crate) fn is_one(payload: &[u8]) -> bool {
     let Some((name, rest)) = payload.split_first_chunk::<8>() else { return false };
     rest.get(WRITTEN - 8..).is_some_and(|rest| rest.chunks(8).all(|chunk| chunk == name))
@@ -244,7 +245,7 @@ impl Client {
         }
     }
 
-    /// It is behind the chains, and not outside.
+    /// Whether the client's host is inside, behind the chains.
     pub(crate) fn is_inside(&self) -> bool {
         is_inside(self.ends().0)
     }
@@ -281,12 +282,12 @@ impl Client {
     }
 }
 
-/// Its host is behind the chains.
+/// Whether this end's host is inside, behind the chains.
 pub(crate) fn is_inside((address, _): End) -> bool {
     address[0] == 10
 }
 
-/// Whose packet it is that has passed a chain, and which way it goes: away from the client (0), or to it.
+/// The client of a packet that has passed a chain, and its direction: from the client (0) or to it (1).
 pub(crate) fn whose<'a>(clients: &'a [Client], seen: &Seen<'_>) -> Option<(&'a Client, usize)> {
     let client = match seen.protocol {
         proto::TCP => clients.iter().find(|client| match client {
@@ -307,7 +308,7 @@ struct Served {
     their_next: u32,
 }
 
-/// All servers at once: echoes what it gets, per connection as it sees them (after translation) and the switch by which it comes.
+/// All servers at once. Echoes per switch and per connection as a server sees it, after translation.
 #[derive(Default)]
 pub(crate) struct Server {
     connections: BTreeMap<(u16, End, End), Served>,

@@ -16,9 +16,11 @@ pub type End = ([u8; 4], u16);
 pub struct Connection {
     /// TCP, or UDP.
     pub tcp: bool,
-    /// Echo requests instead of datagrams. The port of the client's end is their identifier, and that of the server's the same and 8.
+    /// Echo requests instead of datagrams. The client's port is their identifier; the server's is
+    /// that plus 8.
     pub ping: bool,
-    /// Datagrams, and what answers them, are in fragments: in some order, some doubled or late, and in an ill network now and then without one of them.
+    /// Datagrams and their replies are in fragments: in any order, some doubled or late, and in a
+    /// lossy network now and then without one of them.
     pub large: bool,
     /// How many.
     pub packets: u32,
@@ -99,7 +101,8 @@ pub enum Whom {
     Manager(u16),
     /// One of several hosts, with everything on it. The first has the coordinator and no runtimes.
     Host(u16),
-    /// Nobody in particular; whose slowness it is, every runtime and the coordinator.
+    /// No node in particular. [`How::Slow`] then slows every runtime, every state server and the
+    /// coordinator.
     World,
 }
 
@@ -129,8 +132,8 @@ pub enum How {
     Cut(Way, u64),
     /// The links of the host's ports are down for so many ns: packets neither come nor leave there.
     Unplug(u64),
-    /// After each turn it does nothing for so many times as long as a turn takes, for so many ns. On a busy machine, where all are slow, each pause is another one: up to twice
-    /// as long.
+    /// After each turn the node pauses for so many times a turn's length, for so many ns. On a busy
+    /// machine, where all are slow, each pause is drawn anew: up to twice as long.
     Slow(u64, u64),
     /// The operator wants at most so many of its flows to move, there or wherever there is room.
     Move(Option<NodeId>, u64),

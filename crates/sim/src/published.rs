@@ -1,21 +1,21 @@
-//! What chains have where hosts are published: static mappings of their NAT, and two services on one backend.
+//! Static mappings of the NAT, and two services on one backend, for worlds with published hosts.
 //!
-//! The checkers know the mappings from here, and nothing of how a NAT finds them.
+//! Checkers take the mappings from this table, not from the NAT, so that they can find its errors.
 
 use crate::frames::End;
 use holdfast_wire::header::proto;
 
 /// The address of the first chain's pool under which ports of an inside host are published.
 const POOLED: [u8; 4] = [198, 51, 100, 4];
-/// An address under which all of another one is.
+/// The address under which every port of another inside host is published.
 const WHOLE: [u8; 4] = [198, 51, 100, 200];
-/// These hosts.
+/// The inside hosts behind [`POOLED`] and [`WHOLE`].
 const HOST: [u8; 4] = [10, 0, 0, 40];
 const WHOLE_HOST: [u8; 4] = [10, 0, 0, 41];
 
 /// Published ports: protocol, first and last outside, first inside.
 const PORTS: [(u8, u16, u16, u16); 2] = [(proto::TCP, 1030, 1030, 22), (proto::UDP, 1040, 1103, 5000)];
-/// So many ports of [`POOLED`] are nobody's to lease.
+/// Published ports of [`POOLED`], which the NAT must not lease.
 pub(crate) const COUNT: u16 = 65;
 
 /// Two services of each protocol. Their one backend, at another port, gives replies to both the same source.
@@ -35,7 +35,7 @@ pub(crate) fn mappings() -> Vec<String> {
     ports.chain([format!("{whole} -> {whole_host}")]).collect()
 }
 
-/// What the firewall allows to come in.
+/// Firewall rules that let in connections to published addresses.
 pub(crate) fn allowed() -> [String; 2] {
     [POOLED, WHOLE].map(|address| format!("allow any to {}", std::net::Ipv4Addr::from(address)))
 }
@@ -56,7 +56,7 @@ pub(crate) fn services(protocol: u8) -> [End; 2] {
     SERVICES[usize::from(protocol != proto::TCP)].1
 }
 
-/// One of the services has this end.
+/// Whether a service has this end.
 pub(crate) fn is_service(end: End) -> bool {
     SERVICES.iter().any(|(_, services)| services.contains(&end))
 }
@@ -82,7 +82,7 @@ pub(crate) fn outside_of(protocol: u8, (address, port): End) -> Option<End> {
     Some((POOLED, first + (port - inside)))
 }
 
-/// How many ports of this address below this one are published, and whether it is itself, by any protocol.
+/// How many ports of this address below this one are published, and whether this one is; of any protocol.
 pub(crate) fn taken(address: [u8; 4], port: u16) -> (u16, bool) {
     let ranges = PORTS.iter().filter(|_| address == POOLED);
     ranges.fold((0, false), |(below, is_taken), (_, first, last, _)| match port {
@@ -91,7 +91,7 @@ pub(crate) fn taken(address: [u8; 4], port: u16) -> (u16, bool) {
     })
 }
 
-/// The outside ends of the published, for who asks for them from outside or from inside: of TCP, of a number of UDP, of a ping.
+/// Published ends, for clients that connect to them from outside or inside.
 pub(crate) fn tcp_end() -> End {
     (POOLED, PORTS[0].1)
 }
@@ -104,7 +104,7 @@ pub(crate) fn whole_end(port: u16) -> End {
     (WHOLE, port)
 }
 
-/// Ends of published hosts, for what these send first.
+/// Inside ends of published hosts, for flows that these hosts open.
 pub(crate) fn udp_host(number: u16) -> End {
     (HOST, PORTS[1].3 + number % (PORTS[1].2 - PORTS[1].1 + 1))
 }

@@ -1,6 +1,7 @@
 //! A function that refuses, so that senders are told.
 //!
-//! The refuser of simulated worlds. Of a flow to [`GUARDED`] it refuses three datagrams of four, by their numbers, but never the one that opens it; to [`SHUT`] there is no flow.
+//! The refuser of simulated worlds rejects three datagrams of four to [`GUARDED`], by their
+//! numbers, but never the first of a flow, and every flow to [`SHUT`].
 
 use crate::plan::End;
 use holdfast_nf::{ConfigError, Context, Direction, DropReason, NetworkFunction, Open, Packet, Verdict};

@@ -158,7 +158,8 @@ pub struct Scenario {
     pub by_key: bool,
     /// Of a world that has any: state servers, among which the flows are divided whose home is there.
     pub servers: u16,
-    /// Hosts inside are published, and two services have one backend. In worlds that are drawn some connections come from outside, and some are in fragments.
+    /// Hosts inside are published, and two services have one backend. Drawn worlds have connections
+    /// from outside and datagrams in fragments, too.
     pub published: bool,
 }
 
@@ -212,11 +213,12 @@ impl Scenario {
     }
 
     fn ports(&self) -> (u16, u16) {
-        // As many have a number whether some are published or not.
+        // The range is wider by the published ports, so that as many can be leased as without them.
         (OUTSIDE.1, LAST_PORT[usize::from(self.tight)] + if self.published { published::COUNT } else { 0 })
     }
 
-    /// The number in the NAT's pool of an outside address and port, in this chain; `None` if that is none of the pool's.
+    /// The number that an outside address and port have in this chain's NAT pool; `None` if they
+    /// are not in it.
     pub(crate) fn number(&self, chain: u16, (address, port): ([u8; 4], u16)) -> Option<u32> {
         let (below, is_taken) = if self.published { published::taken(address, port) } else { (0, false) };
         let (first, of_each) = (OUTSIDE.1, u32::from(LAST_PORT[usize::from(self.tight)] - OUTSIDE.1) + 1);

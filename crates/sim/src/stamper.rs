@@ -41,7 +41,7 @@ pub(crate) struct Revealed {
     pub(crate) trace: u32,
 }
 
-/// `None` if it is no datagram of a client's, nor the first fragment of one.
+/// Reads a packet's stamp. `None` unless it is a client's datagram, or the first fragment of one.
 pub(crate) fn revealed(seen: &frames::Seen<'_>, clients: &[Client]) -> Option<Revealed> {
     if seen.protocol != proto::UDP || seen.is_later || seen.payload.len() < peers::WRITTEN {
         return None;
@@ -71,7 +71,7 @@ impl NetworkFunction for Stamper {
     }
 
     fn process(&self, packet: &mut Packet, flow: &mut Stamps, _shared: &mut (), cx: &mut Context) -> Verdict {
-        // What a datagram reveals is in its first fragment.
+        // Only a datagram's first fragment has the bytes that are stamped.
         if packet.layers.fragment_offset != 0 {
             return Verdict::Forward;
         }

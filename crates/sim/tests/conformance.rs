@@ -451,9 +451,10 @@ fn full_table(mix: Mix) -> Result<(), String> {
     Ok(())
 }
 
-/// Somebody opens one connection after the other to where nobody answers, several times as many as tables have room for. Connections that are there before go on, and those that come later are served, also when a
-/// runtime dies meanwhile, as far as the protection promises that. It is because half-open flows make room: without that those that come later are not served, and if established ones make room, those that
-/// were there do not go on.
+/// A flood opens several times as many connections to a silent server as tables have room for.
+/// Established connections go on, and new ones are served; also when a runtime dies meanwhile,
+/// under strict protections. Two planted faults show why: if half-open flows are never evicted, new
+/// connections are not served, and if established ones are, these break.
 fn flood(mix: Mix) -> Result<(), String> {
     const OLD: usize = 6;
     const NEW: usize = 6;

@@ -90,7 +90,7 @@ const TABLE: &[Row] = &[
     (Fault::TakesFromTheDead, &[File("a-wish-to-move-behind-its-senders-death")], "bounded loss"),
     (Fault::TellsTimeTooSoon, &[File("a-clock-of-which-only-copies-know"), File("a-host-whose-clock-is-ahead")], ""),
     (Fault::ForgetsEpochsOfTheDead, &[File("epochs-that-nobody-alive-knows")], "did not finish"),
-    // Reply keys, fragments, published mappings: the last also by worlds, where runtimes and switches die.
+    // Faults of reply keys, fragments and published mappings.
     (Fault::GivesAwayReplyKeys, &[Worlds(drawn, PUBLISHED, 200)], "reply keys"),
     (Fault::LetsOutUntold, &[File("a-switch-dies-that-knew-whose-a-reply-key-is")], "reply keys"),
     (Fault::FollowsFrames, &[Worlds(drawn, PUBLISHED, 20)], "liveness"),
@@ -98,9 +98,12 @@ const TABLE: &[Row] = &[
     (Fault::LeasesWhatIsPublished, &[Worlds(drawn, PUBLISHED, 20)], "leases"),
 ];
 
-/// Found elsewhere, by worlds of servers and their clients alone: `state/tests/lists.rs`, `node/tests/state_server.rs`; by two endpoints: `node/src/channel/tests/lives.rs`; those
-/// of full tables by a runtime and a switch alone (`node/tests/all/pressure.rs`, `node/tests/all/switch/sources.rs`), and under every protection (conformance, `flood`). Those of functions are
-/// found by the functions' scenarios: `functions/tests/scenarios/planted.rs`.
+/// Faults that other tests find:
+/// - of state servers: servers and clients alone (`state/tests/lists.rs`, `node/tests/state_server.rs`);
+/// - of channels: two endpoints (`node/src/channel/tests/lives.rs`);
+/// - of full tables: a runtime or a switch alone (`node/tests/all/pressure.rs`,
+///   `node/tests/all/switch/sources.rs`), and every protection (conformance, `flood`);
+/// - of functions: the functions' scenarios (`functions/tests/scenarios/planted.rs`).
 const ELSEWHERE: &[Fault] = &[
     Fault::TakesMovedForOver,
     Fault::FreesAtDeath,

@@ -42,7 +42,7 @@ pub struct Row {
     pub runtimes: u16,
     /// Flows of the whole cluster.
     pub flows: usize,
-    /// Bytes of the tables of all parts, by flow, when all flows were there.
+    /// Bytes per flow of the tables of switch and runtimes, once all flows are open.
     pub table_bytes_per_flow: f64,
     /// From the first start until every runtime knew every other one, ms.
     pub start_milliseconds: f64,
@@ -208,7 +208,7 @@ impl<'a> Cluster<'a> {
         (0..self.processes.len()).map(|at| self.owned(at)).sum()
     }
 
-    /// Bytes of the tables of all parts.
+    /// Bytes of the tables of switch and runtimes.
     fn memory(&self) -> usize {
         let runtimes = self.processes.iter().flatten().map(|process| process.runtime.memory());
         self.hub.switch().memory() + runtimes.sum::<usize>()
@@ -471,7 +471,9 @@ mod tests {
         assert!((10..=23).contains(&rows[1].heirs), "{:?}", rows[1]);
     }
 
-    /// A flow of firewall, NAT and load balancer under `nfvactor` takes a part of what is promised for the whole box: what its owner and its copy take, and its route. The number is the same on every machine.
+    /// Table memory of one flow of firewall, NAT and load balancer under `nfvactor`: its owner, its
+    /// replica and its route. The number is the same on every machine, and part of what is promised
+    /// for a whole box.
     #[test]
     fn a_flows_place_in_all_tables_has_a_size() {
         let rows = run(&Plan { runtimes: vec![3], flows: 2_000 }, &crate::bench::chains::chain).unwrap();

@@ -1,7 +1,9 @@
-//! `holdfast bench memory`: what a whole box takes of memory, without a flow, with many, and after one of its runtimes has been killed.
+//! `holdfast bench memory`: memory of a whole box, idle, with many flows, and after a runtime was killed.
 //!
-//! A whole box in the laboratory's namespaces, firewall, NAT and load balancer under `nfvactor` on three runtimes, and an echo behind it. As many flows as are asked for are begun, each with a datagram of its own that has
-//! to come back. What counts is what the kernel says of all processes of the box, memory that several of them have divided among them (proportional set size). A row counts only if the box has every flow.
+//! The box runs in the laboratory's namespaces: firewall, NAT and load balancer under `nfvactor`,
+//! with an echo server behind it. Each flow is opened by a datagram that has to come back. Memory
+//! is the sum of the proportional set sizes of all processes of the box, so shared pages count
+//! once. A row counts only if the box has every flow.
 
 use crate::demo::scenario::addresses;
 use crate::running::RunningBox;
@@ -18,18 +20,18 @@ use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// What to measure.
+/// Parameters of the benchmark.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// Flows.
     pub flows: usize,
-    /// Flows that the box's limits let in; without it somewhat more than come.
+    /// The box's limit of flows; by default somewhat above `flows`.
     pub limit: Option<usize>,
     /// Runtimes.
     pub runtimes: u16,
 }
 
-/// One row of the result.
+/// A row of the result.
 #[derive(Debug, Clone, Serialize)]
 pub struct Row {
     /// Version of this object.
@@ -42,41 +44,41 @@ pub struct Row {
     pub start_milliseconds: u64,
     /// Bytes of all processes.
     pub bytes: u64,
-    /// Of these the process that switches has so many, with the guard,
+    /// Bytes of the switch's process and of the guard.
     pub manager_bytes: u64,
-    /// the coordinator,
+    /// Bytes of the coordinator.
     pub coordinator_bytes: u64,
-    /// and all runtimes together.
+    /// Bytes of all runtimes together.
     pub runtimes_bytes: u64,
-    /// By flow, what the idle box takes included; 0 without flows.
+    /// Bytes of all processes per flow, the idle box's included; 0 without flows.
     pub bytes_per_flow: f64,
-    /// Without what the idle box takes.
+    /// Bytes per flow above those of the idle box.
     pub added_bytes_per_flow: f64,
 }
 
-/// Where the balancer's virtual address is, and who answers.
+/// The balancer's virtual address, and its backends.
 const VIRTUAL: &str = "203.0.113.10:80";
 const BACKENDS: [&str; 2] = ["198.51.100.11:80", "198.51.100.12:80"];
 /// The clients, all of them at one host behind the box's neighbour.
 const CLIENTS: &str = "10.64.0.0/10";
 const FIRST_CLIENT: u32 = 0x0a40_0001;
-/// Flows of one client, and the first one's port.
+/// Flows of one client, and its lowest port.
 const PORTS: usize = 50_000;
 const FIRST_PORT: usize = 10_000;
 /// Ports that a NAT has of one address.
 const LEASES: usize = 64_512;
-/// Flows that begin together, each of which is waited for.
+/// Flows that are opened together, before any answer is awaited.
 const WINDOW: usize = 256;
-/// After so long without an answer a datagram is sent again, so often at most.
+/// Retransmission timeout, and the most attempts per flow.
 const PATIENCE: Duration = Duration::from_millis(250);
 const ATTEMPTS: usize = 40;
 const LIMIT: Duration = Duration::from_secs(300);
 const END: Duration = Duration::from_secs(20);
 
-/// Runs the plan with `binary` as the box. It takes root.
+/// Runs the plan with `binary` as the box. Needs root.
 ///
 /// # Errors
-/// What is missing, or what came out wrong: then no number counts.
+/// A program or privilege is missing, or a check of the result failed.
 pub fn run(plan: &Plan, binary: &Path, interrupt: &Interrupt) -> Result<Vec<Row>> {
     ensure!(plan.flows > 0 && plan.runtimes > 1, "there is nothing to measure: a flow at least, and two runtimes");
     requirements::require(&[requirements::IP, requirements::ETHTOOL, requirements::NFT])?;
@@ -84,7 +86,7 @@ pub fn run(plan: &Plan, binary: &Path, interrupt: &Interrupt) -> Result<Vec<Row>
     let mut wanted = addresses();
     wanted.behind_box.push(("100.64.0.0/10".to_owned(), "198.51.100.1".to_owned()));
     let topology = Topology::build(&mut lab, &wanted)?;
-    // Whoever is asked for, this host has.
+    // A local route lets one host own every client's address.
     topology.client.ip(&format!("route add local {CLIENTS} dev lo"))?;
 
     let began = Instant::now();
@@ -134,7 +136,7 @@ pub fn run(plan: &Plan, binary: &Path, interrupt: &Interrupt) -> Result<Vec<Row>
     Ok(rows)
 }
 
-/// Without a limit there is room for a quarter more flows than come, so that nothing has to be forgotten.
+/// The default limit leaves room for a quarter more flows than are opened, so that none is evicted.
 fn configuration(plan: &Plan) -> Value {
     let limit = plan.limit.unwrap_or(plan.flows + plan.flows / 4 + 1024);
     let outside = (plan.flows + plan.flows / 4 + 1024).div_ceil(LEASES).next_power_of_two();
@@ -156,17 +158,18 @@ fn configuration(plan: &Plan) -> Value {
         "rules": [{ "chain": "web" }],
         "runtimes": plan.runtimes,
         "limits": { "flows": limit },
-        // How soon somebody who is slow is given up is not what is measured: a runtime that takes over hundreds of thousands of flows on a busy machine is slow.
+        // Detection is not measured here, and a runtime that takes over hundreds of thousands of flows on
+        // a busy machine is slow: a long timeout keeps it from being given up.
         "detection": { "hang_ms": 10_000 },
     })
 }
 
-/// Who begins this flow.
+/// The client's end of this flow.
 fn client(flow: usize) -> SocketAddr {
     (Ipv4Addr::from(FIRST_CLIENT + (flow / PORTS) as u32), (FIRST_PORT + flow % PORTS) as u16).into()
 }
 
-/// Begins flows from here until there are so many. Each has had an answer.
+/// Opens so many flows from the current namespace; returns when each has had an answer.
 fn begin(flows: usize, interrupt: &Interrupt) -> Result<()> {
     let server: SocketAddr = VIRTUAL.parse().context("an address")?;
     for first in (0..flows).step_by(WINDOW) {
@@ -187,14 +190,15 @@ fn begin(flows: usize, interrupt: &Interrupt) -> Result<()> {
     Ok(())
 }
 
-/// Until the datagram has come back.
+/// Waits for the flow's datagram to come back; sends it again after each timeout or error.
 fn wait(flow: usize, socket: &UdpSocket) -> Result<()> {
     let mut block = [0; 64];
     for _ in 0..ATTEMPTS {
         match socket.recv(&mut block) {
             Ok(len) if block[..len] == flow.to_be_bytes() => return Ok(()),
             Ok(len) => bail!("something else came back: {:?}", &block[..len]),
-            // Nothing yet, or an ICMP error, which reading has cleared: the server's host was not known yet.
+            // A timeout, or an ICMP error from before the server's neighbour entry was resolved. Reading
+            // has cleared the error.
             Err(_) => {}
         }
         let _ = socket.send(&flow.to_be_bytes());
@@ -202,16 +206,16 @@ fn wait(flow: usize, socket: &UdpSocket) -> Result<()> {
     bail!("it got no answer")
 }
 
-/// Bytes of memory by what processes are called in their command lines.
+/// Bytes of memory by process role, the first argument of the command line.
 struct Taken(BTreeMap<String, u64>);
 
 impl Taken {
-    /// Of a process and all that descend from it.
+    /// Memory of a process and all its descendants.
     fn of_box(first: u32) -> Result<Taken> {
         let mut parents: BTreeMap<u32, u32> = BTreeMap::new();
         for entry in fs::read_dir("/proc").context("listing processes")? {
             let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-            // One that has ended meanwhile has nothing.
+            // A process that has ended meanwhile has no status, and no memory.
             let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
             if let Some(parent) = field(&status, "PPid:") {
                 parents.insert(pid, parent as u32);
@@ -236,7 +240,7 @@ impl Taken {
     }
 }
 
-/// The number behind a word at a line's beginning.
+/// The number on the line that begins with `name`.
 fn field(text: &str, name: &str) -> Option<u64> {
     let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
     rest.split_whitespace().next()?.parse().ok()
@@ -257,7 +261,7 @@ fn descends(pid: u32, from: u32, parents: &BTreeMap<u32, u32>) -> bool {
 mod tests {
     use super::*;
 
-    /// This process and a child of its own are found, and take something.
+    /// This process and its child are found, and have memory.
     #[test]
     fn a_process_and_its_children_are_counted() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();

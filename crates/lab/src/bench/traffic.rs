@@ -40,7 +40,8 @@ pub(crate) fn udp<const L: usize>(source: ([u8; 4], u16), destination: ([u8; 4],
     frame
 }
 
-/// Writes into the payload of a UDP frame, at an even place, and keeps its checksum right: who opens a flow with a wrong one is refused.
+/// Writes into the payload of a UDP frame, at an even offset, and updates its checksum: a first
+/// packet with a wrong checksum opens no flow.
 #[inline]
 pub(crate) fn write(frame: &mut [u8], at: usize, bytes: &[u8]) {
     let place = &mut frame[at..at + bytes.len()];

@@ -46,7 +46,7 @@ pub(super) struct World {
     pub(super) longest_turn: Duration,
 }
 
-/// The room that so many flows need of which none is to end early: in tables that are nearly full some do.
+/// Table size for so many flows: a nearly full table evicts flows, and none may be evicted here.
 pub(super) fn room_for(flows: usize) -> usize {
     flows + flows / 2
 }

@@ -104,7 +104,7 @@ impl Lives {
         self.now.as_ref().map(|coordinator| coordinator.drains().iter().all(|drain| drain.ended_at.is_some()))
     }
 
-    /// Those that it gave up for their silence.
+    /// Peers that the coordinator has given up because they were silent.
     pub(super) fn given_up_silent(&self) -> impl Iterator<Item = Peer> + '_ {
         let failovers = self.now.iter().flat_map(Coordinator::failovers);
         failovers.filter(|failover| failover.cause == Cause::Hung).map(|failover| failover.dead)

@@ -56,9 +56,10 @@ pub(super) fn connections(random: &mut Random) -> Vec<Connection> {
         .collect()
 }
 
-/// As the seed says, where hosts are published: connections in fragments, from outside, from inside to what is published, from the published, and pairs that want the same replies.
+/// Draws connections for a world with published hosts: datagrams in fragments, connections from
+/// outside, from inside to published ends, from published hosts, and a pair with one reply key.
 pub(super) fn of_published(random: &mut Random, connections: &mut Vec<Connection>) {
-    // Fragments are told apart by their connection's number in four bits.
+    // A fragment's identification has four bits for its connection: at most 16 connections.
     connections.truncate(5);
     let drawn = |random: &mut Random, (local, remote): (End, End), protocol: u8, large: bool| {
         let (tcp, ping) = (protocol == proto::TCP, protocol == proto::ICMP);
@@ -97,12 +98,12 @@ pub(super) fn of_published(random: &mut Random, connections: &mut Vec<Connection
         let large = protocol == proto::UDP && random.chance(500);
         let mut both =
             published::services(protocol).map(|service| drawn(random, (published::whole_host(port), service), protocol, large));
-        // Close to each other, for either may be the first.
+        // The two start close to each other, so that either may be the first.
         both[1].start = both[0].start + random.range(0, 40) * MILLISECOND * random.range(0, 2);
         if random.chance(500) {
             both.swap(0, 1);
         }
-        // Of two switches both take the same one.
+        // Connections alternate between two switches: one in between gives the pair the same switch.
         let is_large = random.chance(500);
         let between = drawn(random, (([10, 0, 0, 2], port + 1), UDP_SERVER), proto::UDP, is_large);
         let [first, second] = both;

@@ -52,13 +52,15 @@ fn is_sealed(scenario: &Scenario) -> bool {
     hosts_of(scenario) && Random::new(scenario.seed ^ 0x7365_616c).chance(500)
 }
 
-/// On a busy machine everybody waits for a processor now and then: how often, by a number of its own, too. It is one machine: of several hosts not all are busy at once.
+/// How often the machine is too busy in a seed's world, by a number of its own, too. Worlds of
+/// several hosts have none: their machines would not be busy at once.
 fn starvations_of(scenario: &Scenario) -> u64 {
     let mut random = Random::new(scenario.seed ^ 0x7374_6172);
     if !scenario.quiet && !hosts_of(scenario) && random.chance(250) { random.range(1, 4) } else { 0 }
 }
 
-/// Damaged frames per thousand in a seed's world: in a quarter of those of several hosts, by a number of its own, too.
+/// Damaged frames per thousand in a seed's world: some in a quarter of the worlds of several hosts,
+/// by a number of its own, too.
 fn damaged_of(scenario: &Scenario) -> u64 {
     let mut random = Random::new(scenario.seed ^ 0x6461_6d61);
     if hosts_of(scenario) && random.chance(250) { random.range(1, 30) } else { 0 }
@@ -74,7 +76,8 @@ fn switches_of(scenario: &Scenario) -> u16 {
     if hosts_of(scenario) && Random::new(scenario.seed ^ 0x7377_6974).chance(400) { 2 } else { 1 }
 }
 
-/// In some of the worlds of several hosts links of ports fail instead of hosts now and then, by a number of its own, too.
+/// Whether port links fail now and then in place of hosts, in some worlds of several hosts, by a
+/// number of its own, too.
 fn unplugs(scenario: &Scenario) -> bool {
     hosts_of(scenario) && Random::new(scenario.seed ^ 0x706c_7567).chance(300)
 }
@@ -305,7 +308,7 @@ impl World {
     pub(super) fn starvation_begins(&mut self) {
         let (when, healed) = (self.now_as(When::Time), self.healed);
         let mut random = Random::new(self.scenario.seed ^ self.now);
-        // From pauses that nobody notices to some that last longer than anybody may be silent.
+        // Pauses range from unnoticeable ones to some beyond the timeout of a silent node.
         let (factor, time) = (1 << random.range(10, 17), random.range(200, 3_000) * MILLISECOND);
         if self.fate.is_some() && !healed {
             self.carry_out(Step { when, whom: Whom::World, how: How::Slow(factor, time) });

@@ -1,25 +1,26 @@
-//! Fragments at the edges of a host's switches: they wait for the first of their datagram, which has the ports.
+//! Fragments at the edges of a host's switches, where a fragment waits for the first one of its datagram,
+//! which has the ports.
 
 use super::hosts::Host;
 use holdfast_node::edge::fragment::{FragmentLimits, Fragmented, Fragments};
 use holdfast_wire::{DropCounters, Packet, PacketPool};
 
-/// So much may wait at one switch's edge.
+/// Limits of the fragments that wait at one switch's edge.
 const LIMITS: FragmentLimits = FragmentLimits { datagrams: 64, held: 64, held_per_source: 32, held_bytes: 1 << 16 };
 
-/// What so many edges know of datagrams in fragments: nothing yet.
+/// Empty fragment tables for so many edges.
 pub(super) fn edges(count: usize) -> Vec<Fragments> {
     (0..count).map(|_| Fragments::new(LIMITS, 0)).collect()
 }
 
 impl Host {
-    /// Packets that wait in the hub, and before it.
+    /// Packets that wait in the hub, and fragments that wait at its edges.
     pub(super) fn held(&self) -> usize {
         let waiting = self.fragments.iter().map(Fragments::held).sum::<usize>();
         waiting + self.hub.switches().map(|switch| switch.held()).sum::<usize>()
     }
 
-    /// The hub ends, and its edges with it. Fragments that this drops.
+    /// Ends the hub and its edges. Returns the drops of fragments that waited.
     pub(super) fn abandon(&mut self) -> DropCounters {
         self.hub.abandon(&mut self.pool);
         self.fragments.iter_mut().for_each(Fragments::abandon);
@@ -40,7 +41,8 @@ impl Host {
         drops
     }
 
-    /// As the edge does: finds a fragment's flow, and those of fragments that waited for it.
+    /// Finds a fragment's flow, as an edge does, and hands the switch also the fragments that
+    /// waited for it.
     pub(super) fn handle_fragment(&mut self, switch: u16, packet: Packet, now: u64) -> DropCounters {
         let Some(fragments) = self.fragments.get_mut(usize::from(switch)) else {
             self.pool.put(packet);

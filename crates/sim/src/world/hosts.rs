@@ -44,13 +44,13 @@ pub(super) struct Host {
     back_at: u64,
     /// Everything on it died with the hub.
     pub(super) is_dead: bool,
-    /// Until then the links of its ports are down.
+    /// When the links of the host's ports come up again.
     unplugged_until: u64,
     /// It is stopped, with everything on it, and when it goes on.
     pub(super) stopped_until: Option<u64>,
     /// What nobody has read yet: from the host's processes, or from other hosts.
     unread: VecDeque<(Option<Peer>, Vec<u8>)>,
-    /// What the edges of its switches know of datagrams in fragments, where there are any.
+    /// Fragment tables of its switches' edges; none in worlds without fragments.
     pub(super) fragments: Vec<Fragments>,
 }
 
@@ -142,7 +142,7 @@ impl Hosts {
         Hosts { all, flows, seed, logs, are_sealed, networks, has_fragments, ports, faults_left: 0 }
     }
 
-    /// Those that are added have edges that know of fragments.
+    /// Hosts that are added from now on have fragment tables.
     pub(super) fn expect_fragments(&mut self) {
         self.has_fragments = true;
     }
@@ -303,7 +303,7 @@ impl World {
         self.at(until, Event::HostResumes(at));
     }
 
-    /// The links of a host's ports are down for so long.
+    /// Takes the links of a host's ports down for so long.
     pub(super) fn unplug_host(&mut self, at: Site, time: u64) {
         self.faults.cuts += 1;
         self.say(format_args!("unplug host {at}"));
@@ -313,7 +313,7 @@ impl World {
         self.at(until, Event::Plugged(at));
     }
 
-    /// All links of ports are up.
+    /// Brings the links of all hosts' ports up.
     pub(super) fn plug_hosts(&mut self) {
         for at in self.hosts.sites().filter(|at| self.now < self.hosts[*at].unplugged_until).collect::<Vec<_>>() {
             self.hosts[at].unplugged_until = 0;
@@ -321,7 +321,7 @@ impl World {
         }
     }
 
-    /// Its manager sees which links of its ports are up.
+    /// Tells the host's manager whether the links of its ports are up.
     pub(super) fn tell_links(&mut self, at: Site) {
         let links = u8::from(self.now >= self.hosts[at].unplugged_until);
         for switch in self.hosts.switches() {
@@ -607,7 +607,7 @@ impl World {
         self.hosts[at].out = out;
     }
 
-    /// A process of this host turns, or would if it had a processor, and nothing is wrong with its link.
+    /// Whether a process of this host runs, or only waits for a processor, and its link is not cut.
     fn is_alive(&self, at: Site, peer: Peer) -> bool {
         let process = self.processes.get(&peer).filter(|process| process.host == at && !process.paused);
         process.is_some() && !self.cuts.are_felt(peer.node, self.now)
@@ -633,7 +633,8 @@ impl World {
                 self.at(self.now + MILLISECOND, Event::ExitNoticed(at, peer));
             }
             Wish::Fence(peer) => {
-                // A new life of the hub finds those who were given up before.
+                // A hub's next incarnation also fences peers that were given up before: these do
+                // not count.
                 let is_first = !self.coordinator.is_away() && !self.coordinator.has_given_up(peer);
                 if is_first && self.is_alive(at, peer) && !self.hosts.are_several() {
                     self.fenced_alive.push(peer);

@@ -35,7 +35,7 @@ impl Cuts {
         self.0.values().any(|until| *until > now)
     }
 
-    /// This node's link carries nothing in one direction.
+    /// Whether this node's link is cut in either direction.
     pub(super) fn are_felt(&self, node: NodeId, now: u64) -> bool {
         [true, false].iter().any(|outwards| self.0.get(&(node, *outwards)).is_some_and(|until| *until > now))
     }
@@ -78,10 +78,11 @@ impl Outage {
     }
 }
 
-/// Of a thousand damaged messages so many have a sum that is right all the same.
+/// Damaged messages whose checksum is right all the same, per thousand.
 const UNNOTICED: u64 = 250;
 
-/// Turns a bit of the sender's incarnation over, and nobody can see it.
+/// Flips a bit of the sender's incarnation and recomputes the checksum, so that no receiver can
+/// detect it.
 fn lie(frame: &mut [u8], bit: usize) {
     const INCARNATION_AT: usize = 26;
     frame[INCARNATION_AT + bit / 2 % 4] ^= 1 << (bit / 16 % 8);
@@ -99,7 +100,8 @@ impl World {
             self.faults.cut_off += 1;
             return;
         }
-        // Messages are never sealed in simulated worlds, because checkers read them: nothing would notice the damage.
+        // Messages are never sealed in simulated worlds, because checkers read them. Where packets
+        // are sealed, messages have no checksum either: no receiver could detect damage.
         let is_checked = !self.plan.sealed || !frames::is_messages(&frame);
         if self.plan.damaged > 0 && is_checked && !self.healed {
             let random = self.streams.of(Of::Damage, between);

@@ -69,7 +69,7 @@ impl World {
     /// A packet of this chain that was refused comes back to be answered: as its sender knows it, and as safe as any that leaves.
     pub(super) fn check_refused(&mut self, frame: &[u8], (chain, stamp): (u16, u64)) {
         let seen = frames::look(frame);
-        // A segment of a connection that nobody knows any more: the host inside that has sent it is told.
+        // A client's segment without a flow is answered with a reset; there is no flow to check.
         if let Some(seen) = seen.as_ref().filter(|seen| seen.protocol == proto::TCP)
             && self.clients.iter().any(|client| client.ends() == (seen.source, seen.destination, seen.protocol))
         {
@@ -100,7 +100,7 @@ impl World {
         }
     }
 
-    /// Who only waits for a processor is not given up.
+    /// A runtime that only waits for a processor must not be given up as hung.
     pub(super) fn check_given_up(&mut self) {
         let dead: Vec<Peer> = self.coordinator.given_up_silent().filter(|dead| self.fenced_alive.contains(dead)).collect();
         self.fenced_alive.retain(|peer| !dead.contains(peer));
@@ -174,7 +174,7 @@ impl World {
 
     /// What a runtime has of its balancer's gauge is what its flows are.
     pub(super) fn check_parts(&mut self) {
-        // The balancer that is in every chain comes last.
+        // The balancer that every chain has is its last function.
         let chains = self.scenario.chains(1, 1);
         let states = &chains[0].chain.layout().states;
         let (last, at) = (states.len() - 1, states.last().map_or(0, |(start, _)| *start));

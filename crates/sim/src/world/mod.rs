@@ -68,7 +68,7 @@ enum Event {
     /// At the ports of a switch.
     FromClient(u16, Vec<u8>),
     FromServer(u16, Vec<u8>),
-    /// Somebody inside (true) or outside sends it by this switch.
+    /// A late fragment, sent from inside (true) or outside by this switch.
     Sent(bool, u16, Vec<u8>),
     ToServer(u16, Vec<u8>),
     ToClient(u16, Vec<u8>),
@@ -81,7 +81,7 @@ enum Event {
     ExitNoticed(Site, Peer),
     Resume(Peer),
     HostResumes(Site),
-    /// The links of its ports are up again.
+    /// The links of this host's ports are up again.
     Plugged(Site),
     /// A frame that was on its way for long.
     Stale(Lane, Peer, Vec<u8>),
@@ -141,18 +141,18 @@ pub struct World {
     processes: BTreeMap<Peer, Process>,
     clients: Vec<Client>,
     server: Server,
-    /// Of the hosts outside, and of those inside.
+    /// Reassembly at the hosts outside, and at those inside.
     reassembly: [Reassembly; 2],
     inside: Habits,
     outside: Habits,
     cuts: Cuts,
     /// How many times as slow, and until when.
     slow: BTreeMap<NodeId, (u64, u64)>,
-    /// Everybody, and until when: the machine is busy.
+    /// While the machine is busy: factor by which nodes are slower, and until when.
     starved: (u64, u64),
-    /// Since when.
+    /// When the machine became busy.
     starved_since: u64,
-    /// Runtimes that were fenced although nothing was wrong with them.
+    /// Runtimes that were fenced although they ran and their links were up.
     fenced_alive: Vec<Peer>,
     healed: bool,
     faults: Faults,
@@ -664,7 +664,7 @@ impl World {
         }
     }
 
-    /// Another connection has had the replies that this one wanted.
+    /// Whether the other connection with this one's reply key has finished, so that this one cannot.
     fn has_lost(&self, at: usize) -> bool {
         let rival = self.checkers.rivals.get(&self.clients[at].id());
         let is_done = |rival: &u32| self.clients.iter().any(|one| one.id() == *rival && one.progress() == Progress::Done);

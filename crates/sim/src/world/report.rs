@@ -15,7 +15,7 @@ pub struct Faults {
     pub cut_off: u64,
     /// Times that a process was slow for a while.
     pub slowed: u64,
-    /// Times that the machine was too busy for everybody.
+    /// Times that the machine was busy.
     pub starved: u64,
     /// Worlds whose nodes' clocks differed.
     pub skewed: u64,

@@ -1,4 +1,4 @@
-//! What clients and servers send and receive, inside and outside: whole packets, and datagrams in fragments.
+//! Packets that clients and servers send and receive, inside and outside: whole, or in fragments.
 
 use super::streams::{Lane, Of};
 use super::{Event, MILLISECOND, World, hosts};
@@ -8,10 +8,11 @@ use crate::published;
 use holdfast_protection::Peer;
 use holdfast_wire::header::proto;
 
-/// Behind the IPv4 header the first fragment has the datagram's header and whatever a chain writes.
+/// Bytes of the first fragment behind its IPv4 header: the transport header, and all that a chain writes.
 const FIRST: usize = 8 + peers::WRITTEN;
 
-/// Pairs of connections, each both ways, that want their replies under one key: from one end to two services with one backend, by one switch.
+/// Pairs of connections with one reply key, each both ways: from one end to two services with one
+/// backend, by one switch.
 pub(super) fn rivals(clients: &[Client], switches: u16) -> impl Iterator<Item = (u32, u32)> {
     let of = move |(at, client): (usize, &Client)| {
         let (local, remote, protocol) = client.ends();
@@ -55,13 +56,15 @@ impl World {
         }
     }
 
-    /// A datagram's fragments, in the order in which they are sent, and how much later than now. One may come twice, and now and then one is missing.
+    /// A datagram's fragments with their delays, ns, in the order in which they are sent. A
+    /// fragment may be doubled, and now and then one is missing.
     fn pieces(&mut self, switch: u16, frame: &[u8]) -> Vec<(u64, Vec<u8>)> {
         let is_ill = !self.healed && !self.plan.calm;
         let random = self.streams.of(Of::Fragments, hosts::outside(switch));
         let (rest, order, late) = (random.range(1, 5) as usize, random.range(0, 3), random.range(1, 120) * MILLISECOND);
         let (is_doubled, is_alone, is_late) = (random.chance(150), random.chance(50), random.chance(250));
-        // Whoever has a datagram knows its connection and number: no two that are on their way have one identification.
+        // The identification is made of connection and number, so no two datagrams on their way
+        // share one.
         let name = frame.get(42..50).and_then(|name| name.first_chunk::<8>()).map_or(0, |name| u64::from_be_bytes(*name));
         let id = ((name >> 32) << 12 | name & 0xfff) as u16;
         let mut pieces = frames::split(frame, id, FIRST, rest);
@@ -129,14 +132,15 @@ impl World {
 
     fn server_receives(&mut self, is_inside: bool, switch: u16, seen: frames::Seen<'_>, in_fragments: bool) {
         let drawn = self.streams.of(Of::Sequence, Peer::default()).draw() as u32;
-        // In a calm world only what the chain does may tell two runs apart.
+        // In a calm world two runs may differ only by what the chain does: initial sequence numbers
+        // are fixed.
         let random = if self.plan.calm { 7 } else { drawn };
         if let Some(reply) = self.server.on_frame(switch, seen, random) {
             self.sends(is_inside, switch, reply, in_fragments && seen.protocol != proto::TCP);
         }
     }
 
-    /// Whether a connection has done what it was to do, or another one has in its place.
+    /// Whether a connection has finished, or the other one with its reply key has.
     pub(super) fn is_done(&self, at: usize) -> bool {
         self.clients[at].progress() == Progress::Done || self.has_lost(at)
     }

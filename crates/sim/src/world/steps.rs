@@ -13,7 +13,7 @@ use holdfast_node::message::Order;
 use holdfast_node::runtime::Runtime;
 use holdfast_protection::Peer;
 
-/// Whoever waits for a processor goes on at most so long after the machine was busy, ns.
+/// The longest that a node still waits for a processor after the machine was busy, ns.
 const BUSY_TAIL: u64 = 500 * MILLISECOND;
 
 impl World {
@@ -254,7 +254,7 @@ impl World {
 
     pub(super) fn note_failure(&mut self, peer: Peer) {
         let was_safe = self.coordinator.says_safe();
-        // On a busy machine nothing need have been read since it is so.
+        // Packets that came since the machine became busy may still be unread.
         let is_busy = self.now < self.starved.1 + BUSY_TAIL;
         let sent_by = if is_busy { self.starved_since } else { self.now };
         if let Some(loss) = &mut self.loss {
@@ -280,7 +280,7 @@ impl World {
         self.plug_hosts();
     }
 
-    /// Everybody waits for a processor.
+    /// Makes the machine busy: nodes wait for a processor after each turn.
     fn starve(&mut self, factor: u64, time: u64) {
         self.say(format_args!("the machine is busy for {} ms", time / 1_000_000));
         self.faults.starved += 1;
