@@ -411,7 +411,7 @@ mod tests {
         assert_eq!((with.outcome, without.outcome), (Outcome::Ok, Outcome::Ok), "{with:?} {without:?}");
         assert_eq!(
             with.found,
-            "1000000 flows take 714 MiB (748 bytes each): 218 MiB at the switch, 496 MiB in 3 runtimes; one runtime at most 496 MiB; packet buffers at most 43 MiB"
+            "1000000 flows take 771 MiB (808 bytes each): 275 MiB at the switch, 496 MiB in 3 runtimes; one runtime at most 496 MiB; packet buffers at most 43 MiB"
         );
         assert!(without.found.contains("248 MiB in 3 runtimes"), "a copy takes as much as its flow: {}", without.found);
         let warned = check(10_000_000, "nfvactor", 1 << 20);

@@ -382,14 +382,13 @@ impl Fabric {
         }
         if header.flags & ASKS != 0 && only_acknowledges {
             self.put_question(Question { of: destination, counter: header.counter.get() as u32, asks: false })?;
-            if let Some(at) = known.filter(|at| self.channels[*at].peer == from) {
-                self.channel(from.node);
-                self.channels[at].repeat_all();
+            if known.is_some_and(|at| self.channels[at].peer == from) {
+                self.channel(from.node).repeat_all();
             }
         }
-        let is_doubtful = !is_sealed && known.is_some_and(|at| self.channels[at].is_doubtful(from));
-        if is_doubtful && !is_planted(Fault::BelievesAnyLife) {
-            let (pause, at) = (self.sender.config.min_timeout / 2, known.unwrap_or_default());
+        let is_believed = is_sealed || is_planted(Fault::BelievesAnyLife);
+        if let Some(at) = known.filter(|at| !is_believed && self.channels[*at].is_doubtful(from)) {
+            let pause = self.sender.config.min_timeout / 2;
             let said_back = if only_acknowledges { header.sequence.get() } else { 0 };
             if !self.channels[at].has_answered(from, said_back) {
                 // An unproven life's records are not taken: their sender repeats them.
@@ -401,7 +400,7 @@ impl Fabric {
             self.set_peer(from);
         }
         let is_new = self.of(from.node).is_none_or(|channel| channel.peer != from);
-        match is_sealed || is_planted(Fault::BelievesAnyLife) {
+        match is_believed {
             true => self.set_peer(from),
             false => self.learn_peer(from),
         }

@@ -174,6 +174,20 @@ pub struct Ended {
     pub epoch: U32,
 }
 
+/// The beginning of a [`kind::FLOWS`] record. Behind it are the flows.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct FlowsHead {
+    /// The list's request.
+    pub request: U32,
+    /// Not 0 if the piece ends here.
+    pub is_last: u8,
+    /// Where the next piece begins: the chain, or [`NO_LANE`] if there is none.
+    pub lane: U16,
+    /// And the slot.
+    pub slot: U32,
+}
+
 /// A flow key as it lies in a message.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(transparent)]

@@ -67,6 +67,15 @@ pub fn unmap_v4(address: &[u8; 16]) -> Option<[u8; 4]> {
     is_mapped.then(|| [address[12], address[13], address[14], address[15]])
 }
 
+/// The part of an address that its host cannot choose: an IPv4 address, or an IPv6 /64.
+pub fn source_of(address: &[u8; 16]) -> [u8; 16] {
+    let mut source = *address;
+    if unmap_v4(address).is_none() {
+        source[8..].fill(0);
+    }
+    source
+}
+
 /// Any address as 16 bytes.
 pub fn ip_bytes(address: IpAddr) -> [u8; 16] {
     match address {

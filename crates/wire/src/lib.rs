@@ -23,7 +23,7 @@ pub mod selector;
 pub mod zone;
 
 pub use hash::fnv1a;
-pub use key::{FlowKey, ip_addr, ip_bytes, map_v4, unmap_v4};
+pub use key::{FlowKey, ip_addr, ip_bytes, map_v4, source_of, unmap_v4};
 pub use layers::{Layers, MAX_EXTENSION_HEADERS, Malformed, Network};
 pub use packet::{
     BUFFER_LEN, Buffer, HEADERS, HEADROOM, Handle, Handles, MAX_MTU, MemoryPool, Meta, Packet, PacketPool, Parts, announce_writes,

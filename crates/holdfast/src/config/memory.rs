@@ -5,7 +5,7 @@
 //! is that every flow belongs to the chain with the largest flows. Tables take memory as
 //! flows arrive. The memory of a process without flows is not included.
 
-use super::{BuiltChain, Checked};
+use super::{BuiltChain, Checked, source_limits};
 use holdfast_node::runtime::Runtime;
 use holdfast_node::switch::Switch;
 use holdfast_protection::{Flows, Home};
@@ -49,7 +49,7 @@ impl Memory {
         });
         Memory {
             flows,
-            switches: Switch::memory_of(limits.flows) * switches,
+            switches: Switch::memory_of(limits.flows, &source_limits(&checked.config, chains)) * switches,
             runtimes: largest(&|built| Flows::memory_of(flows * slots(built), state(built))),
             runtime_at_most: largest(&|built| Flows::memory_of(limits.flows * slots(built), state(built))),
             state_servers: largest(&|built| if is_at_server(built) { Flows::memory_of(flows, state(built)) } else { 0 }),

@@ -61,8 +61,9 @@ impl Default for Scaling {
 struct Relief {
     from: Peer,
     to: NodeId,
-    /// The incarnation that was there before the help: it is not the help.
-    not: u32,
+    /// The incarnation that was there before the help: it is not the help. None if a runtime helps
+    /// that runs already.
+    not: Option<u32>,
     /// Flows still to move; known when the help serves.
     left: Option<u64>,
     request: Option<(u32, u64)>,
@@ -230,8 +231,8 @@ impl Coordinator {
             return;
         }
         workload.idle = 0;
-        let (left, not) = (Some((most.flows - least.flows) / 2), least.peer.incarnation.wrapping_sub(1));
-        workload.relief = Some(Relief { from: most.peer, to: least.peer.node, not, left, request: None });
+        let left = Some((most.flows - least.flows) / 2);
+        workload.relief = Some(Relief { from: most.peer, to: least.peer.node, not: None, left, request: None });
         self.relieve(cluster, scaling);
     }
 
@@ -245,9 +246,9 @@ impl Coordinator {
         let is_free = |place: &&super::Place| {
             usize::from(place.member.cluster) == cluster && place.is_spare && place.member.state == MemberState::Failed
         };
-        let spare = self.memory.places.iter().find(is_free).map(|place| (place.member.node, place.member.incarnation));
+        let spare = self.memory.places.iter().find(is_free).map(|place| (place.member.node, Some(place.member.incarnation)));
         let idle = loads.iter().filter(|load| load.peer != worst.peer && load.flows < worst.flows / 2);
-        let idle = idle.min_by_key(|load| load.flows).map(|load| (load.peer.node, load.peer.incarnation.wrapping_sub(1)));
+        let idle = idle.min_by_key(|load| load.flows).map(|load| (load.peer.node, None));
         let Some((to, not)) = spare.or(idle) else {
             self.workloads[cluster].helpless += 1;
             return;
@@ -264,7 +265,7 @@ impl Coordinator {
         let Some(relief) = &self.workloads[cluster].relief else { return };
         let (from, to) = (relief.from, relief.to);
         let Some(helper) = self.memory.places.iter().find(|place| place.member.node == to) else { return };
-        let has_come = helper.member.state == MemberState::Running && helper.member.incarnation != relief.not;
+        let has_come = helper.member.state == MemberState::Running && Some(helper.member.incarnation) != relief.not;
         // Its first process is still to come, or came and died.
         let is_lost = helper.member.state == MemberState::Failed && (helper.start_at.is_none() || relief.left.is_some());
         let is_needed = self.memory.running_in(cluster as u16).any(|peer| peer == from);

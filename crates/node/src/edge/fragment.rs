@@ -83,11 +83,7 @@ impl Datagram {
 
     /// The datagram's source as far as one host cannot change it at will: an IPv4 address, or an IPv6 /64.
     pub(super) fn sender(&self) -> [u8; 16] {
-        let mut sender = self.source;
-        if holdfast_wire::unmap_v4(&sender).is_none() {
-            sender[8..].fill(0);
-        }
-        sender
+        holdfast_wire::source_of(&self.source)
     }
 }
 

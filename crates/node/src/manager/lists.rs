@@ -7,9 +7,10 @@
 
 use super::Manager;
 use crate::address::NodeId;
-use crate::message::{Control, FlowPage, NO_LANE, Place};
+use crate::message::{Control, FlowPage, FlowsHead, NO_LANE, Place};
 use holdfast_protection::Peer;
 use holdfast_wire::DropReason;
+use zerocopy::FromBytes;
 
 /// Pieces that may be under way. The oldest is dropped first: its asker may be gone.
 const MOST: usize = 128;
@@ -37,14 +38,12 @@ impl Lists {
     /// # Errors
     /// [`DropReason::Malformed`] if it is none.
     pub(super) fn handle_record(&mut self, from: Peer, body: &[u8]) -> Result<(), DropReason> {
-        let (&[r0, r1, r2, r3, is_last, l0, l1, s0, s1, s2, s3], flows) =
-            body.split_first_chunk::<11>().ok_or(DropReason::Malformed)?;
-        let request = u32::from_be_bytes([r0, r1, r2, r3]);
-        let is_meant = |piece: &&mut Piece| piece.request == request && piece.asked == Some(from);
+        let (head, flows) = FlowsHead::read_from_prefix(body).map_err(|_| DropReason::Malformed)?;
+        let is_meant = |piece: &&mut Piece| piece.request == head.request.get() && piece.asked == Some(from);
         let Some(piece) = self.open.iter_mut().find(is_meant) else { return Ok(()) };
         piece.page.bytes.extend_from_slice(flows);
-        if is_last != 0 {
-            let (lane, slot) = (u16::from_be_bytes([l0, l1]), u32::from_be_bytes([s0, s1, s2, s3]));
+        if head.is_last != 0 {
+            let (lane, slot) = (head.lane.get(), head.slot.get());
             piece.asked = None;
             piece.page.next = (lane != NO_LANE).then_some(Place { peer: from, lane, slot });
         }

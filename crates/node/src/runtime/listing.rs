@@ -15,11 +15,12 @@
 use super::{Lane, Shared};
 use crate::address::NodeId;
 use crate::channel::Fabric;
-use crate::message::{FlowInfo, NO_LANE, kind};
+use crate::message::{FlowInfo, FlowsHead, NO_LANE, kind};
 use holdfast_protection::Slot;
 use holdfast_protection::flows::{flag, role};
 use holdfast_wire::selector::Selector;
 use std::collections::VecDeque;
+use zerocopy::IntoBytes;
 
 /// The name of a flow's state that only the state server has.
 const ABSENT: &str = "absent";
@@ -137,12 +138,9 @@ impl Listing {
         let is_last = is_over || flows_left == 0 || slots_left == 0;
         if is_last || count > 0 {
             let lane = if is_over { NO_LANE } else { at.0 as u16 };
-            let mut header = [0; 11];
-            header[..4].copy_from_slice(&self.request.to_be_bytes());
-            header[4] = u8::from(is_last);
-            header[5..7].copy_from_slice(&lane.to_be_bytes());
-            header[7..].copy_from_slice(&at.1.to_be_bytes());
-            if fabric.send_parts(self.to, kind::FLOWS, &[&header, &flows]).is_err() {
+            let (request, is_last) = (self.request.into(), is_last.into());
+            let head = FlowsHead { request, is_last, lane: lane.into(), slot: at.1.into() };
+            if fabric.send_parts(self.to, kind::FLOWS, &[head.as_bytes(), &flows]).is_err() {
                 return Sent::Nothing;
             }
         }

@@ -192,8 +192,8 @@ impl Switch {
     }
 
     /// Bytes of memory of so many routes, as many of which have ended before.
-    pub fn memory_of(routes: usize) -> usize {
-        Routes::memory_of(routes)
+    pub fn memory_of(routes: usize, limits: &SourceLimits) -> usize {
+        Routes::memory_of(routes, limits)
     }
 
     /// Routes that there may be.
@@ -318,7 +318,12 @@ impl Switch {
         let route = *route;
         // While runtimes tell, the key may turn out to be that of another flow, which has had replies.
         let is_unsure = is_reply && route.is_doubtful;
-        if route.opening != Opening::Over {
+        let may_go_on = match route.opening {
+            Opening::Unanswered => is_reply,
+            Opening::Answered => true,
+            Opening::Over => false,
+        };
+        if may_go_on {
             self.routes.go_on_opening(id, &packet, is_reply);
         }
         // An owner that is not (or no longer) running: the packet waits for what the coordinator makes of it.

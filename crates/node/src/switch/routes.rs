@@ -127,17 +127,17 @@ impl Routes {
 
     /// The place of an epoch in the ring.
     fn place(&self, epoch: u32) -> usize {
-        epoch as usize % self.by_epoch.len()
+        (epoch % self.by_epoch.len() as u32) as usize
     }
 
     /// Bytes of memory of so many routes at once, as many of which have ended before.
-    pub(crate) fn memory_of(routes: usize) -> usize {
-        Routes::memory_with(routes, KeyTable::memory_of(routes * 2), routes)
+    pub(crate) fn memory_of(routes: usize, limits: &SourceLimits) -> usize {
+        Routes::memory_with(routes, KeyTable::memory_of(routes * 2), routes) + Sources::memory_of(limits, routes)
     }
 
     /// Bytes of memory in use, for as many routes as there ever were at once; what is remembered of former ones is counted as if there was no more room for it.
     pub(crate) fn memory(&self) -> usize {
-        Routes::memory_with(self.slots.len(), self.table.memory(), self.capacity())
+        Routes::memory_with(self.slots.len(), self.table.memory(), self.capacity()) + self.sources.memory()
     }
 
     fn memory_with(routes: usize, table: usize, capacity: usize) -> usize {

@@ -17,7 +17,7 @@ use core::fmt;
 use holdfast_nf::SourceLimit;
 use holdfast_protection::flows::{Found, FreeSlots, KeyTable};
 use holdfast_wire::fault::{Fault, is_planted};
-use holdfast_wire::{DropReason, FlowKey, unmap_v4};
+use holdfast_wire::{DropReason, FlowKey, source_of};
 
 /// How much of a switch's table one source may have. Without a word, all of it.
 #[derive(Clone, Default)]
@@ -72,21 +72,33 @@ pub(super) struct Sources {
     seed: u64,
 }
 
-/// The part of an address that one source cannot choose.
-fn source_of(address: &[u8; 16]) -> [u8; 16] {
-    let mut source = *address;
-    if unmap_v4(address).is_none() {
-        source[8..].fill(0);
+impl SourceLimits {
+    /// How many counts a flow is part of, at most.
+    fn kinds(&self) -> usize {
+        let has_chains = self.chains.iter().any(Option::is_some);
+        [self.half_open.is_some(), self.flows.is_some(), has_chains].into_iter().filter(|is_there| *is_there).count()
     }
-    source
 }
 
 impl Sources {
     pub(super) fn new(limits: SourceLimits, routes: usize, seed: u64) -> Sources {
-        let has_chains = limits.chains.iter().any(Option::is_some);
-        let kinds = [limits.half_open.is_some(), limits.flows.is_some(), has_chains].into_iter().filter(|is_there| *is_there);
-        let most = kinds.count() * routes;
+        let most = limits.kinds() * routes;
         Sources { limits, counts: Vec::with_capacity(most), free: FreeSlots::new(most), table: KeyTable::new(most), seed }
+    }
+
+    /// Bytes of memory of so many flows, each half open and of a source of its own.
+    pub(super) fn memory_of(limits: &SourceLimits, flows: usize) -> usize {
+        let counts = limits.kinds() * flows;
+        Sources::memory_with(counts, KeyTable::memory_of(counts))
+    }
+
+    /// Bytes of memory in use, for as many counts as there ever were at once.
+    pub(super) fn memory(&self) -> usize {
+        Sources::memory_with(self.counts.len(), self.table.memory())
+    }
+
+    fn memory_with(counts: usize, table: usize) -> usize {
+        counts * size_of::<Count>() + table + FreeSlots::memory_of(counts)
     }
 
     /// As what a flow is counted, of which source, and how many of them there may be.

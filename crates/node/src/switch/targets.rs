@@ -13,8 +13,6 @@ pub(super) struct Target {
     pub(super) state: MemberState,
     pub(super) cluster: u16,
     host: u16,
-    /// Its host is not heard.
-    is_away: bool,
     routes: usize,
     full: Full,
     /// Its place in its cluster's knockout.
@@ -62,8 +60,8 @@ impl Target {
     }
 
     /// Who has the lowest gets the next flow; who has none gets none at all.
-    fn rank(&self) -> Option<u64> {
-        let is_last = u64::from(self.is_away) << 63 | u64::from(self.full.is_meant) << 62;
+    fn rank(&self, hosts_away: u16) -> Option<u64> {
+        let is_last = u64::from(is_away(hosts_away, self.host)) << 63 | u64::from(self.full.is_meant) << 62;
         (self.state == MemberState::Running).then_some(is_last | self.routes as u64)
     }
 }
@@ -145,8 +143,8 @@ impl Targets {
             let state = if has_ended { MemberState::Failed } else { member.state };
             let players = of_clusters.entry(member.cluster).or_default();
             let (cluster, host, place) = (member.cluster, member.host, players.len());
-            let target = Target { peer, state, cluster, host, is_away: is_away(self.away, host), routes, full: was_full, place };
-            players.push((at, target.rank()));
+            let target = Target { peer, state, cluster, host, routes, full: was_full, place };
+            players.push((at, target.rank(self.away)));
             if was_full.is_meant {
                 full.push(at);
             }
@@ -207,7 +205,7 @@ impl Targets {
     fn rank(&mut self, at: usize) {
         let target = &self.list[at];
         if let Some(knockout) = self.knockouts.get_mut(&target.cluster) {
-            knockout.set(target.place, target.rank());
+            knockout.set(target.place, target.rank(self.away));
         }
     }
 
@@ -238,12 +236,7 @@ impl Targets {
         if core::mem::replace(&mut self.away, away) == away {
             return;
         }
-        for at in 0..self.list.len() {
-            let is_away = is_away(away, self.list[at].host);
-            if core::mem::replace(&mut self.list[at].is_away, is_away) != is_away {
-                self.rank(at);
-            }
-        }
+        (0..self.list.len()).for_each(|at| self.rank(at));
     }
 
     /// It had no room for a flow.

@@ -12,6 +12,7 @@
 //! In: how full both tables are, the stamped time. Out: flows that end. Never: a look at more than [`LOOKS`] flows in a turn.
 
 use super::{EXPIRE_BUDGET, Lane, Shared, Slot, flag, role};
+use crate::ahead::AHEAD;
 use holdfast_nf::Standing;
 use holdfast_protection::flows::ActorHeader;
 use holdfast_wire::fault::{Fault, is_planted};
@@ -49,8 +50,9 @@ impl Lane {
     #[inline]
     pub(crate) fn relieve(&mut self, shared: &mut Shared) {
         let side = &shared.sides[self.side];
-        let (fill, of_switch) = (self.fill(), side.fill);
-        if fill.max(of_switch) < SHORTER_FROM || is_planted(Fault::ForgetsNothing) {
+        let of_switch = side.fill;
+        let has_room = self.flows.owned() * 1000 < SHORTER_FROM * self.owned_limit.max(1);
+        if has_room && of_switch < SHORTER_FROM || is_planted(Fault::ForgetsNothing) {
             self.pressure.asked = 0;
             return;
         }
@@ -59,7 +61,7 @@ impl Lane {
             self.pressure.tick = side.ticks;
             self.pressure.asked = self.flows.owned() * of_switch.saturating_sub(NEARLY_FULL) / of_switch.max(1);
         }
-        self.relieve_of(fill.max(of_switch), shared);
+        self.relieve_of(self.fill().max(of_switch), shared);
     }
 
     #[inline(never)]
@@ -85,9 +87,13 @@ impl Lane {
                 break;
             }
             self.find_forgettable(standing, (now, share), (&mut excess, &mut looks), &mut found);
-            for slot in found.drain(..) {
-                self.forget(slot, shared);
+            for slots in found.chunks(AHEAD) {
+                // No packet has touched their states and keys for long.
+                core::hint::black_box(self.flows.touch_blocks(slots.iter().copied()));
+                self.expect_removals(slots.iter().copied());
+                slots.iter().for_each(|slot| self.forget(*slot, shared));
             }
+            found.clear();
         }
         self.due = found;
         self.pressure.is_stuck = excess > 0;
