@@ -13,6 +13,7 @@
 mod log;
 mod ownership;
 mod rebuild;
+mod records;
 mod routes;
 mod sources;
 mod suspects;
@@ -23,9 +24,9 @@ pub use routes::{Opening, Route};
 pub use sources::SourceLimits;
 pub use suspects::SetAside;
 
-use crate::address::{COORDINATOR, NodeId, host_of, mac_of_life};
+use crate::address::{COORDINATOR, NodeId, mac_of_life};
 use crate::channel::{Fabric, FabricConfig};
-use crate::message::{Control, Member, TraceStep, is_later_view, kind};
+use crate::message::{Control, TraceStep};
 use crate::rules::{Assembly, RuleSet};
 use holdfast_protection::Peer;
 use holdfast_wire::fault::{Fault, is_planted};
@@ -37,10 +38,9 @@ use ownership::Claims;
 use rebuild::Rebuild;
 use routes::Routes;
 use std::collections::VecDeque;
-use suspects::{Judgement, Suspects};
+use suspects::Suspects;
 use targets::Targets;
 use trace::Stage;
-use zerocopy::FromBytes;
 
 /// What a switch is told at its start.
 #[derive(Debug, Clone)]
@@ -484,222 +484,9 @@ impl Switch {
         self.targets.has_failed(peer)
     }
 
-    /// Acts on the messages that have arrived.
-    pub fn handle_records(&mut self, now: u64, out: &mut Vec<(Peer, Packet)>, pool: &mut dyn PacketPool) {
-        let inbox = core::mem::take(&mut self.fabric.inbox);
-        let mut changed = false;
-        if inbox.restarted.iter().any(|peer| peer.node == COORDINATOR) {
-            // A new life of the coordinator knows of this switch only what it is told.
-            self.say_rules();
-        }
-        for (record, body) in inbox.records() {
-            let result = match record.kind {
-                kind::CLAIM => {
-                    changed = true;
-                    self.handle_claims(record.from, body, now)
-                }
-                kind::ENDED => self.handle_ended(record.from, body),
-                kind::MOVE => self.handle_move(record.from, body, out, pool),
-                kind::MARK => match <[u8; 4]>::try_from(body) {
-                    Ok(number) => {
-                        self.mark(record.from, u32::from_be_bytes(number), out, pool);
-                        Ok(())
-                    }
-                    Err(_) => Err(DropReason::Malformed),
-                },
-                kind::SETTLED => self.handle_settled(record.from, body),
-                kind::CLEAR => self.handle_clear(record.from, body),
-                kind::REPLAY => self.handle_replay(record.from, body, out, pool).map(|is_change| changed |= is_change),
-                kind::SUSPECT => self.handle_suspects(record.from, body, now),
-                kind::FULL if body.is_empty() => {
-                    self.targets.set_full(record.from, now);
-                    Ok(())
-                }
-                kind::ROUTES => {
-                    changed = true;
-                    self.handle_routes(record.from, body, now)
-                }
-                // Who serves what, and by which rules, is the coordinator's to say.
-                kind::CONTROL if record.from.node == COORDINATOR => Control::decode(body)
-                    .and_then(|message| self.handle_control(message, now))
-                    .map(|is_change| changed |= is_change),
-                _ => Err(DropReason::Malformed),
-            };
-            if let Err(reason) = result {
-                self.drops.count(reason);
-            }
-        }
-        self.fabric.inbox = inbox;
-        self.fabric.inbox.clear();
-        if changed {
-            self.retry_held(now, out, pool);
-        }
-    }
-
-    /// True if packets that wait may go on.
-    fn handle_control(&mut self, message: Control, now: u64) -> Result<bool, DropReason> {
-        if !self.is_introduced() && !matches!(message, Control::Recovering { .. }) {
-            // It is all said again.
-            return Ok(false);
-        }
-        Ok(match message {
-            Control::View { version, members } if is_later_view(self.view, version) => {
-                self.view = version;
-                self.set_members(&members, now);
-                self.ask_members();
-                true
-            }
-            Control::Recovering { dead, epoch } => {
-                dead.iter().for_each(|dead| self.given_up(*dead, now));
-                if let Some(rebuild) = &mut self.rebuild {
-                    rebuild.add_recovering(dead, epoch);
-                }
-                self.go_on_rebuilding();
-                true
-            }
-            Control::Rules { version, part, parts, rules } => match self.coming.take(version, part, parts, rules)? {
-                Some(rules) => {
-                    let is_newer = rules.version() > self.rules.version();
-                    if is_newer {
-                        self.rules = rules;
-                        if is_planted(Fault::Reclassifies) {
-                            let rules = &self.rules;
-                            self.routes.visit(|route| route.chain = rules.find(&route.key, 0).map_or(0, |rule| rule.chain));
-                        }
-                    }
-                    self.say_rules();
-                    is_newer
-                }
-                None => false,
-            },
-            Control::Sweep { node, incarnation, is_over } => {
-                let dead = Peer { node, incarnation };
-                self.sweep(dead);
-                self.swept(dead, is_over);
-                if is_over {
-                    self.logs.forget(dead);
-                }
-                true
-            }
-            _ => false,
-        })
-    }
-
-    /// Tells the coordinator which rules are in force.
-    fn say_rules(&mut self) {
-        self.fabric.send_control(COORDINATOR, &Control::RulesInForce { version: self.rules.version() });
-    }
-
-    fn set_members(&mut self, members: &[Member], now: u64) {
-        self.has_hosts = members.iter().any(|member| member.host != members[0].host);
-        let old = self.targets.renew(members);
-        for target in &old {
-            if !self.lives(target.peer) {
-                self.given_up(target.peer, now);
-            }
-        }
-        for member in members {
-            self.fabric.set_peer(member.peer());
-        }
-    }
-
-    fn given_up(&mut self, dead: Peer, now: u64) {
-        self.claims.given_up(dead, now);
-        self.logs.close(dead);
-    }
-
-    /// A runtime's functions panicked on packets, or, as a manager says, a process ended with one in hand.
-    fn handle_suspects(&mut self, from: Peer, body: &[u8], now: u64) -> Result<(), DropReason> {
-        let (stamps, []) = body.as_chunks::<8>() else { return Err(DropReason::Malformed) };
-        for stamp in stamps {
-            self.handle_suspect(u64::from_be_bytes(*stamp), host_of(from.node).is_some(), now);
-        }
-        Ok(())
-    }
-
-    /// A runtime ended while it had one of this switch's packets in hand (`is_dead`), or its functions panicked on it. The second time the packet is set aside, and if a process has ended
-    /// its flow is closed: nobody has it any more.
-    pub fn handle_suspect(&mut self, stamp: u64, is_dead: bool, now: u64) {
-        let Some(key) = self.suspects.note(stamp).map(|aside| aside.key) else { return };
-        self.drops.count(DropReason::Quarantined);
-        if !is_dead {
-            // Its flow is as it was before the packet, and lives.
-            return;
-        }
-        self.suspects.close(key, now);
-        let hash = self.routes.hash(&key);
-        if let Some(found) = self.routes.find(&key, hash).filter(|found| !found.is_reply) {
-            self.end_route(found.slot);
-        }
-    }
-
-    /// A packet is about to be sent to the flow's new owner: with a mark if somebody ended with it in hand, and not at all if several did.
-    fn mark_suspect(&mut self, epoch: u32, packet: &mut Packet) {
-        match self.suspects.judge(packet.meta.stamp) {
-            Judgement::Innocent => return,
-            Judgement::Suspect => {
-                if let Some(route) = self.logs.route(epoch).and_then(|route| self.routes.get(route)) {
-                    self.suspects.keep(packet, route.key);
-                }
-            }
-            Judgement::Guilty => {
-                let meta = packet.meta;
-                packet.clear();
-                packet.meta = meta;
-            }
-        }
-        packet.meta.flags |= Flags::SUSPECT;
-    }
-
     /// Packets that have been set aside since this was asked last.
     pub fn take_set_aside(&mut self) -> Vec<SetAside> {
         self.suspects.take_set_aside()
-    }
-
-    /// A runtime says that nobody needs what it was sent for a chain up to a stamp.
-    fn handle_clear(&mut self, from: Peer, body: &[u8]) -> Result<(), DropReason> {
-        let Some((chain, stamp)) = body.split_first_chunk::<2>() else { return Err(DropReason::Malformed) };
-        let stamp = <[u8; 8]>::try_from(stamp).map_err(|_| DropReason::Malformed)?;
-        self.logs.clear(from, u16::from_be_bytes(*chain), u64::from_be_bytes(stamp));
-        Ok(())
-    }
-
-    /// The new owner of a flow asks for packets of it that its dead owner was sent, or has them all. True if others may go on.
-    fn handle_replay(
-        &mut self,
-        from: Peer,
-        body: &[u8],
-        out: &mut Vec<(Peer, Packet)>,
-        pool: &mut dyn PacketPool,
-    ) -> Result<bool, DropReason> {
-        let ask = crate::message::Replay::read_from_bytes(body).map_err(|_| DropReason::Malformed)?;
-        let (epoch, first, count) = (ask.epoch.get(), ask.first.get(), ask.count.get());
-        if count == 0 {
-            return Ok(self.logs.end(from, epoch));
-        }
-        if !self.logs.knows(from, epoch) {
-            // If the channel is full it is asked for again.
-            let _ = self.fabric.send(from.node, kind::UNLOGGED, &epoch.to_be_bytes());
-            return Ok(false);
-        }
-        for number in first..first.saturating_add(count.min(crate::message::Replay::MOST)) {
-            // What is missing is asked for again.
-            let Some(mut packet) = pool.take() else { break };
-            if !self.logs.copy(from, epoch, number, &mut packet) {
-                pool.put(packet);
-                break;
-            }
-            packet.meta.flags = Flags::REPLAY;
-            self.mark_suspect(epoch, &mut packet);
-            // Which of them it is.
-            (packet.meta.commit, packet.meta.epoch) = (epoch, number as u16);
-            let outer = Outer { destination: mac_of_life(from), source: mac_of_life(self.config.me), index: index::TO_RUNTIME };
-            match nsh::encapsulate(&mut packet, outer) {
-                true => out.push((from, packet)),
-                false => pool.put(packet),
-            }
-        }
-        Ok(false)
     }
 
     /// Sends on what waited and need not wait any more.
