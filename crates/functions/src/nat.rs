@@ -18,7 +18,7 @@ use crate::tcp;
 use crate::tracked::{Lifetimes, TRANSLATOR, Timeouts, Tracked};
 use holdfast_nf::shared::BLOCK_LEN;
 use holdfast_nf::{
-    ConfigError, Context, Direction, DropReason, Lease, NetworkFunction, Open, Packet, Pool, SourceLimit, Table, Verdict,
+    ConfigError, Context, Direction, DropReason, Lease, NetworkFunction, Open, Packet, Pool, SourceLimit, Verdict,
 };
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::header::{icmp, proto};
@@ -49,7 +49,9 @@ pub struct NatConfig {
     /// without a word: a flow gets any of those at hand, as RFC 6056 asks. `sequential`: in rising order, for who must predict them.
     #[serde(default)]
     pub ports: Option<String>,
-    /// Flows with a port of the pool that one inside host may have at a time, on all runtimes together: the switch counts them.
+    /// Flows with a port of the pool that one inside host may have at a time, on all runtimes together: the switch
+    /// counts them, by the source with which they enter the chain. Of several `nat` in a chain only the first may
+    /// have a limit.
     #[serde(default)]
     pub limit_per_host: Option<u32>,
     /// How long mappings live without a packet.
@@ -102,8 +104,6 @@ holdfast_nf::shared_state! {
     pub struct NatShared {
         /// Address and port pairs.
         pub ports: Pool,
-        /// Live flows per inside host, if they are limited.
-        pub hosts: Table<[u8; 4], u32>,
     }
 }
 
@@ -155,8 +155,6 @@ struct Outside {
     published: Vec<(u16, u16)>,
 }
 
-/// Inside hosts that are counted, when flows per host are limited.
-const HOSTS: usize = 65_536;
 /// Addresses that one pool may have.
 const MAX_ADDRESSES: u64 = 4096;
 
@@ -233,29 +231,18 @@ impl Nat {
 
     /// Leases an outside end for a host's flow. Without one the flow is refused, and none makes room for it (RFC 6888, REQ-11 A and D).
     fn lease(&self, host: [u8; 4], shared: &mut NatShared, cx: &mut Context) -> Result<u32, Open<Mapping>> {
-        if let Some(limit) = self.limit
-            && shared.hosts.get(&host, cx).unwrap_or(0) >= limit
-            && !is_planted(Fault::IgnoresHostLimits)
-        {
-            return Err(Open::Drop(DropReason::QuotaExceeded));
-        }
         let preferred = self.preferred(host);
         let lease = match self.is_random && !is_planted(Fault::DealsPortsInOrder) {
             true => shared.ports.lease_random(preferred, cx),
             false => shared.ports.lease_within(preferred, cx),
         };
-        let number = match lease {
-            Lease::Granted(number) if is_planted(Fault::ReusesLivePort) => number / 4 * 4,
-            Lease::Granted(number) => number,
-            Lease::Wait => return Err(Open::Wait),
-            Lease::Exhausted if is_planted(Fault::EmptyPoolsLend) => 0,
-            Lease::Exhausted => return Err(Open::Drop(DropReason::PoolEmpty)),
-        };
-        if self.limit.is_some() && !shared.hosts.update(host, 0, |flows| *flows += 1) {
-            shared.ports.give_back(number);
-            return Err(Open::Drop(DropReason::QuotaExceeded));
+        match lease {
+            Lease::Granted(number) if is_planted(Fault::ReusesLivePort) => Ok(number / 4 * 4),
+            Lease::Granted(number) => Ok(number),
+            Lease::Wait => Err(Open::Wait),
+            Lease::Exhausted if is_planted(Fault::EmptyPoolsLend) => Ok(0),
+            Lease::Exhausted => Err(Open::Drop(DropReason::PoolEmpty)),
         }
-        Ok(number)
     }
 
     /// Translates what is published at its destination, and its source if that is inside: "a NAT Hairpinning behavior MUST be 'External source IP address and
@@ -334,12 +321,11 @@ impl NetworkFunction for Nat {
                 "leaves no address of the pool the 256 ports that runtimes share: the pool needs another address, or more ports";
             return Err(ConfigError::at("publish", message));
         }
-        let hosts = if config.limit_per_host.is_some() { HOSTS } else { 0 };
         let limit = config.limit_per_host;
         let lifetimes = config.timeouts.within(&TRANSLATOR)?;
         let ends = Arc::new(Ends { pool, inside, published });
         let nat = Nat { addresses, ends, first_port: low, is_random, limit, lifetimes };
-        Ok((nat, NatShared { ports: Pool::new(next), hosts: Table::new(hosts) }))
+        Ok((nat, NatShared { ports: Pool::new(next) }))
     }
 
     fn open(&self, packet: &Packet, shared: &mut NatShared, cx: &mut Context) -> Open<Mapping> {
@@ -419,39 +405,20 @@ impl NetworkFunction for Nat {
     }
 
     fn expire(&self, flow: &mut Mapping, shared: &mut NatShared) {
-        if flow.kind & kind::LEASED == 0 && !is_planted(Fault::GivesBackUnleased) {
-            return;
-        }
-        shared.ports.give_back(flow.number);
-        if self.limit.is_some() {
-            shared.hosts.update_or_remove(&flow.inside, |flows| {
-                *flows -= 1;
-                *flows > 0
-            });
+        if flow.kind & kind::LEASED != 0 || is_planted(Fault::GivesBackUnleased) {
+            shared.ports.give_back(flow.number);
         }
     }
 
     fn recover(&self, flow: &mut Mapping, shared: &mut NatShared) {
-        if flow.kind & kind::LEASED == 0 {
-            return;
-        }
-        shared.ports.adopt(flow.number);
-        if self.limit.is_some() {
-            // A full table only means that this host is not limited here.
-            let _ = shared.hosts.update(flow.inside, 0, |flows| *flows += 1);
+        if flow.kind & kind::LEASED != 0 {
+            shared.ports.adopt(flow.number);
         }
     }
 
     fn migrate_out(&self, flow: &mut Mapping, shared: &mut NatShared) {
-        if flow.kind & kind::LEASED == 0 {
-            return;
-        }
-        shared.ports.forget(flow.number);
-        if self.limit.is_some() {
-            shared.hosts.update_or_remove(&flow.inside, |flows| {
-                *flows -= 1;
-                *flows > 0
-            });
+        if flow.kind & kind::LEASED != 0 {
+            shared.ports.forget(flow.number);
         }
     }
 

@@ -101,7 +101,7 @@ const TABLE: &[Row] = &[
 /// Faults that other tests find:
 /// - of state servers: servers and clients alone (`state/tests/lists.rs`, `node/tests/state_server.rs`);
 /// - of channels: two endpoints (`node/src/channel/tests/lives.rs`);
-/// - of full tables: a runtime or a switch alone (`node/tests/all/pressure.rs`,
+/// - of full tables and limits: a runtime or a switch alone (`node/tests/all/pressure.rs`,
 ///   `node/tests/all/switch/sources.rs`), and every protection (conformance, `flood`);
 /// - of functions: the functions' scenarios (`functions/tests/scenarios/planted.rs`).
 const ELSEWHERE: &[Fault] = &[
@@ -115,6 +115,7 @@ const ELSEWHERE: &[Fault] = &[
     Fault::ForgetsEstablished,
     Fault::ForgetsNothing,
     Fault::IgnoresHalfOpen,
+    Fault::IgnoresHostLimits,
 ];
 
 /// What is wrong with a world.

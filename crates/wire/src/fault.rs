@@ -133,8 +133,6 @@ faults! {
     UsesOneAddress = "uses-one-address",
     /// A host gets any address of the pool for each of its flows.
     PairsNoAddresses = "pairs-no-addresses",
-    /// Hosts have as many flows as they want, whatever their limit.
-    IgnoresHostLimits = "ignores-host-limits",
     /// A UDP checksum that comes out as 0 is sent as 0: the datagram has none any more.
     LosesUdpChecksums = "loses-udp-checksums",
     /// A backend that asks its own service is sent to itself.
@@ -187,13 +185,15 @@ faults! {
     /// A drain is over while a flow is under way that somebody else had asked for.
     EndsDrainEarly = "ends-drain-early",
 
-    // Full tables.
+    // Full tables, and limits.
     /// For new flows those that are established make room.
     ForgetsEstablished = "forgets-established",
     /// No flow makes room for a new one: flows that open first keep a full table full.
     ForgetsNothing = "forgets-nothing",
     /// A source may open as many flows as it wants, whatever is half open.
     IgnoresHalfOpen = "ignores-half-open",
+    /// Hosts have as many flows as they want, whatever their limit.
+    IgnoresHostLimits = "ignores-host-limits",
 
     // Routes and epochs.
     /// A reply that the switch took for a flow's first packet changes the flow's epoch.

@@ -1,7 +1,7 @@
 //! The translator's ports: none twice, an end when there are no more, back when flows end.
 
 use crate::bench::Bench;
-use holdfast_wire::DropReason::{PoolEmpty, QuotaExceeded, StateInvalid};
+use holdfast_wire::DropReason::{PoolEmpty, StateInvalid};
 use serde_json::json;
 use std::collections::BTreeSet;
 
@@ -146,21 +146,6 @@ pub(crate) fn a_pool_may_be_scattered() {
     }
     let addresses: BTreeSet<String> = outside.into_iter().map(|source| source.ip().to_string()).collect();
     assert_eq!(addresses.into_iter().collect::<Vec<_>>(), ["192.0.2.64", "198.51.100.4", "198.51.100.5", "203.0.113.200"]);
-}
-
-/// A host may have as many flows as its limit says; ends make room, and another host is not affected.
-#[test]
-pub(crate) fn a_limit_per_host_holds() {
-    let mut bench = Bench::new(&[("nat", json!({ "pool": ["198.51.100.4/32"], "limit_per_host": 2 }))]);
-    for _ in 0..3 {
-        bench.passes("udp 10.0.0.2:1 > 203.0.113.10:53");
-        bench.passes("udp 10.0.0.2:2 > 203.0.113.10:53");
-        bench.drops("udp 10.0.0.2:3 > 203.0.113.10:53", QuotaExceeded);
-        bench.passes("udp 10.0.0.3:3 > 203.0.113.10:53");
-        bench.passes("udp 10.0.0.2:1 > 203.0.113.10:53");
-        bench.wait(301);
-    }
-    assert_eq!(bench.flows(), 0);
 }
 
 /// TCP mappings live for hours when established (RFC 5382, REQ-5), minutes before and after that.

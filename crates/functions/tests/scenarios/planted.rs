@@ -61,7 +61,6 @@ const TABLE: &[Row] = &[
     (Fault::EmptyPoolsLend, scenarios![nat_pool::an_empty_pool_refuses_new_flows_and_harms_none]),
     (Fault::UsesOneAddress, scenarios![nat_pool::a_pool_may_be_scattered]),
     (Fault::PairsNoAddresses, scenarios![nat_pool::a_host_keeps_its_outside_address]),
-    (Fault::IgnoresHostLimits, scenarios![nat_pool::a_limit_per_host_holds]),
     (Fault::LosesUdpChecksums, scenarios![nat::a_udp_checksum_never_turns_into_none]),
     (Fault::BalancesToTheClient, scenarios![load_balancer::a_backend_is_not_its_own_client]),
 ];

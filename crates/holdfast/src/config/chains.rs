@@ -43,6 +43,7 @@ pub(super) fn build(config: &Config, switches: &[SwitchEntry], root: Spot<'_>) -
         let functions = chain.functions.iter().enumerate();
         let functions = functions.map(|(at, function)| function_of(function, &zones, spot.key("functions").index(at)));
         let functions = functions.collect::<Result<Vec<_>, _>>()?;
+        one_source_limit(&functions, spot.key("functions"))?;
         let (server_hold, has_local_standby) = beside_preset(config, name, root)?;
         let mut functions = Chain::new(functions);
         // Where nobody has said so, there need not be anything.
@@ -74,6 +75,22 @@ pub(super) fn build(config: &Config, switches: &[SwitchEntry], root: Spot<'_>) -
         return Err(root.key("state_server").name("servers").mistake(message));
     }
     Ok(built)
+}
+
+/// Only one function may limit how many flows a source has, and none of its kind stands before it. The switch counts
+/// a source's flows as they enter the chain; a `nat` behind another one has other sources.
+fn one_source_limit(functions: &[Box<dyn Function>], spot: Spot<'_>) -> Result<(), Mistake> {
+    for (at, function) in functions.iter().enumerate().filter(|(_, function)| function.source_limit().is_some()) {
+        let name = function.name();
+        let mut before = functions[..at].iter();
+        if let Some(first) = before.find(|other| other.name() == name || other.source_limit().is_some()) {
+            let first = first.name();
+            return Err(spot.index(at).name(name).mistake(format!(
+                "{name}: the switch counts a source's flows as they enter the chain: only its first `{first}` can limit them"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// The protection of a chain.

@@ -270,6 +270,13 @@ pub(crate) const MISTAKES: &[(&str, &str, &str)] = &[
     ),
     (
         "- nat: { pool: [ 198.51.100.4/31 ] }",
+        "- nat: { pool: [ 198.51.100.4/31 ] }\n      - nat: { pool: [ 198.51.100.6/31 ], limit_per_host: 100 }",
+        r"edge.yaml:10:9: nat: the switch counts a source's flows as they enter the chain: only its first `nat` can limit them
+10 |       - nat: { pool: [ 198.51.100.6/31 ], limit_per_host: 100 }
+   |         ^^^",
+    ),
+    (
+        "- nat: { pool: [ 198.51.100.4/31 ] }",
         "- nat",
         r"edge.yaml:9:9: nat: missing field `pool`
 9 |       - nat

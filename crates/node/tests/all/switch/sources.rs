@@ -20,6 +20,13 @@ fn segment(from: u16, is_reply: bool, flags: u8) -> Vec<u8> {
     frame
 }
 
+/// A datagram from port `from` of another host of the inside.
+fn from_host(last: u8, from: u16) -> Vec<u8> {
+    let mut frame = datagram(from, false);
+    frame[29] = last;
+    frame
+}
+
 impl Bench {
     fn limited(limits: SourceLimits) -> Bench {
         let mut bench = Bench::life_limited(1, Vec::new(), limits);
@@ -113,7 +120,7 @@ fn a_new_life_has_the_right_counts() {
     assert!(bench.passes(&datagram(6, false)));
 }
 
-/// Three runtimes' worth of flows, and a function that allows twenty: the twenty-first is refused, whoever would have got it. There is one more when one has ended.
+/// Three runtimes' worth of flows, and a function that allows twenty: the twenty-first is refused and counted, whoever would have got it. There is one more when one has ended. Another host may have twenty, too.
 #[test]
 fn a_functions_limit_holds_for_all_runtimes_together() {
     let nat = serde_json::json!({ "pool": ["198.51.100.4/31"], "limit_per_host": 20, "publish": ["udp 198.51.100.9:1-3 -> 10.0.0.2:1-3"] });
@@ -121,13 +128,19 @@ fn a_functions_limit_holds_for_all_runtimes_together() {
     let mut bench = Bench::limited(SourceLimits { chains: vec![chain.source_limit()], ..SourceLimits::default() });
     let passed = (1..30).filter(|from| bench.passes(&datagram(*from, false))).count();
     assert_eq!(passed, 20 + 3, "three ports are published and need none of the pool's");
-    assert_eq!(bench.switch.drops().get(DropReason::QuotaExceeded), 29 - 23);
+    assert!((1..24).all(|from| bench.route(from).is_some()), "those that came first");
+    assert_eq!((bench.switch.drops().get(DropReason::QuotaExceeded), bench.switch.len()), (29 - 23, 23));
     assert!(bench.switch.routes_to(X) > 0 && bench.switch.routes_to(Y) > 0);
+    assert!(bench.passes(&datagram(7, false)), "it is a flow that there is");
     let route = bench.route(7).expect("it is there");
     bench.end(route.owner, 7, route.epoch);
     assert!(bench.passes(&datagram(40, false)) && !bench.passes(&datagram(41, false)));
     // A client outside that opens a published port is no inside host.
     assert!(bench.passes(&datagram(42, true)));
+    let others = (1..30).filter(|from| bench.passes(&from_host(3, *from))).count();
+    assert_eq!((others, bench.switch.drops().get(DropReason::QuotaExceeded)), (20, 7 + 9), "another host has its own");
+    let _planted = plant(Fault::IgnoresHostLimits.into());
+    assert!(bench.passes(&datagram(41, false)));
 }
 
 /// How full the table is, runtimes hear with every tick.
