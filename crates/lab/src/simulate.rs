@@ -2,7 +2,7 @@
 
 use holdfast_control::exit::{self, Failure};
 use holdfast_control::table::print;
-use holdfast_sim::{Faults, Report, Scenario, Script};
+use holdfast_sim::{Faults, Random, Report, Scenario, Script};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
@@ -78,13 +78,10 @@ impl Sum {
     }
 }
 
-/// A world's term in the sum of hashes. The seed is mixed in (finaliser of splitmix64), so that two
-/// worlds with exchanged hashes give another sum.
+/// A world's term in the sum of hashes. The seed is mixed in, so that two worlds with exchanged
+/// hashes give another sum.
 fn mixed(seed: u64, hash: u64) -> u64 {
-    let mut mixed = hash ^ seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ (mixed >> 31)
+    Random::new(hash ^ Random::new(seed).draw()).draw()
 }
 
 /// What was done, by name, in the order of the output.
