@@ -31,7 +31,7 @@ holdfast_nf::flow_state! {
 }
 
 holdfast_nf::shared_state! {
-    /// Counters and log that all flows of a firewall share.
+    /// Counters that all flows of a monitor share.
     pub struct Totals {
         /// Flows, packets, bytes.
         pub counters: Counters,

@@ -2,7 +2,7 @@
 
 use holdfast_control::exit::{self, Failure};
 use holdfast_control::table::print;
-use holdfast_sim::{Faults, Report, Scenario, Script};
+use holdfast_sim::{Faults, Random, Report, Scenario, Script};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
@@ -78,17 +78,14 @@ impl Sum {
     }
 }
 
-/// A world's term in the sum of hashes. The seed is mixed in (finaliser of splitmix64), so that two
-/// worlds with exchanged hashes give another sum.
+/// A world's term in the sum of hashes. The seed is mixed in, so that two worlds with exchanged
+/// hashes give another sum.
 fn mixed(seed: u64, hash: u64) -> u64 {
-    let mut mixed = hash ^ seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ (mixed >> 31)
+    Random::new(hash ^ Random::new(seed).draw()).draw()
 }
 
 /// What was done, by name, in the order of the output.
-fn counts(faults: &Faults) -> [(&'static str, u64); 25] {
+fn counts(faults: &Faults) -> [(&'static str, u64); 26] {
     [
         ("kills", faults.kills),
         ("pauses", faults.pauses),
@@ -107,6 +104,7 @@ fn counts(faults: &Faults) -> [(&'static str, u64); 25] {
         ("lost", faults.lost),
         ("doubled", faults.doubled),
         ("reordered", faults.reordered),
+        ("incomplete", faults.incomplete),
         ("stale", faults.stale),
         ("forged", faults.forged),
         ("damaged", faults.damaged),
@@ -161,7 +159,7 @@ fn simulate(seeds: u64, from: u64, seed: Option<u64>, trace: bool, json: bool) -
         let Faults {
             kills, pauses, cuts, cut_off, slowed, skewed, coordinator_kills, server_kills, hub_kills, meanwhile, ..
         } = faults;
-        let Faults { host_kills, host_stops, terms, .. } = faults;
+        let Faults { host_kills, host_stops, terms, incomplete, .. } = faults;
         let Faults { lost, doubled, reordered, stale, forged, damaged, overflowed, moves, moved, fetched, drains, .. } = faults;
         print(&format!(
             "{seeds} seeds from {from}: {events} events, {connections} connections; hash {hash:016x}\n\
@@ -169,7 +167,7 @@ fn simulate(seeds: u64, from: u64, seed: Option<u64>, trace: bool, json: bool) -
              which was killed {coordinator_kills} times; the switch was killed {hub_kills} times, the state server {server_kills} times; {slowed} times a process was slow; \
              in {skewed} worlds clocks differed\n\
              hosts: {host_kills} killed, {host_stops} stopped; {terms} times one began to serve\n\
-             frames: {lost} lost, {doubled} doubled, {reordered} reordered, {stale} came again long after, {forged} forged and {damaged} damaged between hosts, {overflowed} found a full ring\n\
+             frames: {lost} lost, {doubled} doubled, {reordered} reordered, {incomplete} datagrams without one of their fragments, {stale} came again long after, {forged} forged and {damaged} damaged between hosts, {overflowed} found a full ring\n\
              meanwhile: {moves} orders to move flows ({moved} moved), {drains} drains, {fetched} states of flows fetched from the state server\n\
              where packets leave at once a failure undid at most {undone} packets of a flow\n"
         ))?;

@@ -24,7 +24,7 @@ pub use peers::SILENT;
 pub use plan::{ANYBODY, Clock, Connection, End, Exit, Fact, Habits, How, Outcome, Plan, Step, Way, When, Whom};
 pub use random::Random;
 pub use refuser::{GUARDED, SHUT, passes};
-pub use scenario::{Preset, Scenario};
+pub use scenario::{PUBLISHED_FROM, Preset, Scenario};
 pub use script::{Expect, Script, ScriptError};
 pub use shrink::shrink;
 pub use world::{Faults, Report, World};

@@ -31,7 +31,7 @@ const PAGED_FROM: u64 = 20_000_000;
 /// Seeds from here on stand for worlds with several state servers.
 const DIVIDED_FROM: u64 = 30_000_000;
 /// Seeds from here on stand for worlds with published hosts, under every protection.
-const PUBLISHED_FROM: u64 = 40_000_000;
+pub const PUBLISHED_FROM: u64 = 40_000_000;
 /// `rescue` where packets leave at once: dirty flows stay so for a while.
 const AT_ONCE: rescue::Release = rescue::Release::AtOnce { packets: 10, every: 20_000_000 };
 

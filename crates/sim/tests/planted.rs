@@ -7,7 +7,7 @@
 //! `HOLDFAST_FAULTS=all` plays the whole table, `HOLDFAST_FAULTS=N` five rows from the N-th on, round
 //! and round; without it these are the first. A test that is named is played whatever that says.
 
-use holdfast_sim::{Fault, Outcome, Preset, Scenario, Script, World};
+use holdfast_sim::{Fault, Outcome, PUBLISHED_FROM as PUBLISHED, Preset, Scenario, Script, World};
 use libtest_mimic::{Arguments, Failed, Trial};
 use std::path::Path;
 use std::process::ExitCode;
@@ -46,8 +46,6 @@ fn quiet(seed: u64) -> Scenario {
 const REINFORCE: u64 = 1_000_000;
 const SERVED: u64 = 10_000_000;
 const PAGED: u64 = 20_000_000;
-/// Worlds with published hosts.
-const PUBLISHED: u64 = 40_000_000;
 
 #[rustfmt::skip]
 const TABLE: &[Row] = &[

@@ -4,9 +4,9 @@
 //! answer to the requests forwarded to them. Out: answers that the client's thread
 //! formats. Never: a walk through a table, a wait.
 
-use super::Manager;
 use super::changes::{self, Change};
 use super::reports;
+use super::{MILLISECOND, Manager};
 use crate::control::{Answer, Asked, Request, place_words};
 use holdfast_control::VERSION;
 use holdfast_node::message::Refusal;
@@ -17,6 +17,9 @@ use std::sync::mpsc::Sender;
 /// Requests for flows that wait for a runtime; beyond this the oldest is dropped, because
 /// its client has given up.
 const MOST_WAITING: usize = 128;
+/// Between two looks at devices for a status, ns. A look reads several files per port, and no
+/// packet moves meanwhile: clients that ask without a pause must not hold up packets.
+const DEVICE_LOOK_INTERVAL: u64 = 50 * MILLISECOND;
 
 /// Requests that another process answers: the number of each, and the channel for its
 /// answer.
@@ -41,7 +44,10 @@ impl Manager {
             Request::Ping => known(json!({ "version": VERSION })),
             Request::Status => {
                 // A device that went a moment ago is not up.
-                self.look_at_devices(self.clock.now());
+                let now = self.clock.now();
+                if now.saturating_sub(self.last_device_look) > DEVICE_LOOK_INTERVAL {
+                    self.look_at_devices(now);
+                }
                 let (status, statistics) = (self.status(), self.statistics_now());
                 Box::new(move || reports::whole(status, statistics))
             }

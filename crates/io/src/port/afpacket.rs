@@ -27,14 +27,12 @@ const TP_STATUS_VLAN_VALID: u32 = 1 << 4;
 const TP_STATUS_VLAN_TPID_VALID: u32 = 1 << 6;
 
 /// `struct tpacket_stats`: since it was read last.
+#[derive(zerocopy::FromBytes)]
 #[repr(C)]
 struct Statistics {
     packets: u32,
     drops: u32,
 }
-
-// SAFETY: two numbers.
-unsafe impl device::Plain for Statistics {}
 
 /// See the module.
 pub struct AfPacket {

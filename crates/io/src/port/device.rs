@@ -8,6 +8,7 @@ use std::ffi::CStr;
 use std::io;
 use std::mem::zeroed;
 use std::net::IpAddr;
+use zerocopy::FromBytes;
 
 /// A Linux interface.
 pub(super) struct Device {
@@ -235,24 +236,17 @@ pub(super) fn option<T>(fd: BorrowedFd<'_>, level: libc::c_int, name: libc::c_in
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Reads a socket option: a plain structure of which every value is valid.
+/// Reads a socket option.
 ///
 /// # Errors
 /// What the kernel says.
-pub(super) fn read_option<T: Plain>(fd: BorrowedFd<'_>, level: libc::c_int, name: libc::c_int) -> io::Result<T> {
-    // SAFETY: all zero is a valid value of plain structures.
-    let mut value: T = unsafe { zeroed() };
+pub(super) fn read_option<T: FromBytes>(fd: BorrowedFd<'_>, level: libc::c_int, name: libc::c_int) -> io::Result<T> {
+    let mut value = T::new_zeroed();
     let mut len = size_of::<T>() as libc::socklen_t;
-    // SAFETY: the pointers are to a structure and its length, which the kernel fills, with no more than that.
+    // SAFETY: the pointers are to a structure, of which any bytes are a value, and its length: the kernel writes no more.
     let result = unsafe { libc::getsockopt(fd.as_raw_fd(), level, name, (&raw mut value).cast(), &raw mut len) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(value) }
 }
-
-/// Types that [`read_option`] may fill with any bytes.
-///
-/// # Safety
-/// A structure of numbers: every bit pattern is a value.
-pub(super) unsafe trait Plain {}
 
 /// The device takes every frame (multicast of neighbour discovery, addresses of chains) as long as this socket is in it.
 ///

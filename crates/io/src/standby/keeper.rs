@@ -164,6 +164,13 @@ impl Member {
     }
 }
 
+/// Forgets a process that has ended, and clears the shared word for its id.
+fn forget_ended(member: &mut Option<Member>, word: &AtomicU32) {
+    if let Some(Member { pid, .. }) = member.take_if(|member| member.ended().is_some()) {
+        let _ = word.compare_exchange(number(pid), 0, Ordering::SeqCst, Ordering::Relaxed);
+    }
+}
+
 /// Runs `work` in a process that has a standby, until it returns; then this process, which has one thread, returns its result. If the worker ends in another way and
 /// no standby can go on, this process ends as the worker did. If this process is killed its deputy goes on, and returns from here in its place. Once, after
 /// [`create`](super::create).
@@ -188,7 +195,7 @@ struct Keeper {
     watch: Watch,
     worker: Member,
     standby: Option<Member>,
-    deputy: Option<Pid>,
+    deputy: Option<Member>,
 }
 
 impl Keeper {
@@ -215,16 +222,8 @@ impl Keeper {
                 self.follow(status, work)?;
                 continue;
             }
-            let ended = self.standby.filter(|standby| standby.ended().is_some());
-            if let Some(standby) = ended {
-                self.standby = None;
-                let _ = pair.standby.compare_exchange(number(standby.pid), 0, Ordering::SeqCst, Ordering::Relaxed);
-            }
-            let ended = self.deputy.filter(|deputy| Member::child(*deputy).ended().is_some());
-            if let Some(deputy) = ended {
-                self.deputy = None;
-                let _ = pair.deputy.compare_exchange(number(deputy), 0, Ordering::SeqCst, Ordering::Relaxed);
-            }
+            forget_ended(&mut self.standby, pair.standby);
+            forget_ended(&mut self.deputy, pair.deputy);
             if pair.worker.load(Ordering::Acquire) == 0 {
                 crate::wait::sleep(&[], 100_000);
             } else {
@@ -287,7 +286,7 @@ impl Keeper {
             ..0 => false,
             pid => {
                 self.shared.pair.deputy.store(pid as u32, Ordering::SeqCst);
-                self.deputy = Pid::from_raw(pid);
+                self.deputy = Pid::from_raw(pid).map(Member::child);
                 false
             }
         }
@@ -325,8 +324,7 @@ impl Keeper {
     /// Ends every process but the worker. The deputy comes first, because it would take
     /// this process's place.
     fn end_all(&mut self) {
-        self.deputy.take().into_iter().for_each(|deputy| Member::child(deputy).end());
-        self.standby.take().into_iter().for_each(Member::end);
+        [self.deputy.take(), self.standby.take()].into_iter().flatten().for_each(Member::end);
     }
 }
 

@@ -67,7 +67,7 @@ pub enum Plan {
         /// Flows
         #[arg(long, default_value_t = 1_000_000)]
         flows: usize,
-        /// Flows that the box's limits let in; without it somewhat more than come
+        /// Flows that the box's limits let in; without it half as many again as come
         #[arg(long)]
         limit: Option<usize>,
         /// Runtimes

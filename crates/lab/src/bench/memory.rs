@@ -5,6 +5,7 @@
 //! is the sum of the proportional set sizes of all processes of the box, so shared pages count
 //! once. A row counts only if the box has every flow.
 
+use super::world::room_for;
 use crate::demo::scenario::addresses;
 use crate::running::RunningBox;
 use crate::topology::Topology;
@@ -25,7 +26,7 @@ use std::time::{Duration, Instant};
 pub struct Plan {
     /// Flows.
     pub flows: usize,
-    /// The box's limit of flows; by default somewhat above `flows`.
+    /// The box's limit of flows; by default half as many again as `flows`.
     pub limit: Option<usize>,
     /// Runtimes.
     pub runtimes: u16,
@@ -92,6 +93,8 @@ pub fn run(plan: &Plan, binary: &Path, interrupt: &Interrupt) -> Result<Vec<Row>
     let began = Instant::now();
     let mut running = RunningBox::start(&lab, &topology.router, binary, &configuration(plan).to_string())?;
     let start_milliseconds = began.elapsed().as_millis() as u64;
+    // Nothing but the box is in the router's namespace.
+    let taken = || topology.router.pids().map(|pids| Taken::by(&pids));
     let row = |case, flows: usize, taken: &Taken, idle: u64| {
         let by_flow = |bytes: u64| if flows == 0 { 0.0 } else { bytes as f64 / flows as f64 };
         Row {
@@ -114,21 +117,21 @@ pub fn run(plan: &Plan, binary: &Path, interrupt: &Interrupt) -> Result<Vec<Row>
         }
     };
     running.wait_for("the box is safe", LIMIT, interrupt, is_whole(0))?;
-    let idle = Taken::of_box(running.process().pid())?;
+    let idle = taken()?;
     let mut rows = vec![row("idle", 0, &idle, idle.all())];
 
     let echoes: Vec<Echo> = BACKENDS.iter().map(|at| Echo::start(&topology.server, at.parse()?)).collect::<Result<_>>()?;
     let flows = plan.flows;
     topology.client.enter(|| begin(flows, interrupt))??;
     running.wait_for("every flow is there, and safe", LIMIT, interrupt, is_whole(flows))?;
-    rows.push(row("full", flows, &Taken::of_box(running.process().pid())?, idle.all()));
+    rows.push(row("full", flows, &taken()?, idle.all()));
 
     let victim = running.busiest(None)?;
     let recovery = running.kill(&victim, true, LIMIT, interrupt)?;
     let has_lost = recovery.failover.as_ref().is_none_or(|failover| failover.lost > 0);
     ensure!(!has_lost, "flows were lost with runtime {}: {:?}", victim.id, running.status()?.failovers);
     running.wait_for("every flow is there again, and safe", LIMIT, interrupt, is_whole(flows))?;
-    rows.push(row("after a death", flows, &Taken::of_box(running.process().pid())?, idle.all()));
+    rows.push(row("after a death", flows, &taken()?, idle.all()));
 
     drop(echoes);
     let status = running.stop(END, interrupt).context("stopping the box")?;
@@ -136,10 +139,9 @@ pub fn run(plan: &Plan, binary: &Path, interrupt: &Interrupt) -> Result<Vec<Row>
     Ok(rows)
 }
 
-/// The default limit leaves room for a quarter more flows than are opened, so that none is evicted.
 fn configuration(plan: &Plan) -> Value {
-    let limit = plan.limit.unwrap_or(plan.flows + plan.flows / 4 + 1024);
-    let outside = (plan.flows + plan.flows / 4 + 1024).div_ceil(LEASES).next_power_of_two();
+    let limit = plan.limit.unwrap_or(room_for(plan.flows));
+    let outside = room_for(plan.flows).div_ceil(LEASES).next_power_of_two();
     let timeouts = json!({ "udp": 86_400, "udp_unanswered": 86_400 });
     let pool = format!("100.64.0.0/{}", 32 - outside.trailing_zeros());
     let functions = json!([
@@ -210,25 +212,16 @@ fn wait(flow: usize, socket: &UdpSocket) -> Result<()> {
 struct Taken(BTreeMap<String, u64>);
 
 impl Taken {
-    /// Memory of a process and all its descendants.
-    fn of_box(first: u32) -> Result<Taken> {
-        let mut parents: BTreeMap<u32, u32> = BTreeMap::new();
-        for entry in fs::read_dir("/proc").context("listing processes")? {
-            let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-            // A process that has ended meanwhile has no status, and no memory.
-            let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-            if let Some(parent) = field(&status, "PPid:") {
-                parents.insert(pid, parent as u32);
-            }
-        }
+    /// Memory of these processes. One that has ended meanwhile has none.
+    fn by(pids: &[u32]) -> Taken {
         let mut taken = BTreeMap::new();
-        for pid in parents.keys().filter(|pid| descends(**pid, first, &parents)) {
-            let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
+        for pid in pids {
+            let Ok(rollup) = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")) else { continue };
             let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
             let role = command.split(|byte| *byte == 0).nth(1).map(|word| String::from_utf8_lossy(word).into_owned());
             *taken.entry(role.unwrap_or_default()).or_default() += field(&rollup, "Pss:").unwrap_or(0) * 1024;
         }
-        Ok(Taken(taken))
+        Taken(taken)
     }
 
     fn of(&self, role: &str) -> u64 {
@@ -246,32 +239,18 @@ fn field(text: &str, name: &str) -> Option<u64> {
     rest.split_whitespace().next()?.parse().ok()
 }
 
-fn descends(pid: u32, from: u32, parents: &BTreeMap<u32, u32>) -> bool {
-    let mut at = Some(pid);
-    while let Some(pid) = at {
-        if pid == from {
-            return true;
-        }
-        at = parents.get(&pid).copied().filter(|parent| *parent != 0 && *parent != pid);
-    }
-    false
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// This process and its child are found, and have memory.
     #[test]
-    fn a_process_and_its_children_are_counted() {
+    fn memory_is_counted_by_role() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        let mine = Taken::of_box(std::process::id()).unwrap();
-        let its = Taken::of_box(child.id()).unwrap();
+        let taken = Taken::by(&[child.id()]);
         child.kill().unwrap();
         child.wait().unwrap();
-        assert_eq!(its.0.keys().collect::<Vec<_>>(), ["60"]);
-        assert!(its.of("60") > 0 && mine.of("60") > 0 && mine.all() > its.all());
-        assert!(!descends(7, 3, &BTreeMap::from([(7, 5), (5, 1), (1, 0)])));
+        assert_eq!(taken.0.keys().collect::<Vec<_>>(), ["60"]);
+        assert!(taken.of("60") > 0 && taken.all() == taken.of("60"));
     }
 
     #[test]

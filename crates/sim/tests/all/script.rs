@@ -1,11 +1,9 @@
 //! Worlds as texts: what is written is read again, and what cannot be read is said with its line.
 
-use holdfast_sim::{Fault, Scenario, Script, World, shrink};
+use holdfast_sim::{Fault, PUBLISHED_FROM as PUBLISHED, Scenario, Script, World, shrink};
 
 /// Seeds from here on stand for worlds with several state servers.
 const DIVIDED: u64 = 30_000_000;
-/// Seeds from here on stand for worlds with published hosts.
-const PUBLISHED: u64 = 40_000_000;
 
 fn error(text: &str) -> String {
     Script::read(text).expect_err(text).to_string()

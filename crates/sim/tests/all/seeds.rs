@@ -1,6 +1,6 @@
 //! Worlds by the hundred, and the checkers checked.
 
-use holdfast_sim::{Planted, Preset, Report, Scenario, run};
+use holdfast_sim::{PUBLISHED_FROM as PUBLISHED, Planted, Preset, Report, Scenario, run};
 
 /// Seeds from here on stand for worlds with `reinforce`.
 const REINFORCE: u64 = 1_000_000;
@@ -10,8 +10,6 @@ const SERVED: u64 = 10_000_000;
 const PAGED: u64 = 20_000_000;
 /// Seeds from here on stand for the same with several of them.
 const DIVIDED: u64 = 30_000_000;
-/// Seeds from here on stand for worlds with published hosts, under every protection.
-const PUBLISHED: u64 = 40_000_000;
 
 fn broken(report: &Report) -> String {
     let lines: Vec<String> =

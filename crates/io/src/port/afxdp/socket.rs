@@ -1,7 +1,7 @@
 //! One AF_XDP socket: a receive queue of a device, with frames of its own.
 
 use super::rings::{Mapping, Ring};
-use crate::port::{Losses, device, lose};
+use crate::port::{Losses, lose};
 use holdfast_wire::{DropCounters, DropReason, HEADROOM, Packet, PacketPool};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::io;
@@ -29,9 +29,6 @@ pub(super) struct Socket {
 
 /// Counters of the kernel's for frames that are lost at a socket. A fill ring that is empty is among the dropped ones where frames are copied, and among the device's where they are not.
 const COUNTERS: [&str; 3] = ["xdp_dropped", "xdp_ring_full", "xdp_invalid"];
-
-// SAFETY: it is numbers.
-unsafe impl device::Plain for libc::xdp_statistics {}
 
 fn check(result: libc::c_int) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
@@ -168,8 +165,8 @@ impl Socket {
 
     /// Adds what the kernel has lost since it was asked last.
     pub(super) fn take_losses(&mut self, into: &mut Losses) {
-        let Ok(all) = device::read_option::<libc::xdp_statistics>(self.fd(), libc::SOL_XDP, libc::XDP_STATISTICS) else { return };
-        let now = [all.rx_dropped, all.rx_ring_full, all.rx_invalid_descs + all.tx_invalid_descs];
+        let Ok(all) = rustix::net::sockopt::xdp_statistics(self.fd()) else { return };
+        let now = [all.rx_dropped, all.rx_ring_full.unwrap_or(0), all.rx_invalid_descs + all.tx_invalid_descs];
         for ((name, now), before) in COUNTERS.iter().zip(now).zip(core::mem::replace(&mut self.counted, now)) {
             lose(into, name, now.saturating_sub(before));
         }
