@@ -3,7 +3,7 @@
 use crate::{reading, words};
 use holdfast_functions::catalog;
 use holdfast_nf::shared::{PoolEffect, SharedField};
-use holdfast_nf::{Chain, Context, Direction, Outcome, Position, Standing};
+use holdfast_nf::{Chain, Context, Direction, Function, Outcome, Position, Standing};
 use holdfast_wire::header::{icmp, icmpv6};
 use holdfast_wire::zone::Zones;
 use holdfast_wire::{DropReason, FlowKey, MemoryPool, Network, Packet, PacketPool};
@@ -78,6 +78,8 @@ pub(crate) struct Bench {
     pub(crate) nondeterministic: bool,
     /// The sender of the latest packet is to be told that it was dropped.
     is_rejected: bool,
+    /// The functions' explanations of the latest packet.
+    pub(crate) explained: Vec<String>,
 }
 
 /// The addresses in a frame and its protocol: what a datagram's fragments have in common.
@@ -118,6 +120,7 @@ impl Bench {
             ingress: 0,
             nondeterministic: false,
             is_rejected: false,
+            explained: Vec::new(),
         }
     }
 
@@ -155,9 +158,20 @@ impl Bench {
         let size = self.chain.layout().size;
         let mut position = if opening { Position::OPENING } else { Position::START };
         for _ in 0..4 {
-            match self.chain.run(packet, &mut block.0[..size], position, &mut self.cx) {
+            let explained = &mut self.explained;
+            let explain = |function: &dyn Function, packet: &Packet, state: &[u8]| {
+                explained.extend(opening.then(|| function.explain(packet, None)));
+                explained.push(function.explain(packet, Some(state)));
+            };
+            match self.chain.run_observed(packet, &mut block.0[..size], position, &mut self.cx, explain) {
                 Outcome::Wait(at) => position = at,
-                done => return done,
+                done => {
+                    if let Outcome::Drop(_, function) | Outcome::Reject(_, function) = done {
+                        explained.push(self.chain.functions()[usize::from(function)].explain(packet, None));
+                    }
+                    explained.retain(|text| !text.is_empty());
+                    return done;
+                }
             }
             self.serve_pools();
         }
@@ -166,6 +180,7 @@ impl Bench {
 
     fn process(&mut self, packet: &mut Packet) -> Result<(), DropReason> {
         self.is_rejected = false;
+        self.explained.clear();
         packet.parse().map_err(DropReason::from)?;
         let is_later = packet.layers.fragment_offset != 0;
         let key = if is_later {

@@ -1,41 +1,19 @@
 //! The functions' explanations of a traced packet: which rule decided, and where a connection went.
 
-use crate::words;
-use holdfast_functions::catalog;
-use holdfast_nf::{Chain, Context, Direction, Outcome, Position};
-use holdfast_wire::{FlowKey, MemoryPool, PacketPool};
+use crate::bench::Bench;
 use serde_json::json;
 
 /// The explanations of a flow's first packet by the functions that it passes, and by the one that refuses it.
 fn said(packet: &str) -> Vec<String> {
-    let configurations = [
+    let mut bench = Bench::new(&[
         ("firewall", json!({ "rules": ["deny tcp from any to any port 23", "allow tcp from 10.0.0.0/8 to any"] })),
         (
             "load_balancer",
             json!({ "virtual": "203.0.113.10:80", "backends": ["198.51.100.11:80", "198.51.100.12:8080"], "policy": "maglev" }),
         ),
-    ];
-    let functions = configurations.iter().map(|(name, config)| catalog::build(name, config).expect("it is right"));
-    let mut chain = Chain::new(functions.collect());
-    let mut packets = MemoryPool::new(1);
-    let mut frame = packets.take().expect("there is one");
-    frame.clear();
-    assert!(frame.copy_from(&words::frame(packet)));
-    frame.parse().expect("it is a packet");
-    let mut cx = Context::new(1);
-    cx.begin(1, FlowKey::of(&frame).expect("a key"), Direction::Forward);
-    #[repr(align(16))]
-    struct Block([u8; 1024]);
-    let (mut block, mut said) = (Block([0; 1024]), Vec::new());
-    let size = chain.layout().size;
-    let outcome = chain.run_observed(&mut frame, &mut block.0[..size], Position::OPENING, &mut cx, |function, packet, state| {
-        said.extend([function.explain(packet, None), function.explain(packet, Some(state))]);
-    });
-    if let Outcome::Drop(_, function) = outcome {
-        said.push(chain.functions()[usize::from(function)].explain(&frame, None));
-    }
-    said.retain(|word| !word.is_empty());
-    said
+    ]);
+    let _ = bench.send(packet);
+    bench.explained
 }
 
 #[test]
@@ -54,7 +32,7 @@ fn a_trace_names_the_rule_and_the_backend() {
 fn hosts_inside_hear_that_their_connection_is_lost() {
     use holdfast_wire::DropReason::{NoMapping, StateInvalid};
     let rules = json!({ "rules": ["allow tcp from any to any"] });
-    let mut bench = crate::bench::Bench::new(&[("firewall", rules)]);
+    let mut bench = Bench::new(&[("firewall", rules)]);
     for flags in ["ACK", "SYN ACK", "FIN ACK", "PSH ACK"] {
         bench.rejects(&format!("tcp 10.0.0.2:1000 > 203.0.113.10:80 {flags}"), StateInvalid);
         bench.rejects(&format!("tcp [fd00::2]:1000 > [2001:db8::1]:80 {flags}"), StateInvalid);
@@ -62,7 +40,7 @@ fn hosts_inside_hear_that_their_connection_is_lost() {
         bench.drops(&format!("tcp [2001:db8::1]:80 > [fd00::2]:1000 {flags}"), StateInvalid);
     }
     bench.drops("tcp 10.0.0.2:1000 > 203.0.113.10:80 RST ACK", StateInvalid);
-    let mut bench = crate::bench::Bench::new(&[("nat", json!({ "pool": ["198.51.100.4/32"], "inside": ["203.0.113.0/24"] }))]);
+    let mut bench = Bench::new(&[("nat", json!({ "pool": ["198.51.100.4/32"], "inside": ["203.0.113.0/24"] }))]);
     bench.rejects("tcp 203.0.113.10:1000 > 192.0.2.1:80 ACK", StateInvalid);
     bench.drops("tcp 192.0.2.1:80 > 198.51.100.4:1000 ACK", NoMapping);
 }

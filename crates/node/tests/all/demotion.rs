@@ -1,17 +1,15 @@
 //! Two runtimes with one flow: what the first does when the second owns it.
 
+use crate::spot::{SECOND, Spot, bound, datagram, frames_of, is_released, view_of};
 use holdfast_nf::shared::{Lease, Pool};
-use holdfast_nf::{Bound, Chain, ConfigError, Context, DropReason, Function, NetworkFunction, Open, Verdict};
-use holdfast_node::address::{COORDINATOR, SWITCH, mac_of, mac_of_life, node_of};
+use holdfast_nf::{ConfigError, Context, DropReason, Function, NetworkFunction, Open, Verdict};
+use holdfast_node::address::{COORDINATOR, node_of};
 use holdfast_node::channel::{Fabric, FabricConfig};
-use holdfast_node::message::{Control, Member, MemberState};
-use holdfast_node::runtime::{ChainSpec, Runtime, RuntimeConfig};
 use holdfast_protection::{NfvActor, Peer, Protection, ReleaseAt};
-use holdfast_wire::nsh::{self, Flags, Outer, index};
-use holdfast_wire::{MemoryPool, Packet, PacketPool};
+use holdfast_wire::Packet;
+use holdfast_wire::nsh::Flags;
 
 const PEERS: [Peer; 2] = [Peer { node: 16, incarnation: 1 }, Peer { node: 17, incarnation: 2 }];
-const SECOND: u64 = 1_000_000_000;
 
 holdfast_nf::flow_state! {
     struct Leased {
@@ -62,9 +60,7 @@ impl NetworkFunction for Leaser {
 
 /// Two runtimes that know each other, and the frames between them.
 pub(crate) struct Pair {
-    pub(crate) runtimes: [Runtime; 2],
-    coordinator: Fabric,
-    pool: MemoryPool,
+    pub(crate) spots: [Spot; 2],
     now: u64,
     /// Frames from one to the other.
     pub(crate) between: usize,
@@ -74,78 +70,39 @@ pub(crate) struct Pair {
 
 impl Pair {
     fn new() -> Pair {
-        let leaser = || -> Box<dyn Function> { Box::new(Bound::<Leaser>::new(()).expect("nothing to refuse")) };
-        Pair::of(leaser, || Box::new(NfvActor::new(ReleaseAt::Replica)))
+        Pair::of(bound::<Leaser>, || Box::new(NfvActor::new(ReleaseAt::Replica)))
     }
 
     /// Both have this function under this protection.
     pub(crate) fn of(function: impl Fn() -> Box<dyn Function>, protection: impl Fn() -> Box<dyn Protection>) -> Pair {
-        let runtimes = PEERS.map(|me| {
-            let config = RuntimeConfig { me, flows: 8, seed: 1, report_interval: SECOND, fabric: FabricConfig::default() };
-            let (chain, protection) = (Chain::new(vec![function()]), protection());
-            Runtime::new(config, vec![ChainSpec { name: "test".to_owned(), switch: SWITCH, chain, protection }])
-        });
-        let coordinator = Fabric::new(Peer { node: COORDINATOR, incarnation: 1 }, FabricConfig::default());
-        let mut pair = Pair { runtimes, coordinator, pool: MemoryPool::new(256), now: SECOND, between: 0, left: (0, 0) };
-        let member = |peer: Peer| Member {
-            node: peer.node,
-            incarnation: peer.incarnation,
-            state: MemberState::Running,
-            cluster: 0,
-            host: 0,
-        };
-        for peer in PEERS {
-            pair.coordinator.set_peer(peer);
-            let view = Control::View { version: 1, members: PEERS.map(member).to_vec() };
-            pair.coordinator.send_control(peer.node, &view);
-        }
-        let mut frames = Vec::new();
-        pair.coordinator.poll_transmit(pair.now, |frame| {
-            frames.push(frame.to_vec());
-            true
-        });
-        for frame in frames {
-            let at = usize::from(frame[..6] == mac_of(PEERS[1].node));
-            let packet = pair.packet(&frame);
-            pair.turn(at, vec![packet]);
+        let spots = PEERS.map(|me| Spot::new(me, vec![function()], protection(), 8, 128));
+        let mut pair = Pair { spots, now: SECOND, between: 0, left: (0, 0) };
+        let mut coordinator = Fabric::new(Peer { node: COORDINATOR, incarnation: 1 }, FabricConfig::default());
+        for (at, peer) in PEERS.into_iter().enumerate() {
+            coordinator.set_peer(peer);
+            coordinator.send_control(peer.node, &view_of(PEERS));
+            pair.turn(at, frames_of(&mut coordinator, pair.now));
         }
         pair
     }
 
     /// The runtime leases from its own block from now on.
     fn grant(&mut self, at: usize, used: [u64; 4]) {
-        self.runtimes[at].visit_pools(|_, pool| pool.backend().grant_block(0, &used));
-    }
-
-    fn packet(&mut self, frame: &[u8]) -> Packet {
-        let mut packet = self.pool.take().expect("the pool is large enough");
-        assert!(packet.copy_from(frame));
-        packet
+        self.spots[at].runtime.visit_pools(|_, pool| pool.backend().grant_block(0, &used));
     }
 
     /// A turn of one runtime; what it sends to the other arrives there.
-    fn turn(&mut self, at: usize, mut rx: Vec<Packet>) {
-        let mut at = at;
+    fn turn(&mut self, mut at: usize, mut frames: Vec<Vec<u8>>) {
         for _ in 0..8 {
-            let mut tx = Vec::new();
-            self.runtimes[at].turn(&mut rx, &mut tx, &mut self.pool, self.now);
-            let other = Some(PEERS[1 - at].node);
-            for packet in tx {
-                let bytes = packet.bytes();
-                if bytes.first_chunk().and_then(node_of) == other {
-                    self.between += 1;
-                    rx.push(packet);
-                    continue;
-                }
-                if bytes[12..14] == [0x89, 0x4f] && bytes[21] == index::RELEASED {
-                    self.left.0 += 1;
-                    self.left.1 += usize::from(bytes[18] & Flags::TURNED != 0);
-                }
-                self.pool.put(packet);
-            }
+            let mut sent = self.spots[at].turn(&frames, self.now);
             at = 1 - at;
+            frames = sent.extract_if(.., |frame| frame.first_chunk().and_then(node_of) == Some(PEERS[at].node)).collect();
+            self.between += frames.len();
+            for frame in sent.iter().filter(|frame| is_released(frame)) {
+                self.left.0 += 1;
+                self.left.1 += usize::from(frame[18] & Flags::TURNED != 0);
+            }
         }
-        rx.into_iter().for_each(|packet| self.pool.put(packet));
     }
 
     /// The switch sends a flow's first packet under this epoch.
@@ -155,44 +112,31 @@ impl Pair {
 
     /// The switch sends a packet of a flow, with a byte that tells the functions what to do.
     pub(crate) fn send(&mut self, at: usize, flow: u16, epoch: u32, flags: u8, order: u8) {
-        let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
-        frame.extend_from_slice(&[0x45, 0, 0, 29, 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 2, 192, 0, 2, 1]);
-        frame.extend_from_slice(&flow.to_be_bytes());
-        frame.extend_from_slice(&[0, 53, 0, 9, 0, 0, order]);
-        let mut packet = self.packet(&frame);
         self.now += 1;
-        (packet.meta.stamp, packet.meta.commit, packet.meta.flags) = (self.now, epoch, flags);
-        let outer = Outer { destination: mac_of_life(PEERS[at]), source: mac_of(SWITCH), index: index::TO_RUNTIME };
-        assert!(nsh::encapsulate(&mut packet, outer));
+        let packet = self.spots[at].packet(&datagram(flow, order), (self.now, epoch, flags));
         self.turn(at, vec![packet]);
     }
 
     pub(crate) fn advance(&mut self, seconds: u64) {
         for _ in 0..seconds {
             self.now += SECOND;
-            for (at, peer) in PEERS.iter().enumerate() {
-                let mut tick = self.packet(&[]);
-                (tick.meta.stamp, tick.meta.flags) = (self.now, Flags::OAM);
-                let outer = Outer { destination: mac_of_life(*peer), source: mac_of(SWITCH), index: index::TO_RUNTIME };
-                assert!(nsh::encapsulate(&mut tick, outer));
+            for at in 0..2 {
+                let tick = self.spots[at].tick(self.now, 0);
                 self.turn(at, vec![tick]);
             }
         }
     }
 
     fn available(&mut self, at: usize) -> u32 {
-        let mut available = 0;
-        self.runtimes[at].visit_pools(|_, pool| available += pool.backend().available());
-        available
+        self.spots[at].available()
     }
 
     fn owned(&self, at: usize) -> usize {
-        self.runtimes[at].flows(0).map_or(0, |flows| flows.owned())
+        self.spots[at].runtime.flows(0).map_or(0, |flows| flows.owned())
     }
 
     pub(crate) fn assert_no_buffer_lost(&self) {
-        let held: usize = self.runtimes.iter().map(|runtime| runtime.held()).sum();
-        assert_eq!(self.pool.free() + held, self.pool.total());
+        self.spots.iter().for_each(Spot::assert_no_buffer_lost);
     }
 }
 
@@ -225,10 +169,10 @@ fn a_flow_that_waits_to_open_gives_way() {
     let mut pair = Pair::new();
     pair.grant(1, [0; 4]);
     pair.open(0, 1, 1);
-    assert_eq!(pair.runtimes[0].held(), 1);
+    assert_eq!(pair.spots[0].runtime.held(), 1);
     pair.open(1, 1, 2);
-    assert_eq!((pair.runtimes[0].held(), pair.owned(0), pair.owned(1)), (0, 0, 1));
-    assert_eq!(pair.runtimes[0].drops().get(DropReason::StaleEpoch), 1);
+    assert_eq!((pair.spots[0].runtime.held(), pair.owned(0), pair.owned(1)), (0, 0, 1));
+    assert_eq!(pair.spots[0].runtime.drops().get(DropReason::StaleEpoch), 1);
     pair.grant(0, [0; 4]);
     pair.advance(1);
     assert_eq!(pair.available(0), 256);

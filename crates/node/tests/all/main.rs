@@ -15,5 +15,6 @@ mod restoring;
 mod rules;
 mod runtime;
 mod scaling;
+mod spot;
 mod state_server;
 mod switch;

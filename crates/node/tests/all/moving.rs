@@ -1,17 +1,17 @@
 //! A flow on its way from one runtime to another: what becomes of it when the one that sends it, or the switch, dies.
 
-use holdfast_nf::{Bound, Chain, ConfigError, Context, NetworkFunction, Open, Verdict};
-use holdfast_node::address::{COORDINATOR, SWITCH, mac_of, mac_of_life, node_of};
+use crate::spot::{PerPacket, SECOND, Spot, accepting, datagram, frames_of};
+use holdfast_nf::{Context, Verdict};
+use holdfast_node::address::{COORDINATOR, SWITCH, mac_of, node_of};
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::message::MemberState::{Failed, Running};
 use holdfast_node::message::{
     Claim, Control, Member, MemberState, NEEDS_EARLIER, RENOUNCED, RouteInfo, WHEN_SWEPT, kind, numbered,
 };
-use holdfast_node::runtime::{ChainSpec, Runtime, RuntimeConfig};
 use holdfast_protection::flows::role;
 use holdfast_protection::{NfvActor, Peer, ReleaseAt};
-use holdfast_wire::nsh::{self, Flags, Outer, index};
-use holdfast_wire::{MemoryPool, Packet, PacketPool};
+use holdfast_wire::nsh::{Flags, index};
+use holdfast_wire::{Meta, Packet};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// The one that gets a flow, and the one that sends it.
@@ -19,7 +19,6 @@ const TARGET: Peer = Peer { node: 16, incarnation: 1 };
 const SOURCE: Peer = Peer { node: 17, incarnation: 2 };
 /// On the source's host.
 const OTHER: Peer = Peer { node: 18, incarnation: 3 };
-const SECOND: u64 = 1_000_000_000;
 /// Under which the flow began.
 const EPOCH: u32 = 5;
 
@@ -29,27 +28,13 @@ holdfast_nf::flow_state! {
     }
 }
 
-holdfast_nf::shared_state! {
-    struct Nothing {}
-}
-
 struct Counter;
 
-impl NetworkFunction for Counter {
+impl PerPacket for Counter {
     const NAME: &'static str = "counter";
-    type Config = ();
     type Flow = Count;
-    type Shared = Nothing;
 
-    fn new((): ()) -> Result<(Counter, Nothing), ConfigError> {
-        Ok((Counter, Nothing {}))
-    }
-
-    fn open(&self, _: &Packet, _: &mut Nothing, _: &mut Context) -> Open<Count> {
-        Open::Accept(Count { packets: 0 })
-    }
-
-    fn process(&self, _: &mut Packet, flow: &mut Count, _: &mut Nothing, _: &mut Context) -> Verdict {
+    fn process(_: &mut Packet, flow: &mut Count, _: &mut Context) -> Verdict {
         flow.packets += 1;
         Verdict::Forward
     }
@@ -57,12 +42,11 @@ impl NetworkFunction for Counter {
 
 /// Both, and what speaks for the switch, the coordinator and another runtime. The source has a flow.
 struct Host {
-    target: Runtime,
-    source: Option<Runtime>,
+    target: Spot,
+    source: Option<Spot>,
     switch: Fabric,
     coordinator: Fabric,
     other: Fabric,
-    pool: MemoryPool,
     now: u64,
     /// What the source sends to the target stays in between.
     is_cut: bool,
@@ -74,20 +58,14 @@ struct Host {
 impl Host {
     /// The target has a replica of the flow, or leaves already when it begins.
     fn new(has_replica: bool) -> Host {
-        let runtime = |me: Peer| {
-            let config = RuntimeConfig { me, flows: 64, seed: 1, report_interval: SECOND, fabric: FabricConfig::default() };
-            let chain = Chain::new(vec![Box::new(Bound::<Counter>::new(()).expect("nothing to refuse"))]);
-            let protection = Box::new(NfvActor::new(ReleaseAt::Replica));
-            Runtime::new(config, vec![ChainSpec { name: "test".to_owned(), switch: SWITCH, chain, protection }])
-        };
+        let spot = |me| Spot::new(me, vec![accepting::<Counter>()], Box::new(NfvActor::new(ReleaseAt::Replica)), 64, 64);
         let fabric = |node| Fabric::new(Peer { node, incarnation: 1 }, FabricConfig::default());
         let mut host = Host {
-            target: runtime(TARGET),
-            source: Some(runtime(SOURCE)),
+            target: spot(TARGET),
+            source: Some(spot(SOURCE)),
             switch: fabric(SWITCH),
             coordinator: fabric(COORDINATOR),
             other: Fabric::new(OTHER, FabricConfig::default()),
-            pool: MemoryPool::new(64),
             now: SECOND,
             is_cut: false,
             withheld: Vec::new(),
@@ -95,7 +73,7 @@ impl Host {
         };
         let target = if has_replica { MemberState::Running } else { MemberState::Leaving };
         host.show(1, target, MemberState::Running);
-        let frame = host.first_packet();
+        let frame = host.first_packet(9);
         host.carry(vec![(SOURCE, frame)]);
         host
     }
@@ -134,41 +112,19 @@ impl Host {
         self.carry(Vec::new());
     }
 
-    /// As the switch sends it.
-    fn first_packet(&mut self) -> Vec<u8> {
-        self.first_packet_of(9)
-    }
-
-    /// That of a flow from this port.
-    fn first_packet_of(&mut self, port: u8) -> Vec<u8> {
-        let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
-        frame.extend_from_slice(&[0x45, 0, 0, 29, 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 2, 192, 0, 2, 1]);
-        frame.extend_from_slice(&[0, port, 0, 53, 0, 9, 0, 0, 0]);
-        let mut packet = self.packet(&frame);
-        (packet.meta.stamp, packet.meta.commit, packet.meta.flags) = (self.now, EPOCH, Flags::NEW);
-        let outer = Outer { destination: mac_of_life(SOURCE), source: mac_of(SWITCH), index: index::TO_RUNTIME };
-        assert!(nsh::encapsulate(&mut packet, outer));
-        let frame = packet.bytes().to_vec();
-        self.pool.put(packet);
-        frame
-    }
-
-    /// Behind the last packet of the old route.
-    fn mark(&mut self) -> Vec<u8> {
-        let mut packet = self.packet(&[]);
-        (packet.meta.commit, packet.meta.flags) = (self.batch, Flags::OAM);
-        let outer = Outer { destination: mac_of_life(SOURCE), source: mac_of(SWITCH), index: index::MARK };
-        assert!(nsh::encapsulate(&mut packet, outer));
-        let frame = packet.bytes().to_vec();
-        self.pool.put(packet);
-        frame
+    /// The first packet of a flow from this port, as the switch sends it.
+    fn first_packet(&mut self, port: u16) -> Vec<u8> {
+        let packet = (self.now, EPOCH, Flags::NEW);
+        self.source.as_mut().expect("it lives").packet(&datagram(port, 0), packet)
     }
 
     /// The switch leads the route to the target, and the source sends the flow.
     fn lead(&mut self) {
         let body = [self.batch.to_be_bytes(), (EPOCH + 1).to_be_bytes()].concat();
         self.switch.send(SOURCE.node, kind::MOVED, &body).expect("there is room");
-        let mark = self.mark();
+        // Behind the last packet of the old route.
+        let meta = Meta { commit: self.batch, flags: Flags::OAM, ..Meta::default() };
+        let mark = self.source.as_mut().expect("it lives").encapsulated(&[], index::MARK, meta);
         self.carry(vec![(SOURCE, mark)]);
     }
 
@@ -197,37 +153,17 @@ impl Host {
         (told.iter().map(of_target).sum(), told.iter().any(|body| body[0] == 1))
     }
 
-    fn packet(&mut self, frame: &[u8]) -> Packet {
-        let mut packet = self.pool.take().expect("the pool is large enough");
-        assert!(packet.copy_from(frame));
-        packet
-    }
-
     /// Everybody turns a few times, and what is sent arrives.
     fn carry(&mut self, mut frames: Vec<(Peer, Vec<u8>)>) {
         for _ in 0..8 {
             self.now += 1000;
             let now = self.now;
-            let mut sent = Vec::new();
-            for fabric in [&mut self.switch, &mut self.coordinator, &mut self.other] {
-                fabric.poll_transmit(now, |frame| {
-                    sent.push(frame.to_vec());
-                    true
-                });
-            }
+            let fabrics = [&mut self.switch, &mut self.coordinator, &mut self.other];
+            let mut sent: Vec<_> = fabrics.into_iter().flat_map(|fabric| frames_of(fabric, now)).collect();
             for at in [TARGET, SOURCE] {
-                let mut rx = Vec::new();
-                for (_, frame) in frames.extract_if(.., |(to, _)| *to == at) {
-                    rx.push(self.packet(&frame));
-                }
-                let runtime = if at == TARGET { Some(&mut self.target) } else { self.source.as_mut() };
-                let Some(runtime) = runtime else { continue };
-                let mut tx = Vec::new();
-                runtime.turn(&mut rx, &mut tx, &mut self.pool, now);
-                for packet in tx {
-                    sent.push(packet.bytes().to_vec());
-                    self.pool.put(packet);
-                }
+                let here: Vec<_> = frames.extract_if(.., |(to, _)| *to == at).map(|(_, frame)| frame).collect();
+                let spot = if at == TARGET { Some(&mut self.target) } else { self.source.as_mut() };
+                sent.extend(spot.into_iter().flat_map(|spot| spot.turn(&here, now)));
             }
             if !self.is_cut {
                 frames.extend(self.withheld.drain(..).map(|frame| (TARGET, frame)));
@@ -312,7 +248,7 @@ impl Host {
 
     /// What the flow is at the target.
     fn role(&self) -> Option<u8> {
-        self.target.flows(0).and_then(|flows| flows.iter().next()).map(|(_, header)| header.role)
+        self.target.runtime.flows(0).and_then(|flows| flows.iter().next()).map(|(_, header)| header.role)
     }
 }
 
@@ -417,7 +353,7 @@ fn a_copy_that_is_needed_is_not_given_up_for_a_flow_that_is_to_come() {
     let prepared = |needs_earlier: u32| {
         let mut host = Host::new(true);
         host.show_all(2, &[(TARGET, Running, 0), (SOURCE, Running, 1), (OTHER, Running, 1)]);
-        let flows = host.target.flows(0).expect("a lane");
+        let flows = host.target.runtime.flows(0).expect("a lane");
         let (_, header) = flows.iter().next().expect("a copy");
         let (key, reply) = (header.key.into(), header.reply.into());
         let claim = Claim { key, reply, epoch: (EPOCH + 1).into(), chain: needs_earlier.into() };
@@ -492,7 +428,7 @@ fn a_flow_that_has_not_arrived_is_reported() {
 #[test]
 fn who_is_asked_again_has_heard_that_they_do_not_come() {
     let mut host = Host::new(true);
-    let others: Vec<_> = (10..50).map(|port| (SOURCE, host.first_packet_of(port))).collect();
+    let others: Vec<_> = (10..50).map(|port| (SOURCE, host.first_packet(port))).collect();
     host.carry(others);
     let both = [(TARGET, Running, 0), (OTHER, Running, 0), (SOURCE, Running, 0)];
     host.show_all(2, &both);

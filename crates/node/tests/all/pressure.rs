@@ -1,33 +1,18 @@
 //! Tables that are nearly full: who ends so that others find room.
 
-use super::runtime::{Bench, SECOND, datagram};
-use holdfast_nf::{Bound, ConfigError, Context, DropReason, Function, NetworkFunction, Open, Packet, Standing, Verdict};
+use crate::runtime::Bench;
+use crate::spot::{Nothing, PerPacket, SECOND, accepting, datagram};
+use holdfast_nf::{Context, DropReason, Packet, Standing, Verdict};
 use holdfast_wire::fault::{Fault, plant};
-
-holdfast_nf::flow_state! {
-    struct Nothing {
-        spare: u64,
-    }
-}
 
 /// A flow stands as its latest packet says, by number, and lives for a hundred seconds.
 struct Told;
 
-impl NetworkFunction for Told {
+impl PerPacket for Told {
     const NAME: &'static str = "told";
-    type Config = ();
     type Flow = Nothing;
-    type Shared = ();
 
-    fn new((): ()) -> Result<(Told, ()), ConfigError> {
-        Ok((Told, ()))
-    }
-
-    fn open(&self, _packet: &Packet, _shared: &mut (), _cx: &mut Context) -> Open<Nothing> {
-        Open::Accept(Nothing::default())
-    }
-
-    fn process(&self, packet: &mut Packet, _flow: &mut Nothing, _shared: &mut (), cx: &mut Context) -> Verdict {
+    fn process(packet: &mut Packet, _: &mut Nothing, cx: &mut Context) -> Verdict {
         cx.keep(100 * SECOND);
         cx.stand(Standing::ALL[usize::from(*packet.bytes().last().expect("an order"))]);
         Verdict::Forward
@@ -36,8 +21,7 @@ impl NetworkFunction for Told {
 
 /// A runtime with room for so many flows.
 fn bench(flows: usize) -> Bench {
-    let told: Box<dyn Function> = Box::new(Bound::<Told>::new(()).expect("nothing to refuse"));
-    Bench::new(vec![told], flows)
+    Bench::new(vec![accepting::<Told>()], flows)
 }
 
 /// Opens flows, a tenth of a second between every ten of them.
@@ -69,9 +53,9 @@ fn a_flood_of_openings_leaves_what_stands_for_more() {
         open(&mut bench, 101..131, Standing::Answered);
         open(&mut bench, 1000..2000, Standing::HalfOpen);
         let kept = (there(&bench, 1..61), there(&bench, 101..131), there(&bench, 1950..2000));
-        let counts = bench.runtime.counts();
+        let counts = bench.spot.runtime.counts();
         bench.assert_no_buffer_lost();
-        (kept, bench.runtime.drops().get(DropReason::FlowTableFull), counts.forgotten)
+        (kept, bench.spot.runtime.drops().get(DropReason::FlowTableFull), counts.forgotten)
     };
     assert_eq!(flood(None), ((60, 30, 50), 0, 1090 - 180));
     let (kept, refused, forgotten) = flood(Some(Fault::ForgetsNothing));
@@ -101,8 +85,8 @@ fn those_go_first_that_stand_for_least() {
     bench.advance(7 * SECOND);
     assert_eq!((all(&bench), bench.flows()), ([0, 0, 0, 0], 90));
     open(&mut bench, 3000..3020, Standing::Established);
-    assert_eq!((bench.flows(), bench.runtime.drops().get(DropReason::FlowTableFull)), (100, 10));
-    assert_eq!((there(&bench, 1..41), bench.runtime.counts().forgotten), (40, 40));
+    assert_eq!((bench.flows(), bench.spot.runtime.drops().get(DropReason::FlowTableFull)), (100, 10));
+    assert_eq!((there(&bench, 1..41), bench.spot.runtime.counts().forgotten), (40, 40));
 }
 
 /// Half-open flows whose time is over first end first. A flow that has had a packet since

@@ -1,7 +1,8 @@
 //! Two runtimes, and packets of a flow that its functions refuse.
 
 use crate::demotion::Pair;
-use holdfast_nf::{Bound, ConfigError, Context, DropReason, Function, NetworkFunction, Open, Packet, Verdict};
+use crate::spot::{PerPacket, accepting};
+use holdfast_nf::{Context, DropReason, Packet, Verdict};
 use holdfast_protection::{NfActor, NfvActor, Protection, ReleaseAt};
 use holdfast_wire::nsh::Flags;
 
@@ -21,21 +22,11 @@ holdfast_nf::flow_state! {
 /// Counts packets that pass, and those that it is told to note.
 struct Guard;
 
-impl NetworkFunction for Guard {
+impl PerPacket for Guard {
     const NAME: &'static str = "guard";
-    type Config = ();
     type Flow = Tally;
-    type Shared = ();
 
-    fn new((): ()) -> Result<(Guard, ()), ConfigError> {
-        Ok((Guard, ()))
-    }
-
-    fn open(&self, _: &Packet, _: &mut (), _: &mut Context) -> Open<Tally> {
-        Open::Accept(Tally::default())
-    }
-
-    fn process(&self, packet: &mut Packet, flow: &mut Tally, _: &mut (), _: &mut Context) -> Verdict {
+    fn process(packet: &mut Packet, flow: &mut Tally, _: &mut Context) -> Verdict {
         let order = packet.bytes()[42];
         flow.packets += u64::from(order == PASS || order & NOTED != 0);
         match order & !NOTED {
@@ -46,12 +37,8 @@ impl NetworkFunction for Guard {
     }
 }
 
-fn guard() -> Box<dyn Function> {
-    Box::new(Bound::<Guard>::new(()).expect("nothing to refuse"))
-}
-
 fn pair(protection: impl Fn() -> Box<dyn Protection>) -> Pair {
-    let mut pair = Pair::of(guard, protection);
+    let mut pair = Pair::of(accepting::<Guard>, protection);
     pair.send(0, 1, 5, Flags::NEW, PASS);
     pair.advance(1);
     assert_eq!(pair.left, (1, 0));
@@ -60,7 +47,7 @@ fn pair(protection: impl Fn() -> Box<dyn Protection>) -> Pair {
 
 /// The second runtime's copy of the flow: packets and bytes, and the function's count.
 fn copy(pair: &Pair) -> ([u64; 2], u64) {
-    let flows = pair.runtimes[1].flows(0).expect("a lane");
+    let flows = pair.spots[1].runtime.flows(0).expect("a lane");
     let (slot, header) = flows.iter().next().expect("there is a copy");
     let block = flows.block(slot);
     (header.packets(), u64::from_ne_bytes(block[block.len() - 8..].try_into().expect("eight bytes")))

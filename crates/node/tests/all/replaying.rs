@@ -1,19 +1,18 @@
 //! Runtimes under `reinforce`, one of which dies: what another makes of its flows. The test is the switch, with a log of its own, and the coordinator.
 
-use holdfast_nf::{Bound, Chain, ConfigError, Context, DropReason, NetworkFunction, Open, Verdict};
-use holdfast_node::address::{COORDINATOR, SWITCH, mac_of, mac_of_life, node_of};
+use crate::spot::{SECOND, Spot, bound, frames_of, is_released};
+use holdfast_nf::{ConfigError, Context, DropReason, NetworkFunction, Open, Verdict};
+use holdfast_node::address::{COORDINATOR, SWITCH, node_of};
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::message::{Claim, Control, Member, MemberState, Replay, kind};
-use holdfast_node::runtime::{ChainSpec, Runtime, RuntimeConfig};
 use holdfast_protection::flows::{ActorHeader, role};
 use holdfast_protection::reinforce::Settings;
 use holdfast_protection::{Peer, Reinforce};
-use holdfast_wire::nsh::{self, Flags, Outer, index};
-use holdfast_wire::{MemoryPool, Packet, PacketPool};
+use holdfast_wire::nsh::{self, Flags, index};
+use holdfast_wire::{Meta, Packet};
 use std::collections::BTreeMap;
 use zerocopy::FromBytes;
 
-const SECOND: u64 = 1_000_000_000;
 /// Under which the switch gave the route, and under which it grants claims.
 const EPOCH: u32 = 5;
 const GRANTED: u32 = 9;
@@ -106,11 +105,10 @@ struct Logged {
 }
 
 struct World {
-    runtimes: BTreeMap<u16, Runtime>,
+    spots: BTreeMap<u16, Spot>,
     members: Vec<Member>,
     switch: Fabric,
     coordinator: Fabric,
-    pool: MemoryPool,
     now: u64,
     /// What the switch has sent to each.
     logs: BTreeMap<u16, Vec<Logged>>,
@@ -139,19 +137,15 @@ impl World {
             host: *host,
         };
         let members: Vec<Member> = (0..).zip(hosts).map(member).collect();
-        let runtime = |member: &Member| {
+        let spot = |member: &Member| {
             let me = member.peer();
-            let config = RuntimeConfig { me, flows: 64, seed: 1, report_interval: SECOND, fabric: FabricConfig::default() };
-            let chain = Chain::new(vec![Box::new(Bound::<Counter>::new(()).expect("nothing to refuse"))]);
-            let protection = Box::new(Reinforce::new(settings));
-            (me.node, Runtime::new(config, vec![ChainSpec { name: "test".to_owned(), switch: SWITCH, chain, protection }]))
+            (me.node, Spot::new(me, vec![bound::<Counter>()], Box::new(Reinforce::new(settings)), 64, 1024))
         };
         let mut world = World {
-            runtimes: members.iter().map(runtime).collect(),
+            spots: members.iter().map(spot).collect(),
             members,
             switch: fabric(SWITCH),
             coordinator: fabric(COORDINATOR),
-            pool: MemoryPool::new(4096),
             now: SECOND,
             logs: BTreeMap::new(),
             fullest: 0,
@@ -171,20 +165,13 @@ impl World {
 
     fn show(&mut self, version: u64) {
         let view = Control::View { version, members: self.members.clone() };
-        let nodes: Vec<u16> = self.runtimes.keys().copied().collect();
+        let nodes: Vec<u16> = self.spots.keys().copied().collect();
         nodes.iter().for_each(|node| assert!(self.coordinator.send_control(*node, &view)));
         self.carry(Vec::new());
     }
 
-    fn packet(&mut self, to: u16, frame: &[u8], set: impl FnOnce(&mut Packet)) -> Packet {
-        let to = self.members.iter().find(|member| member.node == to).expect("it is known").peer();
-        let mut packet = self.pool.take().expect("the pool is large enough");
-        assert!(packet.copy_from(frame));
-        (packet.meta.stamp, packet.meta.switch) = (self.now, 1);
-        set(&mut packet);
-        let outer = Outer { destination: mac_of_life(to), source: mac_of(SWITCH), index: index::TO_RUNTIME };
-        assert!(nsh::encapsulate(&mut packet, outer));
-        packet
+    fn packet(&mut self, to: u16, frame: &[u8], meta: Meta) -> Vec<u8> {
+        self.spots.get_mut(&to).expect("it lives").encapsulated(frame, index::TO_RUNTIME, Meta { switch: 1, ..meta })
     }
 
     /// The switch sends these to this runtime, under that epoch, in one burst.
@@ -195,7 +182,7 @@ impl World {
             let stamp = self.now;
             self.logs.entry(to).or_default().push(Logged { stamp, epoch, frame: frame.clone() });
             let flags = if is_new { Flags::NEW } else { 0 };
-            burst.push((to, self.packet(to, frame, |packet| (packet.meta.commit, packet.meta.flags) = (epoch, flags))));
+            burst.push((to, self.packet(to, frame, Meta { stamp, commit: epoch, flags, ..Meta::default() })));
         }
         let bytes = self.logs[&to].iter().map(|logged| logged.frame.len() + 16).sum();
         self.fullest = self.fullest.max(bytes);
@@ -203,56 +190,45 @@ impl World {
     }
 
     /// Packets arrive, and then everything that is said because of them, until nothing is.
-    fn carry(&mut self, burst: Vec<(u16, Packet)>) {
-        let mut rx: BTreeMap<u16, Vec<Packet>> = BTreeMap::new();
-        burst.into_iter().for_each(|(to, packet)| rx.entry(to).or_default().push(packet));
+    fn carry(&mut self, burst: Vec<(u16, Vec<u8>)>) {
+        let mut rx: BTreeMap<u16, Vec<Vec<u8>>> = BTreeMap::new();
+        burst.into_iter().for_each(|(to, frame)| rx.entry(to).or_default().push(frame));
         for _ in 0..16 {
             self.now += 1000;
             let now = self.now;
+            let to = |frame: &Vec<u8>| frame.first_chunk().and_then(node_of).expect("a node");
             for fabric in [&mut self.switch, &mut self.coordinator] {
-                fabric.poll_transmit(now, |frame| {
-                    let to = frame.first_chunk().and_then(node_of).expect("a node");
-                    let mut packet = self.pool.take().expect("the pool is large enough");
-                    assert!(packet.copy_from(frame));
-                    rx.entry(to).or_default().push(packet);
-                    true
-                });
+                frames_of(fabric, now).into_iter().for_each(|frame| rx.entry(to(&frame)).or_default().push(frame));
             }
             let mut said = Vec::new();
-            for (node, runtime) in &mut self.runtimes {
-                let mut tx = Vec::new();
-                runtime.turn(&mut rx.remove(node).unwrap_or_default(), &mut tx, &mut self.pool, now);
-                said.extend(tx.into_iter().map(|packet| (*node, packet)));
+            for (node, spot) in &mut self.spots {
+                let frames = spot.turn(&rx.remove(node).unwrap_or_default(), now);
+                said.extend(frames.into_iter().map(|frame| (*node, frame)));
             }
-            rx.into_values().flatten().for_each(|lost| self.pool.put(lost));
-            rx = BTreeMap::new();
-            for (from, packet) in said {
-                let bytes = packet.bytes();
-                let to = bytes.first_chunk().and_then(node_of).expect("a node");
-                if bytes[12..14] == [0x89, 0x4f] && bytes[21] == index::RELEASED {
-                    let payload = &bytes[nsh::ENCAPSULATION_LEN + 42..];
+            rx.clear();
+            for (from, frame) in said {
+                let to = to(&frame);
+                if is_released(&frame) {
+                    let payload = &frame[nsh::ENCAPSULATION_LEN + 42..];
                     let left = (from, u16::from_be_bytes([payload[1], payload[2]]), payload[3]);
                     self.released.push(left);
-                    if bytes[18] & Flags::TURNED != 0 {
+                    if frame[18] & Flags::TURNED != 0 {
                         self.turned.push(left);
                     }
                 } else if to == SWITCH {
-                    self.switch.handle_frame(bytes, now).expect("it is for the switch");
+                    self.switch.handle_frame(&frame, now).expect("it is for the switch");
                 } else if to == COORDINATOR {
-                    self.coordinator.handle_frame(bytes, now).expect("it is for the coordinator");
-                } else if self.runtimes.contains_key(&to) && self.deaf != Some(to) {
-                    rx.entry(to).or_default().push(packet);
-                    continue;
+                    self.coordinator.handle_frame(&frame, now).expect("it is for the coordinator");
+                } else if self.spots.contains_key(&to) && self.deaf != Some(to) {
+                    rx.entry(to).or_default().push(frame);
                 }
-                self.pool.put(packet);
             }
             self.answer(&mut rx);
         }
-        rx.into_values().flatten().for_each(|late| self.pool.put(late));
     }
 
     /// The switch does what it is told: forgets, grants claims, sends again.
-    fn answer(&mut self, rx: &mut BTreeMap<u16, Vec<Packet>>) {
+    fn answer(&mut self, rx: &mut BTreeMap<u16, Vec<Vec<u8>>>) {
         let records: Vec<(u16, u8, Vec<u8>)> =
             self.switch.inbox.records().map(|(record, body)| (record.from.node, record.kind, body.to_vec())).collect();
         self.switch.inbox.clear();
@@ -287,10 +263,14 @@ impl World {
                         // They overtake each other on their way.
                         for number in (first..first + count).rev() {
                             let (stamp, frame) = &of_flow[number];
-                            let packet = self.packet(from, frame, |packet| {
-                                (packet.meta.stamp, packet.meta.flags) = (*stamp, Flags::REPLAY);
-                                (packet.meta.commit, packet.meta.epoch) = (epoch, number as u16);
-                            });
+                            let meta = Meta {
+                                stamp: *stamp,
+                                flags: Flags::REPLAY,
+                                commit: epoch,
+                                epoch: number as u16,
+                                ..Meta::default()
+                            };
+                            let packet = self.packet(from, frame, meta);
                             rx.entry(from).or_default().push(packet);
                         }
                     }
@@ -307,8 +287,8 @@ impl World {
     /// Its process is gone, and all know.
     fn kill(&mut self, node: u16) {
         self.deaf = None;
-        let mut dead = self.runtimes.remove(&node).expect("it lives");
-        dead.abandon(&mut self.pool);
+        let Spot { mut runtime, mut pool, .. } = self.spots.remove(&node).expect("it lives");
+        runtime.abandon(&mut pool);
         let at = self.members.iter().position(|member| member.node == node).expect("it is known");
         let dead = self.members[at].peer();
         self.members[at].state = MemberState::Failed;
@@ -318,7 +298,7 @@ impl World {
         self.turned.clear();
         self.show(2);
         let order = Control::Recover { node: dead.node, incarnation: dead.incarnation };
-        let nodes: Vec<u16> = self.runtimes.keys().copied().collect();
+        let nodes: Vec<u16> = self.spots.keys().copied().collect();
         nodes.iter().for_each(|node| assert!(self.coordinator.send_control(*node, &order)));
         self.carry(Vec::new());
     }
@@ -327,18 +307,15 @@ impl World {
     fn rest(&mut self) {
         for _ in 0..4 {
             self.now += SECOND;
-            let nodes: Vec<u16> = self.runtimes.keys().copied().collect();
-            let ticks = nodes.into_iter().map(|node| {
-                let tick = self.packet(node, &[], |packet| packet.meta.flags = Flags::OAM);
-                (node, tick)
-            });
-            let ticks = ticks.collect();
+            let nodes: Vec<u16> = self.spots.keys().copied().collect();
+            let meta = Meta { stamp: self.now, flags: Flags::OAM, ..Meta::default() };
+            let ticks = nodes.into_iter().map(|node| (node, self.packet(node, &[], meta))).collect();
             self.carry(ticks);
         }
     }
 
     fn flow(&self, node: u16, port: u8) -> Option<(ActorHeader, u64, u64)> {
-        let flows = self.runtimes[&node].flows(0).expect("a lane");
+        let flows = self.spots[&node].runtime.flows(0).expect("a lane");
         let (slot, header) = flows.iter().find(|(_, header)| header.key.source_port == u16::from(port))?;
         let block = flows.block(slot);
         let state = &block[block.len() - 16..];
@@ -347,7 +324,7 @@ impl World {
     }
 
     fn missing(&self, node: u16) -> u64 {
-        self.runtimes[&node].drops().get(DropReason::InputMissing)
+        self.spots[&node].runtime.drops().get(DropReason::InputMissing)
     }
 }
 
@@ -387,7 +364,7 @@ fn hundreds_are_processed_again_in_order() {
     assert_eq!((packets, sum), (u64::from(known + unknown) + 1, digest((0..=known + unknown).map(|number| number as u8))));
     let expected: Vec<(u16, u16, u8)> = (known + 1..=known + unknown).map(|number| (17, number + 1, number as u8)).collect();
     assert_eq!(world.released, expected);
-    assert_eq!((world.over, world.runtimes[&17].held()), (vec![GRANTED], 0));
+    assert_eq!((world.over, world.spots[&17].runtime.held()), (vec![GRANTED], 0));
 }
 
 /// The log is no more: when it is asked for, or when the route is given already. What it had is counted as missing, once each, and the flow goes on.
@@ -441,7 +418,7 @@ fn what_is_refused_goes_back_once() {
     assert_eq!(world.turned.len(), 2, "nothing leaves before it is known elsewhere");
     world.kill(16);
     assert_eq!((&world.turned[..], &world.released[..]), (&[(17, 5, 4)][..], &[(17, 5, 4), (17, 6, 5)][..]));
-    assert_eq!(world.runtimes[&17].drops().get(DropReason::PolicyDenied), 1);
+    assert_eq!(world.spots[&17].runtime.drops().get(DropReason::PolicyDenied), 1);
     // A flow as any other.
     world.turned.clear();
     world.send(17, GRANTED, false, &[datagram(8, REJECT, 6), datagram(8, PASS, 7)]);
@@ -457,7 +434,7 @@ fn a_first_packet_that_is_refused_opens_no_flow() {
         world.send(16, EPOCH, true, &[datagram(8, order, 1)]);
         assert_eq!(world.turned.len(), 1);
         assert!(world.flow(16, 8).is_none());
-        assert_eq!(world.runtimes[&16].drops().iter().collect::<Vec<_>>(), [(DropReason::PolicyDenied, 1)]);
+        assert_eq!(world.spots[&16].runtime.drops().iter().collect::<Vec<_>>(), [(DropReason::PolicyDenied, 1)]);
         // The same first packet is rejected again, and a later one that is let in opens the flow.
         world.send(16, EPOCH + 1, true, &[datagram(8, order, 2)]);
         assert_eq!(world.turned.len(), 2);
@@ -480,7 +457,7 @@ fn a_damaged_first_packet_opens_no_flow() {
     };
     world.send(16, EPOCH, true, &[damaged(1)]);
     assert!(world.flow(16, 8).is_none() && world.released.is_empty());
-    assert_eq!(world.runtimes[&16].drops().iter().collect::<Vec<_>>(), [(DropReason::BadChecksum, 1)]);
+    assert_eq!(world.spots[&16].runtime.drops().iter().collect::<Vec<_>>(), [(DropReason::BadChecksum, 1)]);
     world.send(16, EPOCH + 1, true, &[datagram(8, PASS, 2)]);
     world.send(16, EPOCH + 1, false, &[damaged(3)]);
     assert_eq!(world.released.len(), 2);
@@ -523,7 +500,7 @@ fn a_chain_that_drops_everything_fills_no_log() {
         assert!(world.now < 2 * SECOND, "no round was due");
         let all = 200 * 32 * (datagram(8, order, 0).len() + 16);
         assert!(all > 16 * log_bytes && world.fullest < log_bytes, "{} of {log_bytes} bytes", world.fullest);
-        let drops = world.runtimes[&16].drops();
+        let drops = world.spots[&16].runtime.drops();
         assert!(drops.total() == 200 * 32 && drops.get(DropReason::PolicyDenied) >= 200);
         world.send(16, EPOCH, false, &[datagram(8, PASS, 1)]);
         assert_eq!(world.released.len(), 2);
@@ -537,7 +514,7 @@ fn copies_are_spread_over_the_other_host() {
     let mut holders = Vec::new();
     for node in 16..20u16 {
         world.send(node, EPOCH, true, &[datagram(node as u8, PASS, 0)]);
-        let copies = world.runtimes.keys().filter(|other| {
+        let copies = world.spots.keys().filter(|other| {
             let copy = world.flow(**other, node as u8);
             copy.is_some_and(|(header, ..)| header.role == role::REPLICA)
         });

@@ -1,15 +1,14 @@
 //! A runtime's next incarnation takes back its flows, of which snapshots come from two others: the first from one that has kept what a flow was before it moved away and
 //! came back, the newest from the other.
 
-use holdfast_nf::{Bound, Chain, ConfigError, Context, NetworkFunction, Open, Verdict};
-use holdfast_node::address::{COORDINATOR, SWITCH, mac_of, mac_of_life, node_of};
+use crate::spot::{SECOND, Spot, bound, datagram, frames_of, view_of};
+use holdfast_functions::Forward;
+use holdfast_node::address::{COORDINATOR, SWITCH};
 use holdfast_node::channel::{Fabric, FabricConfig};
-use holdfast_node::message::{Claim, Control, Member, MemberState, WHEN_SWEPT, kind, numbered};
-use holdfast_node::runtime::{ChainSpec, Runtime, RuntimeConfig};
+use holdfast_node::message::{Claim, Control, WHEN_SWEPT, kind, numbered};
 use holdfast_protection::flows::{ActorHeader, role};
 use holdfast_protection::{NfActor, Peer, kind as protection_kind};
-use holdfast_wire::nsh::{self, Flags, Outer, index};
-use holdfast_wire::{MemoryPool, Packet, PacketPool};
+use holdfast_wire::nsh::Flags;
 use zerocopy::FromBytes;
 
 const DEAD: Peer = Peer { node: 16, incarnation: 1 };
@@ -17,7 +16,6 @@ const REBORN: Peer = Peer { node: 16, incarnation: 4 };
 /// Who has kept an older state, and who has the snapshots that count.
 const EARLIER: Peer = Peer { node: 17, incarnation: 2 };
 const LATEST: Peer = Peer { node: 18, incarnation: 3 };
-const SECOND: u64 = 1_000_000_000;
 /// The epoch of what has been kept, and the one under which the dead had its flows.
 const OLD: u32 = 4;
 const NEW: u32 = 10;
@@ -27,53 +25,18 @@ const GRANTED: u32 = 12;
 const MOVED: u8 = 9;
 const CALM: u8 = 8;
 
-holdfast_nf::flow_state! {
-    struct Nothing {
-        none: u64,
-    }
-}
-
-holdfast_nf::shared_state! {
-    struct Unshared {}
-}
-
-struct Pass;
-
-impl NetworkFunction for Pass {
-    const NAME: &'static str = "pass";
-    type Config = ();
-    type Flow = Nothing;
-    type Shared = Unshared;
-
-    fn new((): ()) -> Result<(Pass, Unshared), ConfigError> {
-        Ok((Pass, Unshared {}))
-    }
-
-    fn open(&self, _: &Packet, _: &mut Unshared, _: &mut Context) -> Open<Nothing> {
-        Open::Accept(Nothing { none: 0 })
-    }
-
-    fn process(&self, _: &mut Packet, _: &mut Nothing, _: &mut Unshared, _: &mut Context) -> Verdict {
-        Verdict::Forward
-    }
-}
-
 /// The next incarnation, and what speaks for everybody else.
 struct World {
-    reborn: Runtime,
+    reborn: Spot,
     switch: Fabric,
     coordinator: Fabric,
     earlier: Fabric,
     latest: Fabric,
-    pool: MemoryPool,
     now: u64,
 }
 
-fn runtime(me: Peer) -> Runtime {
-    let config = RuntimeConfig { me, flows: 8, seed: 1, report_interval: SECOND, fabric: FabricConfig::default() };
-    let chain = Chain::new(vec![Box::new(Bound::<Pass>::new(()).expect("nothing to refuse"))]);
-    let protection = Box::new(NfActor::new(10));
-    Runtime::new(config, vec![ChainSpec { name: "test".to_owned(), switch: SWITCH, chain, protection }])
+fn spot(me: Peer) -> Spot {
+    Spot::new(me, vec![bound::<Forward>()], Box::new(NfActor::new(10)), 8, 64)
 }
 
 impl World {
@@ -81,23 +44,17 @@ impl World {
     fn new() -> World {
         let fabric = |me| Fabric::new(me, FabricConfig::default());
         let mut world = World {
-            reborn: runtime(REBORN),
+            reborn: spot(REBORN),
             switch: fabric(Peer { node: SWITCH, incarnation: 1 }),
             coordinator: fabric(Peer { node: COORDINATOR, incarnation: 1 }),
             earlier: fabric(EARLIER),
             latest: fabric(LATEST),
-            pool: MemoryPool::new(64),
             now: SECOND,
         };
         for fabric in [&mut world.switch, &mut world.coordinator, &mut world.earlier, &mut world.latest] {
             fabric.set_peer(REBORN);
         }
-        let member = |Peer { node, incarnation }| {
-            let state = MemberState::Running;
-            Member { node, incarnation, state, cluster: 0, host: 0 }
-        };
-        let view = Control::View { version: 1, members: [REBORN, EARLIER, LATEST].map(member).to_vec() };
-        world.coordinator.send_control(REBORN.node, &view);
+        world.coordinator.send_control(REBORN.node, &view_of([REBORN, EARLIER, LATEST]));
         let order = Control::Recover { node: DEAD.node, incarnation: DEAD.incarnation };
         world.coordinator.send_control(REBORN.node, &order);
         world.carry();
@@ -112,26 +69,13 @@ impl World {
         for _ in 0..4 {
             self.now += 1000;
             let now = self.now;
-            let mut rx = Vec::new();
-            for fabric in [&mut self.switch, &mut self.coordinator, &mut self.earlier, &mut self.latest] {
-                fabric.poll_transmit(now, |frame| {
-                    let mut packet = self.pool.take().expect("the pool is large enough");
-                    assert!(packet.copy_from(frame));
-                    rx.push(packet);
-                    true
-                });
-            }
-            let mut tx = Vec::new();
-            self.reborn.turn(&mut rx, &mut tx, &mut self.pool, now);
-            for packet in tx {
-                let to = packet.bytes().first_chunk().and_then(node_of);
-                for fabric in [&mut self.switch, &mut self.coordinator, &mut self.earlier, &mut self.latest] {
-                    if to == Some(fabric.me().node) {
-                        // Reports to managers are for nobody here.
-                        let _ = fabric.handle_frame(packet.bytes(), now);
-                    }
+            let mut fabrics = [&mut self.switch, &mut self.coordinator, &mut self.earlier, &mut self.latest];
+            let frames: Vec<_> = fabrics.iter_mut().flat_map(|fabric| frames_of(fabric, now)).collect();
+            for frame in self.reborn.turn(&frames, now) {
+                for fabric in &mut fabrics {
+                    // Frames for others are refused.
+                    let _ = fabric.handle_frame(&frame, now);
                 }
-                self.pool.put(packet);
             }
         }
     }
@@ -153,19 +97,11 @@ impl World {
     }
 
     /// A flow's block and its layout, as the dead sent it under this epoch.
-    fn snapshot(&mut self, port: u8, epoch: u32) -> (u64, Vec<u8>) {
-        let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
-        frame.extend_from_slice(&[0x45, 0, 0, 29, 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 2, 192, 0, 2, 1]);
-        frame.extend_from_slice(&[0, port, 0, 53, 0, 9, 0, 0, 0]);
-        let mut packet = self.pool.take().expect("the pool is large enough");
-        assert!(packet.copy_from(&frame));
-        (packet.meta.stamp, packet.meta.commit, packet.meta.flags) = (self.now, epoch, Flags::NEW);
-        let outer = Outer { destination: mac_of_life(DEAD), source: mac_of(SWITCH), index: index::TO_RUNTIME };
-        assert!(nsh::encapsulate(&mut packet, outer));
-        let (mut dead, mut tx) = (runtime(DEAD), Vec::new());
-        dead.turn(&mut vec![packet], &mut tx, &mut self.pool, self.now);
-        tx.into_iter().for_each(|packet| self.pool.put(packet));
-        let flows = dead.flows(0).expect("a lane");
+    fn snapshot(&self, port: u8, epoch: u32) -> (u64, Vec<u8>) {
+        let mut dead = spot(DEAD);
+        let packet = dead.packet(&datagram(port.into(), 0), (self.now, epoch, Flags::NEW));
+        dead.turn(&[packet], self.now);
+        let flows = dead.runtime.flows(0).expect("a lane");
         let (slot, header) = flows.iter().next().expect("the flow was opened");
         assert_eq!(header.epoch, epoch);
         (flows.layout(), flows.block(slot).to_vec())
@@ -207,7 +143,7 @@ impl World {
     }
 
     fn flow(&self, port: u8) -> Option<ActorHeader> {
-        let flows = self.reborn.flows(0).expect("a lane");
+        let flows = self.reborn.runtime.flows(0).expect("a lane");
         flows.iter().find(|(_, header)| header.key.source_port == u16::from(port)).map(|(_, header)| *header)
     }
 }

@@ -1,7 +1,6 @@
 //! Service-chain rules and virtual clusters: the longest match, rules on their way to a switch, and whole hubs whose rules change.
 
-use holdfast_functions::Forward;
-use holdfast_nf::{Bound, Chain};
+use crate::spot::{datagram_from, forwarding};
 use holdfast_node::address::{COORDINATOR, MANAGER, SWITCH};
 use holdfast_node::channel::FabricConfig;
 use holdfast_node::coordinator::{ClusterConfig, Coordinator, CoordinatorConfig, HostsConfig};
@@ -9,10 +8,10 @@ use holdfast_node::hub::{Hub, HubOut};
 use holdfast_node::manager::{Manager, Wish};
 use holdfast_node::message::{Control, Order, Protected, Refusal};
 use holdfast_node::rules::{Assembly, MAX_RULES, Rule, RuleSet};
-use holdfast_node::runtime::{ChainSpec, Runtime, RuntimeConfig};
+use holdfast_node::runtime::Runtime;
 use holdfast_node::switch::{SourceLimits, Switch, SwitchConfig};
 use holdfast_protection::flows::role;
-use holdfast_protection::{NfvActor, Peer, ReleaseAt};
+use holdfast_protection::{Peer, ReleaseAt};
 use holdfast_wire::selector::Selector;
 use holdfast_wire::{DropReason, FlowKey, MemoryPool, Packet, PacketPool, ip_bytes};
 use proptest::prelude::*;
@@ -241,15 +240,7 @@ impl World {
     }
 
     fn runtime(me: Peer, chains: u16) -> Runtime {
-        let config =
-            RuntimeConfig { me, flows: 256, seed: 1, report_interval: 20 * MILLISECOND, fabric: FabricConfig::default() };
-        let spec = |number: u16| ChainSpec {
-            name: format!("chain {number}"),
-            switch: SWITCH,
-            chain: Chain::new(vec![Box::new(Bound::<Forward>::new(Default::default()).expect("nothing to refuse"))]),
-            protection: Box::new(NfvActor::new(ReleaseAt::Source)),
-        };
-        Runtime::new(config, (0..chains).map(spec).collect())
+        forwarding(me, 20 * MILLISECOND, ReleaseAt::Source, (0..chains).map(|_| SWITCH))
     }
 
     fn pass(&mut self, milliseconds: u64) {
@@ -334,13 +325,8 @@ impl World {
 
     /// A UDP datagram of a flow, from this host and port.
     fn send(&mut self, host: u8, port: u16) {
-        let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
-        frame.extend_from_slice(&[0x45, 0, 0, 28, 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, host, 192, 0, 2, 1]);
-        frame.extend_from_slice(&port.to_be_bytes());
-        frame.extend_from_slice(&[0, 53, 0, 8, 0, 0]);
         let mut packet = self.pool.take().expect("the pool is large enough");
-        packet.clear();
-        assert!(packet.copy_from(&frame) && packet.parse().is_ok());
+        assert!(packet.copy_from(&datagram_from(host, port, 0)) && packet.parse().is_ok());
         let key = FlowKey::of(&packet).expect("a datagram has a key");
         self.hub.handle_packet(0, key, packet);
         self.settle();

@@ -1,88 +1,57 @@
 //! A runtime alone: functions that panic, functions that must wait, tables that are full.
 
+use crate::spot::{Nothing, PerPacket, SECOND, Spot, accepting, bound, datagram, frames_of, is_released, view_of};
 use holdfast_nf::shared::{Lease, Log, Pool, RequestPool};
-use holdfast_nf::{Bound, Chain, ConfigError, Context, Counters, DropReason, Function, NetworkFunction, Open, Verdict};
+use holdfast_nf::{ConfigError, Context, Counters, DropReason, Function, NetworkFunction, Open, Verdict};
 use holdfast_node::address::{COORDINATOR, MANAGER, SWITCH, mac_of, mac_of_life, node_of, switch_node};
 use holdfast_node::channel::{Fabric, FabricConfig};
-use holdfast_node::message::{Control, Member, MemberState, PoolId};
-use holdfast_node::runtime::{ChainSpec, Runtime, RuntimeConfig};
-use holdfast_protection::{Peer, Unprotected};
-use holdfast_wire::nsh::{self, Flags, Outer, index};
-use holdfast_wire::{MemoryPool, Packet, PacketPool};
+use holdfast_node::message::{Control, PoolId};
+use holdfast_protection::{NfvActor, Peer, ReleaseAt, Unprotected};
+use holdfast_wire::nsh::Flags;
+use holdfast_wire::{MemoryPool, Packet};
 use std::collections::BTreeSet;
 
 const NOTHING: [u8; 0] = [];
-const ME: Peer = Peer { node: 16, incarnation: 1 };
+pub(crate) const ME: Peer = Peer { node: 16, incarnation: 1 };
 
-/// A UDP datagram from port `flow`, with one byte of payload that tells the functions what to do.
-pub(crate) fn datagram(flow: u16, order: u8) -> Vec<u8> {
-    let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
-    frame.extend_from_slice(&[0x45, 0, 0, 29, 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 2, 192, 0, 2, 1]);
-    frame.extend_from_slice(&flow.to_be_bytes());
-    frame.extend_from_slice(&[0, 53, 0, 9, 0, 0, order]);
-    frame
-}
-
-/// A runtime with its pool, and a clock that only moves when told.
+/// A runtime, the coordinator and the manager to which it speaks, and a clock that only moves when told.
 pub(crate) struct Bench {
-    pub(crate) runtime: Runtime,
-    pool: MemoryPool,
-    stamp: u64,
+    pub(crate) spot: Spot,
+    pub(crate) stamp: u64,
     coordinator: Fabric,
-    manager: Fabric,
+    pub(crate) manager: Fabric,
 }
 
 impl Bench {
     pub(crate) fn new(functions: Vec<Box<dyn Function>>, flows: usize) -> Bench {
-        let config = RuntimeConfig { me: ME, flows, seed: 1, report_interval: 1_000_000_000, fabric: FabricConfig::default() };
-        let spec = ChainSpec {
-            name: "test".to_owned(),
-            switch: SWITCH,
-            chain: Chain::new(functions),
-            protection: Box::new(Unprotected),
-        };
-        let coordinator = Fabric::new(Peer { node: COORDINATOR, incarnation: 1 }, FabricConfig::default());
+        let spot = Spot::new(ME, functions, Box::new(Unprotected), flows, 256);
+        let mut coordinator = Fabric::new(Peer { node: COORDINATOR, incarnation: 1 }, FabricConfig::default());
         let manager = Fabric::new(Peer { node: MANAGER, incarnation: 1 }, FabricConfig::default());
-        let (runtime, pool) = (Runtime::new(config, vec![spec]), MemoryPool::new(256));
-        let mut bench = Bench { runtime, pool, stamp: 1_000_000_000, coordinator, manager };
-        bench.coordinator.set_peer(ME);
-        bench
+        coordinator.set_peer(ME);
+        Bench { spot, stamp: SECOND, coordinator, manager }
     }
 
-    fn packet(&mut self, frame: &[u8], epoch: u32) -> Packet {
-        let mut packet = self.pool.take().expect("the pool is large enough");
-        assert!(packet.copy_from(frame));
+    fn packet(&mut self, frame: &[u8], epoch: u32, flags: u8) -> Vec<u8> {
         self.stamp += 1;
-        packet.meta.stamp = self.stamp;
-        packet.meta.commit = epoch;
-        packet.meta.flags = Flags::NEW;
-        assert!(nsh::encapsulate(
-            &mut packet,
-            Outer { destination: mac_of_life(ME), source: mac_of(SWITCH), index: index::TO_RUNTIME }
-        ));
-        packet
+        self.spot.packet(frame, (self.stamp, epoch, flags))
     }
 
     /// Sends frames in one burst; returns the payload bytes of what was released, in order.
     pub(crate) fn send(&mut self, frames: &[Vec<u8>]) -> Vec<u8> {
-        let mut rx: Vec<Packet> = frames.iter().map(|frame| self.packet(frame, 1)).collect();
-        self.turn(&mut rx)
+        let frames: Vec<_> = frames.iter().map(|frame| self.packet(frame, 1, Flags::NEW)).collect();
+        self.turn(&frames)
     }
 
-    fn turn(&mut self, rx: &mut Vec<Packet>) -> Vec<u8> {
-        let mut tx = Vec::new();
-        self.runtime.turn(rx, &mut tx, &mut self.pool, self.stamp);
+    fn turn(&mut self, frames: &[Vec<u8>]) -> Vec<u8> {
         let mut out = Vec::new();
-        for packet in tx {
-            let bytes = packet.bytes();
-            if bytes[12..14] == [0x89, 0x4f] && bytes[21] == index::RELEASED {
-                out.extend(bytes.last());
-            } else if bytes[..6] == mac_of(COORDINATOR) {
-                let _ = self.coordinator.handle_frame(bytes, self.stamp);
-            } else if bytes[..6] == mac_of(MANAGER) {
-                let _ = self.manager.handle_frame(bytes, self.stamp);
+        for frame in self.spot.turn(frames, self.stamp) {
+            if is_released(&frame) {
+                out.extend(frame.last());
+            } else if frame[..6] == mac_of(COORDINATOR) {
+                let _ = self.coordinator.handle_frame(&frame, self.stamp);
+            } else if frame[..6] == mac_of(MANAGER) {
+                let _ = self.manager.handle_frame(&frame, self.stamp);
             }
-            self.pool.put(packet);
         }
         out
     }
@@ -93,18 +62,10 @@ impl Bench {
     }
 
     /// What coordinator and manager have to say arrives.
-    fn hear(&mut self) -> Vec<u8> {
-        let mut rx = Vec::new();
-        let pool = &mut self.pool;
-        for fabric in [&mut self.coordinator, &mut self.manager] {
-            fabric.poll_transmit(self.stamp, |frame| {
-                let mut packet = pool.take().expect("the pool is large enough");
-                assert!(packet.copy_from(frame));
-                rx.push(packet);
-                true
-            });
-        }
-        self.turn(&mut rx)
+    pub(crate) fn hear(&mut self) -> Vec<u8> {
+        let mut frames = frames_of(&mut self.coordinator, self.stamp);
+        frames.append(&mut frames_of(&mut self.manager, self.stamp));
+        self.turn(&frames)
     }
 
     pub(crate) fn advance(&mut self, nanoseconds: u64) {
@@ -114,59 +75,34 @@ impl Bench {
     /// The same where the switch's table is so full, in 1/1000.
     pub(crate) fn advance_with(&mut self, nanoseconds: u64, fill: u32) {
         self.stamp += nanoseconds;
-        let mut tick = self.pool.take().expect("the pool is large enough");
-        tick.meta.stamp = self.stamp;
-        tick.meta.flags = Flags::OAM;
-        tick.meta.commit = fill;
-        assert!(nsh::encapsulate(
-            &mut tick,
-            Outer { destination: mac_of_life(ME), source: mac_of(SWITCH), index: index::TO_RUNTIME }
-        ));
-        self.turn(&mut vec![tick]);
-        self.turn(&mut Vec::new());
+        let tick = self.spot.tick(self.stamp, fill);
+        self.turn(&[tick]);
+        self.turn(&[]);
     }
 
     pub(crate) fn flows(&self) -> usize {
-        self.runtime.flows(0).map_or(0, |flows| flows.len())
+        self.spot.flows()
     }
 
     /// The ports of the flows that there are.
     pub(crate) fn ports(&self) -> BTreeSet<u16> {
-        self.runtime.flows(0).into_iter().flat_map(|flows| flows.iter()).map(|(_, header)| header.key.source_port).collect()
+        let flows = self.spot.runtime.flows(0).into_iter().flat_map(|flows| flows.iter());
+        flows.map(|(_, header)| header.key.source_port).collect()
     }
 
-    /// Every buffer is free, or held by a packet that waits.
     pub(crate) fn assert_no_buffer_lost(&self) {
-        assert_eq!(self.pool.free() + self.runtime.held(), self.pool.total());
+        self.spot.assert_no_buffer_lost();
     }
 }
-
-holdfast_nf::flow_state! {
-    struct Nothing {
-        spare: u64,
-    }
-}
-
-pub(crate) const SECOND: u64 = 1_000_000_000;
 
 /// Flows live for two hours from each packet on; from the order 1 on, for ten seconds.
-struct Closing;
+pub(crate) struct Closing;
 
-impl NetworkFunction for Closing {
+impl PerPacket for Closing {
     const NAME: &'static str = "closing";
-    type Config = ();
     type Flow = Nothing;
-    type Shared = ();
 
-    fn new((): ()) -> Result<(Closing, ()), ConfigError> {
-        Ok((Closing, ()))
-    }
-
-    fn open(&self, _packet: &Packet, _shared: &mut (), _cx: &mut Context) -> Open<Nothing> {
-        Open::Accept(Nothing::default())
-    }
-
-    fn process(&self, packet: &mut Packet, _flow: &mut Nothing, _shared: &mut (), cx: &mut Context) -> Verdict {
+    fn process(packet: &mut Packet, _: &mut Nothing, cx: &mut Context) -> Verdict {
         if packet.bytes().last() == Some(&1) {
             cx.ending();
             cx.keep(10 * SECOND);
@@ -182,7 +118,7 @@ impl NetworkFunction for Closing {
 fn a_deadline_that_comes_closer_counts_at_once() {
     const STEP: u64 = 1 << 27;
     for before in [0, 1, 100, 540, 560, 3000] {
-        let mut bench = Bench::new(vec![Box::new(Bound::<Closing>::new(()).unwrap())], 16);
+        let mut bench = Bench::new(vec![accepting::<Closing>()], 16);
         assert_eq!(bench.send(&[datagram(1, 0), datagram(2, 0), datagram(3, 0)]), [0, 0, 0]);
         bench.advance(before * SECOND);
         assert_eq!(bench.send(&[datagram(3, 1), datagram(1, 1)]), [1, 1]);
@@ -211,21 +147,11 @@ holdfast_nf::flow_state! {
 /// Counts, and panics on the order 0xff, after having counted.
 struct Bomb;
 
-impl NetworkFunction for Bomb {
+impl PerPacket for Bomb {
     const NAME: &'static str = "bomb";
-    type Config = ();
     type Flow = Count;
-    type Shared = ();
 
-    fn new((): ()) -> Result<(Bomb, ()), ConfigError> {
-        Ok((Bomb, ()))
-    }
-
-    fn open(&self, _: &Packet, _: &mut (), _: &mut Context) -> Open<Count> {
-        Open::Accept(Count::default())
-    }
-
-    fn process(&self, packet: &mut Packet, flow: &mut Count, _: &mut (), _: &mut Context) -> Verdict {
+    fn process(packet: &mut Packet, flow: &mut Count, _: &mut Context) -> Verdict {
         flow.packets += 1;
         let payload = packet.l4_mut();
         assert_ne!(payload[8], 0xff, "boom");
@@ -235,7 +161,7 @@ impl NetworkFunction for Bomb {
 }
 
 fn bomb() -> Box<dyn Function> {
-    Box::new(Bound::<Bomb>::new(()).expect("nothing to refuse"))
+    accepting::<Bomb>()
 }
 
 /// One packet of five makes the function panic: it is dropped with its reason, the flow's state is as before it, the others pass, no buffer is lost.
@@ -245,9 +171,9 @@ fn a_panicking_function_costs_one_packet() {
     let mut bench = Bench::new(vec![bomb()], 16);
     let out = bench.send(&[datagram(1, 0), datagram(1, 0), datagram(1, 0xff), datagram(1, 0), datagram(2, 0)]);
     assert_eq!(out, [1, 2, 3, 1], "the third packet's count was rolled back");
-    assert_eq!(bench.runtime.counts().panics, 1);
-    assert_eq!(bench.runtime.drops().get(DropReason::FunctionPanicked), 1);
-    assert_eq!(bench.runtime.drops().total(), 1);
+    assert_eq!(bench.spot.runtime.counts().panics, 1);
+    assert_eq!(bench.spot.runtime.drops().get(DropReason::FunctionPanicked), 1);
+    assert_eq!(bench.spot.runtime.drops().total(), 1);
     // A flow whose very first packet panics does not exist.
     assert_eq!(bench.send(&[datagram(3, 0xff)]), NOTHING);
     assert_eq!(bench.flows(), 2);
@@ -261,7 +187,7 @@ fn a_full_table_refuses_new_flows_and_serves_the_others() {
     let first: Vec<Vec<u8>> = (1..=4).map(|flow| datagram(flow, 0)).collect();
     assert_eq!(bench.send(&first), [1, 1, 1, 1]);
     assert_eq!(bench.send(&[datagram(5, 0), datagram(1, 0)]), [2]);
-    assert_eq!(bench.runtime.drops().get(DropReason::FlowTableFull), 1);
+    assert_eq!(bench.spot.runtime.drops().get(DropReason::FlowTableFull), 1);
     bench.assert_no_buffer_lost();
 }
 
@@ -276,7 +202,7 @@ fn flows_end_by_stamped_time() {
         bench.advance(1_000_000_000);
     }
     assert_eq!(bench.flows(), 0);
-    assert_eq!(bench.runtime.counts().expired, 1);
+    assert_eq!(bench.spot.runtime.counts().expired, 1);
 }
 
 /// A flow has ended. What the switch had sent for it before opens none; when it has given the key a route anew, its packets do.
@@ -284,15 +210,15 @@ fn flows_end_by_stamped_time() {
 fn a_packet_that_its_flows_end_has_overtaken_opens_none() {
     let mut bench = Bench::new(vec![bomb()], 4);
     bench.send(&[datagram(1, 0)]);
-    let late = bench.packet(&datagram(1, 0), 1);
+    let late = bench.packet(&datagram(1, 0), 1, Flags::NEW);
     for _ in 0..340 {
         bench.advance(1_000_000_000);
     }
     assert_eq!(bench.flows(), 0);
-    assert_eq!(bench.turn(&mut vec![late]), NOTHING);
-    assert_eq!((bench.flows(), bench.runtime.drops().get(DropReason::NoFlow)), (0, 1));
-    let anew = bench.packet(&datagram(1, 0), 2);
-    assert_eq!(bench.turn(&mut vec![anew]), [1]);
+    assert_eq!(bench.turn(&[late]), NOTHING);
+    assert_eq!((bench.flows(), bench.spot.runtime.drops().get(DropReason::NoFlow)), (0, 1));
+    let anew = bench.packet(&datagram(1, 0), 2, Flags::NEW);
+    assert_eq!(bench.turn(&[anew]), [1]);
     // Another flow of the same epoch never was here.
     assert_eq!(bench.send(&[datagram(2, 0)]), [1]);
     bench.assert_no_buffer_lost();
@@ -304,13 +230,11 @@ fn packets_of_others_open_nothing() {
     let mut bench = Bench::new(vec![bomb()], 4);
     let earlier = Peer { incarnation: ME.incarnation - 1, ..ME };
     for (to, from, reason) in [(earlier, SWITCH, DropReason::Fenced), (ME, switch_node(1), DropReason::Malformed)] {
-        let mut packet = bench.packet(&datagram(1, 0), 1);
-        assert!(nsh::decapsulate(&mut packet).is_some());
-        packet.meta.stamp += 1_000_000_000_000;
-        let outer = Outer { destination: mac_of_life(to), source: mac_of(from), index: index::TO_RUNTIME };
-        assert!(nsh::encapsulate(&mut packet, outer));
-        assert_eq!(bench.turn(&mut vec![packet]), NOTHING);
-        assert_eq!((bench.flows(), bench.runtime.drops().get(reason)), (0, 1));
+        let mut packet = bench.spot.packet(&datagram(1, 0), (bench.stamp + 1000 * SECOND, 1, Flags::NEW));
+        packet[..6].copy_from_slice(&mac_of_life(to));
+        packet[6..12].copy_from_slice(&mac_of(from));
+        assert_eq!(bench.turn(&[packet]), NOTHING);
+        assert_eq!((bench.flows(), bench.spot.runtime.drops().get(reason)), (0, 1));
     }
     assert_eq!(bench.send(&[datagram(1, 0)]), [1]);
     bench.advance(1_000_000_000);
@@ -363,7 +287,7 @@ impl NetworkFunction for Leaser {
 }
 
 fn leaser() -> Box<dyn Function> {
-    Box::new(Bound::<Leaser>::new(()).expect("nothing to refuse"))
+    bound::<Leaser>()
 }
 
 const POOL: PoolId = PoolId { chain: 0, function: 1, field: 0 };
@@ -374,12 +298,12 @@ const POOL: PoolId = PoolId { chain: 0, function: 1, field: 0 };
 fn a_flow_that_waits_for_a_lease_goes_on_where_it_stopped() {
     let mut bench = Bench::new(vec![bomb(), leaser()], 16);
     assert_eq!(bench.send(&[datagram(1, 0), datagram(1, 0), datagram(2, 0)]), NOTHING);
-    assert_eq!(bench.runtime.held(), 3);
+    assert_eq!(bench.spot.runtime.held(), 3);
     bench.assert_no_buffer_lost();
     let out = bench.tell(&Control::Grant { pool: POOL, blocks: vec![(0, [0; 4])] });
     // Flow 1 counts 1 and 2 with number 0; flow 2 counts 1 with number 1.
     assert_eq!(out, [1, 2, 1 + 1]);
-    assert_eq!(bench.runtime.held(), 0);
+    assert_eq!(bench.spot.runtime.held(), 0);
     bench.assert_no_buffer_lost();
 }
 
@@ -389,7 +313,7 @@ fn a_denied_lease_ends_the_flow() {
     let mut bench = Bench::new(vec![bomb(), leaser()], 16);
     bench.send(&[datagram(1, 0)]);
     bench.tell(&Control::Deny { pool: POOL });
-    assert_eq!(bench.runtime.drops().get(DropReason::PoolEmpty), 1);
+    assert_eq!(bench.spot.runtime.drops().get(DropReason::PoolEmpty), 1);
     assert_eq!(bench.flows(), 0);
     bench.assert_no_buffer_lost();
 }
@@ -398,13 +322,13 @@ fn a_denied_lease_ends_the_flow() {
 #[test]
 fn a_flow_that_finds_no_place_to_wait_does_not_exist() {
     let mut bench = Bench::new(vec![bomb(), leaser()], 200);
-    bench.pool = MemoryPool::new(9000);
+    bench.spot.pool = MemoryPool::new(9000);
     for flow in 1..=128 {
         bench.send(&vec![datagram(flow, 0); 64]);
     }
-    assert_eq!((bench.runtime.held(), bench.flows()), (8192, 128));
+    assert_eq!((bench.spot.runtime.held(), bench.flows()), (8192, 128));
     bench.send(&[datagram(199, 0)]);
-    assert_eq!((bench.runtime.drops().get(DropReason::ParkedOverflow), bench.flows()), (1, 128));
+    assert_eq!((bench.spot.runtime.drops().get(DropReason::ParkedOverflow), bench.flows()), (1, 128));
     bench.assert_no_buffer_lost();
 }
 
@@ -414,7 +338,7 @@ fn a_lease_that_never_comes_times_out() {
     let mut bench = Bench::new(vec![bomb(), leaser()], 16);
     bench.send(&[datagram(1, 0), datagram(1, 0)]);
     bench.advance(5_000_000_000);
-    assert_eq!(bench.runtime.drops().get(DropReason::ParkedTooLong), 2);
+    assert_eq!(bench.spot.runtime.drops().get(DropReason::ParkedTooLong), 2);
     assert_eq!(bench.flows(), 0);
     bench.assert_no_buffer_lost();
 }
@@ -423,9 +347,9 @@ fn a_lease_that_never_comes_times_out() {
 #[test]
 fn the_same_function_runs_on_a_pool_that_asks_a_server() {
     let mut bench = Bench::new(vec![bomb(), leaser()], 16);
-    bench.runtime.visit_pools(|_, pool| pool.attach(Box::new(RequestPool::new(1024, 1))));
+    bench.spot.runtime.visit_pools(|_, pool| pool.attach(Box::new(RequestPool::new(1024, 1))));
     assert_eq!(bench.send(&[datagram(1, 0)]), NOTHING, "nothing was prefetched yet");
-    bench.runtime.visit_pools(|_, pool| pool.backend().assign(7));
+    bench.spot.runtime.visit_pools(|_, pool| pool.backend().assign(7));
     // Any message about the pool makes the runtime look again.
     let out = bench.tell(&Control::Returned { pool: POOL, numbers: vec![] });
     assert_eq!(out, [1 + 7]);
@@ -462,19 +386,13 @@ impl NetworkFunction for Tripwire {
 }
 
 fn tripwire() -> Box<dyn Function> {
-    Box::new(Bound::<Tripwire>::new(()).expect("nothing to refuse"))
+    bound::<Tripwire>()
 }
 
 fn datagram_to(flow: u16, port: u8, order: u8) -> Vec<u8> {
     let mut frame = datagram(flow, order);
     frame[37] = port;
     frame
-}
-
-fn available(bench: &mut Bench) -> u32 {
-    let mut available = 0;
-    bench.runtime.visit_pools(|_, pool| available += pool.backend().available());
-    available
 }
 
 /// A function behind the one that leases panics on the packet that opens a flow: while it opens, while it processes, and then again while
@@ -486,9 +404,9 @@ fn a_panic_while_a_flow_opens_loses_no_lease() {
     bench.tell(&Control::Grant { pool: POOL, blocks: vec![(0, [0; 4])] });
     for (flow, (port, panics)) in [(1, 1), (2, 2), (3, 4)].into_iter().enumerate() {
         assert_eq!(bench.send(&[datagram_to(flow as u16, port, 0)]), NOTHING);
-        assert_eq!((available(&mut bench), bench.flows(), bench.runtime.counts().panics), (200, 0, panics), "port {port}");
+        assert_eq!((bench.spot.available(), bench.flows(), bench.spot.runtime.counts().panics), (200, 0, panics), "port {port}");
     }
-    assert_eq!(bench.runtime.drops().get(DropReason::FunctionPanicked), 3);
+    assert_eq!(bench.spot.runtime.drops().get(DropReason::FunctionPanicked), 3);
     bench.assert_no_buffer_lost();
 }
 
@@ -500,13 +418,13 @@ fn a_panic_while_a_flow_ends_loses_no_lease() {
     let mut bench = Bench::new(vec![tripwire(), leaser(), bomb()], 16);
     bench.tell(&Control::Grant { pool: POOL, blocks: vec![(0, [0; 4])] });
     assert_eq!(bench.send(&[datagram_to(1, 4, 0xff)]), NOTHING);
-    assert_eq!((available(&mut bench), bench.flows()), (200, 0));
+    assert_eq!((bench.spot.available(), bench.flows()), (200, 0));
     assert_eq!(bench.send(&[datagram_to(2, 4, 0)]), [1]);
-    assert_eq!(available(&mut bench), 199);
+    assert_eq!(bench.spot.available(), 199);
     for _ in 0..400 {
         bench.advance(1_000_000_000);
     }
-    assert_eq!((available(&mut bench), bench.flows(), bench.runtime.counts().panics), (200, 0, 3));
+    assert_eq!((bench.spot.available(), bench.flows(), bench.spot.runtime.counts().panics), (200, 0, 3));
     bench.assert_no_buffer_lost();
 }
 
@@ -514,26 +432,16 @@ fn a_panic_while_a_flow_ends_loses_no_lease() {
 #[test]
 fn garbage_is_counted() {
     let mut bench = Bench::new(vec![bomb()], 16);
-    let good = {
-        let packet = bench.packet(&datagram(1, 0), 1);
-        let bytes = packet.bytes().to_vec();
-        bench.pool.put(packet);
-        bytes
-    };
-    let mut sent = 0;
+    let good = bench.packet(&datagram(1, 0), 1, Flags::NEW);
     for len in 0..good.len() {
-        let mut packet = bench.pool.take().expect("the pool is large enough");
-        assert!(packet.copy_from(&good[..len]));
-        bench.turn(&mut vec![packet]);
-        sent += 1;
+        bench.turn(&[good[..len].to_vec()]);
     }
     for at in 0..good.len() {
-        let mut packet = bench.pool.take().expect("the pool is large enough");
-        assert!(packet.copy_from(&good));
-        packet.bytes_mut()[at] ^= 0xa5;
-        bench.turn(&mut vec![packet]);
+        let mut bad = good.clone();
+        bad[at] ^= 0xa5;
+        bench.turn(&[bad]);
     }
-    assert!(bench.runtime.drops().total() >= sent);
+    assert!(bench.spot.runtime.drops().total() >= good.len() as u64);
     bench.assert_no_buffer_lost();
 }
 
@@ -542,56 +450,33 @@ fn garbage_is_counted() {
 #[test]
 fn nothing_is_lost_before_the_first_view() {
     let peers = [Peer { node: 16, incarnation: 1 }, Peer { node: 17, incarnation: 2 }];
-    let mut pool = MemoryPool::new(64);
     let [mut owner, mut fresh] = peers.map(|me| {
-        let config = RuntimeConfig { me, flows: 8, seed: 1, report_interval: 1_000_000_000, fabric: FabricConfig::default() };
-        let chain = Chain::new(vec![bomb()]);
-        let protection = Box::new(holdfast_protection::NfvActor::new(holdfast_protection::ReleaseAt::Replica));
-        Runtime::new(config, vec![ChainSpec { name: "test".to_owned(), switch: SWITCH, chain, protection }])
+        let protection = Box::new(NfvActor::new(ReleaseAt::Replica));
+        Spot::new(me, vec![bomb()], protection, 8, 64)
     });
     let mut coordinator = Fabric::new(Peer { node: COORDINATOR, incarnation: 1 }, FabricConfig::default());
-    let mut view = |to: Peer, pool: &mut MemoryPool| {
-        let member = |peer: Peer| Member {
-            node: peer.node,
-            incarnation: peer.incarnation,
-            state: MemberState::Running,
-            cluster: 0,
-            host: 0,
-        };
+    let mut view = |to: Peer| {
         coordinator.set_peer(to);
-        coordinator.send_control(to.node, &Control::View { version: 1, members: peers.map(member).to_vec() });
-        let mut frames = Vec::new();
-        coordinator.poll_transmit(1, |frame| {
-            let mut packet = pool.take().unwrap();
-            assert!(packet.copy_from(frame));
-            frames.push(packet);
-            true
-        });
-        frames
+        coordinator.send_control(to.node, &view_of(peers));
+        frames_of(&mut coordinator, 1)
     };
-    let (mut at_owner, mut at_fresh) = (view(peers[0], &mut pool), Vec::new());
+    let (mut at_owner, mut at_fresh) = (view(peers[0]), Vec::new());
     for (stamp, released) in [(1, (0, 0)), (2, (2, 0)), (3, (2, 1))] {
         if stamp == 2 {
-            at_fresh.extend(view(peers[1], &mut pool));
+            at_fresh.extend(view(peers[1]));
         }
-        let mut packet = pool.take().unwrap();
-        assert!(packet.copy_from(&datagram(5, 0)));
-        (packet.meta.stamp, packet.meta.commit, packet.meta.flags) = (stamp, 1, Flags::NEW);
-        let outer = Outer { destination: mac_of_life(ME), source: mac_of(SWITCH), index: index::TO_RUNTIME };
-        assert!(nsh::encapsulate(&mut packet, outer));
-        at_owner.push(packet);
+        at_owner.push(owner.packet(&datagram(5, 0), (stamp, 1, Flags::NEW)));
         // Frames go to and fro until everything is said.
         for _ in 0..6 {
-            let mut tx = Vec::new();
-            let to = |node| move |packet: &mut Packet| packet.bytes().first_chunk().and_then(node_of) == Some(node);
-            owner.turn(&mut at_owner, &mut tx, &mut pool, 1);
-            at_fresh.extend(tx.extract_if(.., to(17)));
-            fresh.turn(&mut at_fresh, &mut tx, &mut pool, 1);
-            at_owner.extend(tx.extract_if(.., to(16)));
+            let to = |node| move |frame: &Vec<u8>| frame.first_chunk().and_then(node_of) == Some(node);
+            let sent = owner.turn(&std::mem::take(&mut at_owner), 1);
+            at_fresh.extend(sent.into_iter().filter(to(17)));
+            let sent = fresh.turn(&std::mem::take(&mut at_fresh), 1);
+            at_owner.extend(sent.into_iter().filter(to(16)));
         }
-        assert_eq!((owner.counts().released, fresh.counts().released), released, "packet {stamp}");
+        assert_eq!((owner.runtime.counts().released, fresh.runtime.counts().released), released, "packet {stamp}");
     }
-    assert_eq!((owner.drops().total(), fresh.drops().total()), (0, 0));
+    assert_eq!((owner.runtime.drops().total(), fresh.runtime.drops().total()), (0, 0));
 }
 
 /// A traced packet tells every function that it passes, and where it was dropped; others tell nothing.
@@ -600,22 +485,14 @@ fn a_traced_packet_tells_its_way() {
     std::panic::set_hook(Box::new(|_| {}));
     let mut bench = Bench::new(vec![bomb(), bomb()], 4);
     // It asks who coordinator and manager are, and is told.
-    bench.turn(&mut Vec::new());
+    bench.turn(&[]);
     bench.hear();
-    let mut rx = vec![bench.packet(&datagram(1, 0), 1)];
-    for order in [0, 0xff] {
-        let mut packet = bench.pool.take().expect("the pool is large enough");
-        assert!(packet.copy_from(&datagram(1, order)));
-        bench.stamp += 1;
-        (packet.meta.stamp, packet.meta.commit, packet.meta.flags) = (bench.stamp, 1, Flags::TRACE);
-        let outer = Outer { destination: mac_of_life(ME), source: mac_of(SWITCH), index: index::TO_RUNTIME };
-        assert!(nsh::encapsulate(&mut packet, outer));
-        rx.push(packet);
-    }
-    bench.turn(&mut rx);
+    let opening = bench.packet(&datagram(1, 0), 1, Flags::NEW);
+    let [traced, dropped] = [0, 0xff].map(|order| bench.packet(&datagram(1, order), 1, Flags::TRACE));
+    bench.turn(&[opening, traced, dropped]);
     // Traces leave with the report.
     bench.stamp += 2_000_000_000;
-    bench.turn(&mut Vec::new());
+    bench.turn(&[]);
     let mut told = Vec::new();
     for (record, body) in bench.manager.inbox.records() {
         if let Ok(Control::Trace(steps)) = Control::decode(body) {
@@ -666,10 +543,8 @@ impl NetworkFunction for Teller {
 /// Notes of functions about packets go to the manager with the next report, once.
 #[test]
 fn what_is_logged_goes_to_the_manager() {
-    let quiet: Box<dyn Function> = Box::new(Bound::<Closing>::new(()).expect("nothing to refuse"));
-    let teller: Box<dyn Function> = Box::new(Bound::<Teller>::new(()).expect("nothing to refuse"));
-    let mut bench = Bench::new(vec![quiet, teller], 64);
-    bench.turn(&mut Vec::new());
+    let mut bench = Bench::new(vec![accepting::<Closing>(), bound::<Teller>()], 64);
+    bench.turn(&[]);
     bench.hear();
     let frames: Vec<Vec<u8>> = (1..=25).map(|flow| datagram(flow, 0)).collect();
     bench.send(&frames);
@@ -677,7 +552,7 @@ fn what_is_logged_goes_to_the_manager() {
     let mut told = Vec::new();
     for _ in 0..3 {
         bench.stamp += 2_000_000_000;
-        bench.turn(&mut Vec::new());
+        bench.turn(&[]);
         for (_, body) in bench.manager.inbox.records() {
             if let Ok(Control::Logged(packets)) = Control::decode(body) {
                 told.extend(packets);
@@ -728,14 +603,14 @@ impl NetworkFunction for Voter {
 /// A function with thousands of counters: each is told to the manager, in messages of a bounded length, and again when it has changed.
 #[test]
 fn every_counter_is_told() {
-    let mut bench = Bench::new(vec![Box::new(Bound::<Voter>::new(()).expect("nothing to refuse"))], 64);
-    bench.turn(&mut Vec::new());
+    let mut bench = Bench::new(vec![bound::<Voter>()], 64);
+    bench.turn(&[]);
     bench.hear();
     let told = |bench: &mut Bench| {
         let mut numbers = [vec![None; 1], vec![None; VOTES]];
         for _ in 0..20 {
             bench.stamp += 2_000_000_000;
-            bench.turn(&mut Vec::new());
+            bench.turn(&[]);
             for (_, body) in bench.manager.inbox.records() {
                 if let Ok(Control::Totals { statistic, first, values }) = Control::decode(body) {
                     assert!(body.len() < 1000, "{} bytes", body.len());

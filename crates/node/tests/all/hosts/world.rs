@@ -1,7 +1,6 @@
 //! Three hosts that make one box, each with a clock of its own, and a coordinator on one of them.
 
-use holdfast_functions::Forward;
-use holdfast_nf::{Bound, Chain};
+use crate::spot::{datagram_from, forwarding};
 use holdfast_node::address::{COORDINATOR, manager_of, switch_node};
 use holdfast_node::channel::{FabricConfig, Overheard};
 use holdfast_node::coordinator::{ClusterConfig, Coordinator, CoordinatorConfig, HostConfig, HostsConfig, Record, SwitchPlace};
@@ -9,9 +8,9 @@ use holdfast_node::hub::{Hub, HubOut};
 use holdfast_node::manager::{Manager, Wish};
 use holdfast_node::message::{MemberState, Protected};
 use holdfast_node::rules::Rule;
-use holdfast_node::runtime::{ChainSpec, Runtime, RuntimeConfig};
+use holdfast_node::runtime::Runtime;
 use holdfast_node::switch::{SourceLimits, Switch, SwitchConfig};
-use holdfast_protection::{NfvActor, Peer, ReleaseAt};
+use holdfast_protection::{Peer, ReleaseAt};
 use holdfast_wire::header::ETHERTYPE_NSH;
 use holdfast_wire::nsh::index;
 use holdfast_wire::{FlowKey, MemoryPool, Packet, PacketPool};
@@ -75,14 +74,7 @@ fn switch(number: u16, incarnation: u32, succeeds: bool) -> Switch {
 
 /// With a chain per switch.
 fn runtime(me: Peer, release_at: ReleaseAt, switches: u16) -> Runtime {
-    let config = RuntimeConfig { me, flows: 256, seed: 1, report_interval: 10 * MILLISECOND, fabric: FabricConfig::default() };
-    let spec = |number: u16| ChainSpec {
-        name: format!("chain {number}"),
-        switch: switch_node(number),
-        chain: Chain::new(vec![Box::new(Bound::<Forward>::new(Default::default()).expect("nothing to refuse"))]),
-        protection: Box::new(NfvActor::new(release_at)),
-    };
-    Runtime::new(config, (0..switches).map(spec).collect())
+    forwarding(me, 10 * MILLISECOND, release_at, (0..switches).map(switch_node))
 }
 
 impl Host {
@@ -354,11 +346,8 @@ impl World {
         let released = |world: &World| world.hosts[at].released.iter().filter(|of| **of == switch).count();
         let before = released(self);
         for flow in 0..flows {
-            let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
-            frame.extend_from_slice(&[0x45, 0, 0, 29, 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, flow, 192, 0, 2, 1]);
-            frame.extend_from_slice(&[0, 9, 0, 53, 0, 9, 0, 0, 0]);
             let mut packet = self.pool.take().expect("the pool is large enough");
-            assert!(packet.copy_from(&frame));
+            assert!(packet.copy_from(&datagram_from(flow, 9, 0)));
             packet.parse().expect("a packet");
             let key = FlowKey::of(&packet).expect("a key");
             let now = self.now + self.hosts[at].clock;
