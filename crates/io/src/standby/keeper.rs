@@ -411,10 +411,12 @@ fn live(shared: &Shared, keeper: u32, work: &mut impl FnMut(Turns) -> i32) -> i3
         if shared.finished.load(Ordering::SeqCst) != 0 {
             return 0;
         }
-        let Some(was_in_turn) = log::undo() else { return NO_WAY_BACK };
-        if shared.strikes.load(Ordering::SeqCst) >= MAX_STRIKES {
+        // Counted before anything can fail: heirs that end while they take over must not
+        // follow each other for ever.
+        if shared.strikes.fetch_add(1, Ordering::SeqCst) >= MAX_STRIKES {
             return NO_WAY_BACK;
         }
+        let Some(was_in_turn) = log::undo() else { return NO_WAY_BACK };
         if has_crashed && was_in_turn {
             turns.is_poisoned = shared.suspect.load(Ordering::SeqCst) != 0;
             turns.careful = CAREFUL;
@@ -427,9 +429,6 @@ fn live(shared: &Shared, keeper: u32, work: &mut impl FnMut(Turns) -> i32) -> i3
     log::track();
     log::begin();
     let is_first = pair.worker.load(Ordering::Relaxed) == 0;
-    if !is_first {
-        shared.strikes.fetch_add(1, Ordering::SeqCst);
-    }
     pair.worker.store(me, Ordering::SeqCst);
     // Before the first worker there is no deputy: if the keeper is dead, no process knows
     // of this one. The worker's word names it until it has ended.
