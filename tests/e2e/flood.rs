@@ -24,7 +24,7 @@ pub(crate) fn tests() -> Vec<Test> {
 const ROOM: u64 = 4096;
 /// Openings per second: five seconds of them are five times as many as there is room for.
 const RATE: u64 = 4000;
-/// Where nobody answers, behind the server.
+/// An address behind the server at which nobody answers.
 const NOWHERE: [u8; 4] = [198, 51, 100, 77];
 /// A new connection is served in this time.
 const SOON: Duration = Duration::from_secs(1);
@@ -84,7 +84,7 @@ fn ask(network: &Network) -> Result<Duration> {
     Ok(began.elapsed())
 }
 
-/// Floods the box, and opens one new connection after the other meanwhile. What the box says at the end of it.
+/// Floods the box, and opens one new connection after the other meanwhile. Returns the box's status at the end.
 fn play(network: &Network, sources: u64, interrupt: &Interrupt) -> Result<Status> {
     let held = network.hold(VIRTUAL, 50)?;
     let lasts = Duration::from_secs(if soak() { 30 } else { 5 });
@@ -104,7 +104,7 @@ fn play(network: &Network, sources: u64, interrupt: &Interrupt) -> Result<Status
     Ok(status)
 }
 
-/// One source opens flow after flow to where nobody answers: it gets a tenth of the table and no more.
+/// A single source opens flow after flow to a silent address: it gets a tenth of the table and no more.
 fn syns_from_one_source(interrupt: &Interrupt) -> Result<()> {
     let network = start(interrupt)?;
     let status = play(&network, 1, interrupt)?;

@@ -107,10 +107,10 @@ pub struct FlowTable {
     pub size: u64,
     /// How full it is, in 1/1000; of a runtime, the table of the chain whose is fullest.
     pub fill_permille: u16,
-    /// Of a switch: flows that nobody has answered, or of TCP whose initiator has not gone on after the answer.
+    /// Half-open flows, of a switch: unanswered ones, and TCP handshakes that the initiator has not completed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub half_open: Option<u64>,
-    /// Of a runtime: flows that have ended before their time since its start, because a table was nearly full.
+    /// Flows of a runtime that were evicted since its start because a table was nearly full.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forgotten: Option<u64>,
 }
@@ -175,7 +175,7 @@ pub struct Statistic {
     pub shared: String,
     /// How many numbers it has.
     pub size: u32,
-    /// They, in order. Fewer while not everything has been said yet.
+    /// The values in order. Fewer until runtimes have reported all of them.
     pub values: Vec<StatisticValue>,
 }
 
@@ -295,8 +295,8 @@ pub struct Port {
     /// Drops by reason.
     #[serde(default)]
     pub drops: BTreeMap<String, u64>,
-    /// Frames that the kernel and the device lost outside the port, by their counters (the names of `holdfast explain`), while this host serves it. One frame may be in two of
-    /// them, at the device and at its socket.
+    /// Frames that the kernel and the device lost outside the port, by their counters (the names of `holdfast explain`), while this host serves it. A frame may be
+    /// counted twice, at the device and at its socket.
     #[serde(default)]
     pub lost: BTreeMap<String, u64>,
     /// Routers there that are watched, while this host serves the port.

@@ -182,9 +182,9 @@ pub struct FlowsHead {
     pub request: U32,
     /// Not 0 if the piece ends here.
     pub is_last: u8,
-    /// Where the next piece begins: the chain, or [`NO_LANE`] if there is none.
+    /// The chain in which the next piece begins, or [`NO_LANE`] if there is none.
     pub lane: U16,
-    /// And the slot.
+    /// The slot at which it begins.
     pub slot: U32,
 }
 

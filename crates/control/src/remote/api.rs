@@ -97,11 +97,11 @@ pub struct FlowTable {
     /// How full it is, in 1/1000; of a runtime, the table of the chain whose is fullest.
     #[prost(uint32, tag = "4")]
     pub fill_permille: u32,
-    /// Of a switch: flows that are half open.
+    /// Half-open flows, of a switch.
     #[prost(uint64, optional, tag = "5")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub half_open: ::core::option::Option<u64>,
-    /// Of a runtime: flows that have ended before their time since its start, because a table was nearly full.
+    /// Flows of a runtime that were evicted since its start because a table was nearly full.
     #[prost(uint64, optional, tag = "6")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub forgotten: ::core::option::Option<u64>,
@@ -174,7 +174,7 @@ pub struct Statistic {
     /// How many numbers it has.
     #[prost(uint32, tag = "6")]
     pub size: u32,
-    /// They, in order, as far as they have been said.
+    /// The values in order, as far as runtimes have reported them.
     #[prost(message, repeated, tag = "7")]
     pub values: ::prost::alloc::vec::Vec<StatisticValue>,
 }
@@ -256,7 +256,7 @@ pub struct Port {
     /// Routers there that are watched, while this host serves the port.
     #[prost(message, repeated, tag = "10")]
     pub bfd: ::prost::alloc::vec::Vec<Bfd>,
-    /// Frames that the kernel and the device lost outside the port, by their counters, while this host serves it. One frame may be in two of them, at the device and at its
+    /// Frames that the kernel and the device lost outside the port, by their counters, while this host serves it. A frame may be counted twice, at the device and at its
     /// socket.
     #[prost(btree_map = "string, uint64", tag = "11")]
     pub lost: ::prost::alloc::collections::BTreeMap<::prost::alloc::string::String, u64>,

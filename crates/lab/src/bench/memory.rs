@@ -212,7 +212,7 @@ fn wait(flow: usize, socket: &UdpSocket) -> Result<()> {
 struct Taken(BTreeMap<String, u64>);
 
 impl Taken {
-    /// Memory of these processes. One that has ended meanwhile has none.
+    /// Memory of these processes. A process that has ended meanwhile counts as none.
     fn by(pids: &[u32]) -> Taken {
         let mut taken = BTreeMap::new();
         for pid in pids {

@@ -61,8 +61,8 @@ impl Default for Scaling {
 struct Relief {
     from: Peer,
     to: NodeId,
-    /// The incarnation that was there before the help: it is not the help. None if a runtime helps
-    /// that runs already.
+    /// The incarnation that was there before the help: it is not the help. `None` if the help
+    /// is a runtime that runs already.
     not: Option<u32>,
     /// Flows still to move; known when the help serves.
     left: Option<u64>,

@@ -41,7 +41,7 @@ impl Runtime {
     #[inline]
     fn sort_packet(&mut self, mut packet: Packet, outer: Outer, pool: &mut dyn PacketPool) {
         if outer.destination != mac_of_life(self.config.me) && outer.index != index::FENCED {
-            // It was sent to an earlier life of this node: the flows that it had are others' by now.
+            // A packet for an earlier incarnation of this node: the flows of that one have other owners by now.
             return self.shared.drop(packet, DropReason::Fenced, pool);
         }
         if matches!(outer.index, index::TO_RUNTIME | index::MARK)

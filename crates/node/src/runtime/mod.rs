@@ -128,7 +128,7 @@ pub struct Counts {
     pub opened: u64,
     /// Flows expired.
     pub expired: u64,
-    /// Of these, before their time because a table was nearly full.
+    /// Flows among these that were evicted because a table was nearly full.
     pub forgotten: u64,
     /// Flows whose state was at the state server alone, and is no more.
     pub lost: u64,

@@ -15,7 +15,7 @@ impl Runtime {
     pub(super) fn carry_out_records(&mut self, at: usize) {
         let lane = &mut self.lanes[at];
         for (record, body) in lane.outbox.records() {
-            // Whoever it was for may have been followed by another life in this turn: that one's numbers begin anew.
+            // The peer may have been replaced by another incarnation in this turn, whose numbers begin anew.
             if self.fabric.peer(record.to.node) != Some(record.to) {
                 continue;
             }

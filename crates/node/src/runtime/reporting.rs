@@ -1,4 +1,5 @@
-//! What a runtime says of itself: reports to the coordinator and the managers, counters, lines for the operator's log, steps of traced packets.
+//! A runtime's reports to the coordinator and the managers: safety, counters, lines for the
+//! operator's log, steps of traced packets.
 
 use super::Runtime;
 use super::served::Served;
@@ -9,7 +10,7 @@ use crate::message::{Control, Report, Share};
 const REPORT_BACKLOG: usize = 16 * 1024;
 
 impl Runtime {
-    /// Of each switch whose log flows here need, the life that was heard last; and of the state servers, if flows have their home there.
+    /// Incarnations heard last: of each switch whose log flows here need, and of the state servers if flows have their home there.
     fn needed_logs(&self) -> Vec<(NodeId, u32)> {
         let needs = |at: usize| self.lanes.iter().any(|lane| lane.side == at && lane.protection.log_bytes() > 0);
         let sides = self.shared.sides.iter().enumerate().filter(|(at, _)| needs(*at));

@@ -46,7 +46,7 @@ impl Switch {
                     changed = true;
                     self.handle_routes(record.from, body, now)
                 }
-                // Who serves what, and by which rules, is the coordinator's to say.
+                // Only the coordinator says which runtimes serve which chains, and by which rules.
                 kind::CONTROL if record.from.node == COORDINATOR => Control::decode(body)
                     .and_then(|message| self.handle_control(message, now))
                     .map(|is_change| changed |= is_change),
@@ -66,7 +66,7 @@ impl Switch {
     /// True if packets that wait may go on.
     fn handle_control(&mut self, message: Control, now: u64) -> Result<bool, DropReason> {
         if !self.is_introduced() && !matches!(message, Control::Recovering { .. }) {
-            // It is all said again.
+            // The coordinator repeats all of it later.
             return Ok(false);
         }
         Ok(match message {
@@ -205,7 +205,7 @@ impl Switch {
             return Ok(false);
         }
         for number in first..first.saturating_add(count.min(crate::message::Replay::MOST)) {
-            // What is missing is asked for again.
+            // The owner asks again for missing packets.
             let Some(mut packet) = pool.take() else { break };
             if !self.logs.copy(from, epoch, number, &mut packet) {
                 pool.put(packet);

@@ -92,7 +92,7 @@ pub(crate) fn forwarding(
     runtime(me, 256, report_interval, switches.into_iter().enumerate().map(spec).collect())
 }
 
-/// What an endpoint has to send now.
+/// The frames that an endpoint sends now.
 pub(crate) fn frames_of(fabric: &mut Fabric, now: u64) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     fabric.poll_transmit(now, |frame| {
