@@ -241,16 +241,23 @@ fn field(text: &str, name: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
+    use std::process::{Command, Stdio};
+
     use super::*;
 
     #[test]
     fn memory_is_counted_by_role() {
-        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        // The echo says that it runs: its command line is there only some time after `spawn` returns.
+        let mut command = Command::new("cat");
+        let mut child = command.arg("-").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        child.stdin.as_mut().unwrap().write_all(b"!").unwrap();
+        child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
         let taken = Taken::by(&[child.id()]);
         child.kill().unwrap();
         child.wait().unwrap();
-        assert_eq!(taken.0.keys().collect::<Vec<_>>(), ["60"]);
-        assert!(taken.of("60") > 0 && taken.all() == taken.of("60"));
+        assert_eq!(taken.0.keys().collect::<Vec<_>>(), ["-"]);
+        assert!(taken.of("-") > 0 && taken.all() == taken.of("-"));
     }
 
     #[test]
