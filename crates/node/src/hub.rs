@@ -557,6 +557,13 @@ impl Hub {
         if let Err(malformed) = packet.parse() {
             return self.drop(packet, malformed.into(), pool);
         }
+        match self.seats[seat].switch.must_wait(&packet) {
+            true => self.seats[seat].switch.wait_until_told(from, packet, pool),
+            false => self.let_out(from, seat, packet, out, pool),
+        }
+    }
+
+    fn let_out(&mut self, from: Peer, seat: usize, packet: Packet, out: &mut HubOut, pool: &mut dyn PacketPool) {
         match self.fence.admit(from, packet) {
             Ok(released) if self.seats[seat].switch.handle_released(released.get()) => out.released.push((seat as u16, released)),
             // Its replies would be taken for another flow's.
@@ -597,6 +604,11 @@ impl Hub {
             switch.handle_timeout(now, &mut out.to_runtime, pool);
         }
         self.fence_failed();
+        for seat in 0..self.seats.len() {
+            for (from, packet) in self.seats[seat].switch.take_told() {
+                self.let_out(from, seat, packet, out, pool);
+            }
+        }
         self.forward(now, out, pool);
         self.carry(now, out, pool);
     }

@@ -112,6 +112,8 @@ pub struct Switch {
     /// Of the keys of one message, while it is acted upon.
     expected: Vec<u64>,
     held: VecDeque<Held>,
+    /// Released packets, and by whom, that wait until all runtimes have told.
+    untold: Vec<(Peer, Packet)>,
     trace: Option<(Selector, u32)>,
     /// Steps of traced packets.
     pub traces: Vec<TraceStep>,
@@ -147,6 +149,7 @@ impl Switch {
             hashes: Vec::with_capacity(256),
             expected: Vec::with_capacity(64),
             held: VecDeque::with_capacity(256),
+            untold: Vec::new(),
             trace: None,
             traces: Vec::new(),
             drops: DropCounters::default(),
@@ -415,6 +418,33 @@ impl Switch {
         }
     }
 
+    /// A released packet cannot leave before all runtimes have told of their flows: another may be about to tell of one
+    /// that has had replies under this one's reply key. The packet is parsed.
+    #[inline]
+    #[must_use]
+    pub fn must_wait(&self, packet: &Packet) -> bool {
+        self.rebuild.is_some() && packet.meta.flags & Flags::LEARN != 0 && !self.is_surely_its_own(packet)
+    }
+
+    fn is_surely_its_own(&self, packet: &Packet) -> bool {
+        let reply = FlowKey::noted(packet).map(|key| key.reverse());
+        reply.is_none_or(|reply| self.routes.is_surely_of(&reply, packet.meta.commit)) || is_planted(Fault::LetsOutUntold)
+    }
+
+    /// Keeps a released packet that must wait.
+    pub fn wait_until_told(&mut self, from: Peer, packet: Packet, pool: &mut dyn PacketPool) {
+        if self.untold.len() == HELD_LIMIT {
+            self.drop(packet, DropReason::HeldOverflow, pool);
+        } else {
+            self.untold.push((from, packet));
+        }
+    }
+
+    /// Released packets that need not wait any more, in their order.
+    pub fn take_told(&mut self) -> Vec<(Peer, Packet)> {
+        if self.rebuild.is_some() { Vec::new() } else { core::mem::take(&mut self.untold) }
+    }
+
     /// A released packet passes on its way out: learns the flow's reply key from it if it says so. The packet is parsed. False if another flow has that key:
     /// the packet is not to leave, and counted here as dropped.
     #[inline]
@@ -429,14 +459,6 @@ impl Switch {
 
     fn learn_reply(&mut self, packet: &Packet) -> bool {
         let reply = FlowKey::noted(packet).map(|key| key.reverse());
-        if self.rebuild.is_some()
-            && reply.is_some_and(|reply| !self.routes.is_surely_of(&reply, packet.meta.commit))
-            && !is_planted(Fault::LetsOutUntold)
-        {
-            // Another may be about to tell of a flow that has had replies under that key.
-            self.drops.count(DropReason::LostInFailure);
-            return false;
-        }
         if reply.is_some_and(|reply| self.routes.is_anothers(&reply, packet.meta.commit)) {
             self.drops.count(DropReason::ReplyKeyTaken);
             return false;
@@ -564,6 +586,9 @@ impl Switch {
             self.drop(held.packet, DropReason::ShuttingDown, pool);
         }
         for (_, _, packet) in core::mem::take(&mut self.work) {
+            self.drop(packet, DropReason::ShuttingDown, pool);
+        }
+        for (_, packet) in core::mem::take(&mut self.untold) {
             self.drop(packet, DropReason::ShuttingDown, pool);
         }
     }

@@ -220,11 +220,11 @@ impl Bench {
         self.release_under(to, epoch)
     }
 
-    /// The same of a flow under an epoch that it has, or had.
+    /// The same of a flow under an epoch that it has, or had. False also if it must wait.
     fn release_under(&mut self, to: u16, epoch: u32) -> bool {
         let (_, mut packet) = self.packet(&datagram(to, false));
         (packet.meta.commit, packet.meta.flags) = (epoch, Flags::LEARN);
-        let may_leave = self.switch.handle_released(&packet);
+        let may_leave = !self.switch.must_wait(&packet) && self.switch.handle_released(&packet);
         self.pool.put(packet);
         may_leave
     }
