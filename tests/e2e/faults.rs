@@ -1,7 +1,7 @@
 //! Bad input and bad circumstances: the box forwards correctly or drops with a reason, says what is wrong, and leaves nothing behind.
 
 use anyhow::{Context, Result, ensure};
-use holdfast_control::status::Status;
+use holdfast_control::status::{Port, Status};
 use holdfast_lab::download::{Download, Plan};
 use holdfast_lab::link::Offloads;
 use holdfast_lab::process::{Process, signal_pid};
@@ -116,8 +116,13 @@ fn a_deleted_device_is_used_again_when_it_is_back(interrupt: &Interrupt) -> Resu
         let mut network = Network::start(&options, interrupt)?;
         let (client, router) = (network.topology.client.clone(), network.topology.router.clone());
         let ping = || programs::ping(&client, ip(INSIDE), 10, 56, Duration::from_millis(50));
-        let lan = |network: &Network| -> Result<holdfast_control::status::Port> {
-            network.running.status()?.ports.into_iter().find(|port| port.name == "lan").context("the status has the port lan")
+        let find = |status: Status| status.ports.into_iter().find(|port| port.name == "lan");
+        let lan = |network: &Network| find(network.running.status()?).context("the status has the port lan");
+        // The status looks at devices every now and then, and not at each question.
+        let wait = |network: &Network, what: &str, wanted: fn(&Port) -> bool| {
+            let is_wanted = |status: &Status| status.ports.iter().any(|port| port.name == "lan" && wanted(port));
+            let status = network.running.wait_for(what, PATIENCE, interrupt, is_wanted)?;
+            find(status).context("the status has the port lan")
         };
         let before_pings = ping()?;
         ensure!(before_pings.received > 5, "{before_pings:?}");
@@ -125,15 +130,15 @@ fn a_deleted_device_is_used_again_when_it_is_back(interrupt: &Interrupt) -> Resu
         ensure!(before.up && before.mtu == 1500 && before.received > 5, "{before:?}");
 
         router.ip("link del lan0")?;
-        let gone = lan(&network)?;
-        ensure!(!gone.up && gone.received >= before.received, "{gone:?}");
+        let gone = wait(&network, "the device is gone", |port| !port.up)?;
+        ensure!(gone.received >= before.received, "{gone:?}");
 
         let ends = ((&router, "lan0"), (&client, HOST_DEVICE));
         link::veth(ends.0, ends.1, options.offloads, interrupt)?;
         link::address(&client, HOST_DEVICE, &format!("{CLIENT}/24"))?;
         link::route(&client, "default", INSIDE)?;
-        let back = lan(&network)?;
-        ensure!(back.up && back.mac == before.mac && back.received >= gone.received, "{back:?} after {before:?}");
+        let back = wait(&network, "the device is back", |port| port.up)?;
+        ensure!(back.mac == before.mac && back.received >= gone.received, "{back:?} after {before:?}");
         ensure!(back.driver == before.driver, "{back:?} after {before:?}");
         for (reason, count) in &gone.drops {
             ensure!(back.drops.get(reason) >= Some(count), "{reason} is forgotten: {back:?} after {gone:?}");
@@ -149,19 +154,16 @@ fn a_deleted_device_is_used_again_when_it_is_back(interrupt: &Interrupt) -> Resu
         ensure!(after.received > back.received && after.transmitted > back.transmitted, "{after:?} after {back:?}");
 
         router.ip("link set lan0 mtu 1400")?;
-        ensure!(lan(&network)?.mtu == 1400);
+        wait(&network, "the MTU is smaller", |port| port.mtu == 1400)?;
         router.ip("link set lan0 mtu 2000")?;
         // The port is opened again, which the kernel may refuse for a moment, because it still has the sockets of before.
-        let is_grown = |status: &Status| status.ports.iter().any(|port| port.name == "lan" && port.mtu == 2000);
-        network.running.wait_for("the port has the larger MTU", PATIENCE, interrupt, is_grown)?;
+        wait(&network, "the port has the larger MTU", |port| port.mtu == 2000)?;
         let pings = ping()?;
         ensure!(pings.received > 5, "{driver:?}: {pings:?}");
         router.ip("link set lan0 down")?;
-        ensure!(!lan(&network)?.up);
+        wait(&network, "the port is down", |port| !port.up)?;
         router.ip("link set lan0 up")?;
-        network
-            .running
-            .wait_for("the port is up again", PATIENCE, interrupt, |status| status.ports.iter().all(|port| port.up))?;
+        wait(&network, "the port is up again", |port| port.up)?;
 
         let said = network.running.process().stderr();
         let count = |text: &str| said.lines().filter(|line| line.contains(text)).count();
