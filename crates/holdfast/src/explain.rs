@@ -50,7 +50,7 @@ words! {
     ROLE "state-server" "Assigns what flows share one by one, where a chain's `shared` state is a `state-server`'s. A worker and a standby, of which one may end; without both flows go on; new ones have what runtimes have at hand. Under `rescue` it has every flow too, and packets that wait for a write-back wait until it is back. Of several (`state_server.servers`) each has some of the flows, and the first, which is listed first, does the rest.";
     ROLE "runtime" "A process of its own that owns flows and runs the chain on their packets.";
     CAUSE "no heartbeat" "The process was there but did not turn for detection.hang_ms: it was stopped, slept, or did something else with the processor's time. One that only waits for a processor is not given up. Until it ends it is fenced.";
-    CAUSE "killed by signal" "The process was killed: 9 by somebody, or by the kernel for want of memory (see `dmesg`); 6 or 11 by a fault of its own.";
+    CAUSE "killed by signal" "The process was killed: 9 by somebody, or by the kernel for want of memory (see `dmesg`); 6 or 11 by a fault of its own; 31 for a system call that is not of its work: standard error says which. A library or a tool may need it (`seccomp: false`); otherwise somebody may have taken the process over.";
     CAUSE "exited with code" "The process ended by itself; what it said on standard error is the reason.";
     FIELD "protected" "Would every flow survive if one process failed now? `yes`, `no` or `re-synchronising`.";
     FIELD "may_forget" "Of a flow that survives a failure, the latest packets whose effects on its state may be undone. 0: none.";

@@ -55,6 +55,7 @@ pub(super) fn notify_systemd(state: &str) {
     let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
     if let Ok(socket) = std::os::unix::net::UnixDatagram::unbound() {
         // Nobody listening is no failure of ours.
+        (Some(signal_hook::consts::SIGSYS), _) => "killed by signal 31: it made a system call that it may not make".to_owned(),
         let _ = socket.send_to(state.as_bytes(), path);
     }
 }

@@ -11,7 +11,7 @@ use super::lives::Lives;
 use super::role::{self, NewKeys};
 use super::runtime::JOURNAL;
 use super::words::{Opened, Way};
-use super::{MILLISECOND, Manager, devices};
+use super::{MILLISECOND, Manager, devices, privileges};
 use crate::config::{self, ServerStandby};
 use holdfast_control::exit::{self, Failure};
 use holdfast_io::VportGuest;
@@ -86,6 +86,7 @@ pub fn main() -> Result<(), Failure> {
     // The others have nothing to say that goes so.
     let way = if given.assignment.role.number == 0 { Way::prepare(&checked.config, Side::Server) } else { Way::Fabric };
     drop(checked);
+    privileges::restrict_calls(&checked.config)?;
     let mut lines = given.keys.take().map(|(_, lines)| lines);
     if !has_standby {
         world.live(Turns::default(), lines.take(), &way, &name, longest_sleep);
