@@ -36,6 +36,7 @@ fn of_process(pid: u32, field: &str) -> Result<String> {
 }
 
 fn ensure_small(status: &Status) -> Result<()> {
+    let guard = status.processes.iter().find(|process| process.role == "guard").context("there is a guard")?.pid;
     for process in status.processes.iter().filter(|process| process.pid != 0) {
         let standby = process.local_standby.map(|standby| standby.pid).filter(|pid| *pid != 0);
         for pid in [process.pid].into_iter().chain(standby) {
@@ -46,6 +47,12 @@ fn ensure_small(status: &Status) -> Result<()> {
                 ensure!(has & !most == 0, "{} {pid} has {has:x} in {set}", process.role);
             }
             ensure!(of_process(pid, "NoNewPrivs")? == "1", "{} {pid}", process.role);
+            if ["runtime", "state-server"].contains(&process.role.as_str()) {
+                ensure!(of_process(pid, "Seccomp")? == "2", "{} {pid} has no filter of system calls", process.role);
+                // Its own, and not only that of a container.
+                let filters = |pid| Ok::<u32, anyhow::Error>(of_process(pid, "Seccomp_filters")?.parse()?);
+                ensure!(filters(pid)? > filters(guard)?, "{} {pid} has only its parent's filters", process.role);
+            }
         }
     }
     Ok(())

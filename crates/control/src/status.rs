@@ -406,6 +406,21 @@ pub struct Process {
     /// Of a runtime: the process beside it that goes on when it is killed, where the configuration asks for one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub local_standby: Option<LocalStandby>,
+    /// Of a process that keeps ending: how it is started again. Absent again once it has lived for some seconds, or, of a runtime, serves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry: Option<Retry>,
+}
+
+/// How a process that keeps ending is started again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Retry {
+    /// Short lives in succession.
+    pub failures: u32,
+    /// Milliseconds until the next start; absent if that was made, and of a runtime where the coordinator is on another host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_ms: Option<u64>,
+    /// How the last life ended; empty if only another host knows it.
+    pub cause: String,
 }
 
 /// A process that shares a runtime's memory and takes its place.
@@ -497,6 +512,7 @@ mod tests {
             busy_permille: None,
             drops: BTreeMap::new(),
             local_standby: None,
+            retry: None,
         }
     }
 

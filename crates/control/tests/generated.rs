@@ -8,7 +8,7 @@ const KEPT: &str = "src/remote/api.rs";
 const COMMAND: &str = "`REGENERATE=1 cargo test -p holdfast-control --test generated`";
 
 /// What the commands print, or are told, as JSON too: serde takes them over by the names of their fields.
-const OBJECTS: [&str; 28] = [
+const OBJECTS: [&str; 29] = [
     "Applied",
     "Bfd",
     "ControlApi",
@@ -28,6 +28,7 @@ const OBJECTS: [&str; 28] = [
     "Progress",
     "Refused",
     "RestoreProgress",
+    "Retry",
     "Rule",
     "RuleChanges",
     "Rules",
@@ -58,6 +59,8 @@ fn generate() -> String {
         .field_attribute("holdfast.control.v1.FlowTable.forgotten", "#[serde(skip_serializing_if = \"Option::is_none\")]")
         .field_attribute("holdfast.control.v1.Process.name", "#[serde(skip_serializing_if = \"Option::is_none\")]")
         .field_attribute("holdfast.control.v1.Process.local_standby", "#[serde(skip_serializing_if = \"Option::is_none\")]")
+        .field_attribute("holdfast.control.v1.Process.retry", "#[serde(skip_serializing_if = \"Option::is_none\")]")
+        .field_attribute("holdfast.control.v1.Retry.next_ms", "#[serde(skip_serializing_if = \"Option::is_none\")]")
         .field_attribute("holdfast.control.v1.Process.busy_permille", "#[serde(skip_serializing_if = \"Option::is_none\")]")
         .btree_map(".")
         .out_dir(directory.path())

@@ -191,6 +191,10 @@ impl NetworkFunction for Firewall {
         flow.tcp.set_back(packets);
     }
 
+    fn asked_for(&self, flow: &Tracked, direction: Direction) -> Option<u32> {
+        flow.asked_for(direction)
+    }
+
     fn describe(&self, flow: &Tracked) -> &'static str {
         flow.describe()
     }

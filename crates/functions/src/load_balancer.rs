@@ -250,6 +250,10 @@ impl NetworkFunction for LoadBalancer {
         flow.tracked.tcp.set_back(packets);
     }
 
+    fn asked_for(&self, flow: &Balanced, direction: Direction) -> Option<u32> {
+        if flow.backend == PASSING { None } else { flow.tracked.asked_for(direction) }
+    }
+
     fn describe(&self, flow: &Balanced) -> &'static str {
         if flow.backend == PASSING { "" } else { flow.tracked.describe() }
     }

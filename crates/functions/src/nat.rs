@@ -426,6 +426,10 @@ impl NetworkFunction for Nat {
         flow.tracked.tcp.set_back(packets);
     }
 
+    fn asked_for(&self, flow: &Mapping, direction: Direction) -> Option<u32> {
+        flow.tracked.asked_for(direction)
+    }
+
     fn describe(&self, flow: &Mapping) -> &'static str {
         flow.tracked.describe()
     }

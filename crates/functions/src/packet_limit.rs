@@ -1,6 +1,6 @@
 //! `packet_limit`: so many packets per flow, both directions together, and no more. The guide's example.
 //!
-//! Either end of a flow that has had its packets is told when it sends more, of a TCP connection by a reset in sequence: neither waits for the other.
+//! Either end of a flow that has had its packets is told when it sends more. Both ends of a TCP connection are then told at once, by resets in sequence: neither waits for the other.
 
 use holdfast_nf::{ConfigError, Context, DropReason, NetworkFunction, Open, Packet, Verdict};
 use schemars::JsonSchema;

@@ -573,6 +573,12 @@ impl Connection {
         true
     }
 
+    /// What the receiver of this side's segments has asked for last, once it has acknowledged the SYN.
+    pub(crate) fn asked_for(&self, is_reverse: bool) -> Option<u32> {
+        let sender = &self.halves[usize::from(is_reverse)];
+        (sender.synchronised == ACKNOWLEDGED).then_some(sender.acknowledged)
+    }
+
     /// True if an ICMP error may quote a segment of this side that begins with this number: one that was sent, and that the other side need not have
     /// acknowledged yet (RFC 5927, section 4.1), or a SYN that is offered.
     pub(crate) fn quotes(&self, is_reverse: bool, sequence: u32) -> bool {

@@ -216,6 +216,11 @@ impl Tracked {
         }
     }
 
+    /// What the receiver of segments in this direction has asked for last.
+    pub(crate) fn asked_for(&self, direction: Direction) -> Option<u32> {
+        self.tcp.asked_for(direction == Direction::Reverse)
+    }
+
     /// One word for the state.
     pub(crate) fn describe(&self) -> &'static str {
         match self.tcp.state {

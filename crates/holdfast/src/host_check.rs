@@ -75,6 +75,7 @@ pub fn host() -> Vec<Check> {
     checks.push(kernel());
     checks.push(feature("pidfd", "noticing the end of a process", rustix::process::pidfd_open(getpid(), PidfdFlags::empty())));
     checks.push(feature("memfd", "memory shared with runtimes", rustix::fs::memfd_create("holdfast-check", MemfdFlags::CLOEXEC)));
+    checks.push(processes(&std::fs::read_to_string("/proc/self/mounts").unwrap_or_default()));
     checks.push(socket("AF_PACKET", AddressFamily::PACKET, true));
     checks.push(socket("AF_XDP", AddressFamily::XDP, false));
     checks.push(huge_pages(&std::fs::read_to_string("/proc/meminfo").unwrap_or_default()));
@@ -190,6 +191,25 @@ fn capabilities(status: &str) -> Vec<Check> {
         }
     };
     CAPABILITIES.iter().map(one).collect()
+}
+
+/// Whether /proc shows the box's processes to one another: their memory is private
+/// (`PR_SET_DUMPABLE`), so that `hidepid` (proc(5)) hides them also from their own user.
+fn processes(mounts: &str) -> Check {
+    const NAME: &str = "/proc";
+    // Of several mounts at one place the last one counts.
+    let of_proc = |line: &&str| line.split(' ').nth(1) == Some("/proc");
+    let options = mounts.lines().rfind(of_proc).and_then(|line| line.split(' ').nth(3)).unwrap_or_default();
+    match options.split(',').find_map(|option| option.strip_prefix("hidepid=")) {
+        None | Some("0" | "off") => Check::ok(NAME, "shows processes"),
+        Some(how) => Check::warn(
+            NAME,
+            format!(
+                "hides processes (hidepid={how}): a runtime that only waits for a processor cannot be told from one that hangs, and is given up after detection.hang_ms, too"
+            ),
+            "`mount -o remount,hidepid=0 /proc`, or a longer `detection.hang_ms` where processors are scarce",
+        ),
+    }
 }
 
 fn kernel() -> Check {
@@ -357,6 +377,25 @@ mod tests {
         let checks = capabilities("");
         assert_eq!(code(&checks), exit::PERMISSION);
         assert!(checks.iter().all(|check| check.outcome == Outcome::Ok || check.remedy.is_some()));
+    }
+
+    #[test]
+    fn a_proc_that_hides_processes_is_warned_of() {
+        let outcome = |options: &str| {
+            let check = processes(&format!(
+                "/dev/vda / ext4 rw 0 0\nproc /proc proc {options} 0 0\nproc /srv/proc proc rw,hidepid=2 0 0\n"
+            ));
+            (check.outcome, check.remedy.is_some())
+        };
+        for shows in ["rw,nosuid", "rw,hidepid=0", "rw,hidepid=off,gid=4"] {
+            assert_eq!(outcome(shows), (Outcome::Ok, false), "{shows}");
+        }
+        for hides in ["rw,nosuid,hidepid=2", "rw,hidepid=invisible", "rw,gid=4,hidepid=ptraceable"] {
+            assert_eq!(outcome(hides), (Outcome::Warn, true), "{hides}");
+        }
+        assert_eq!(processes("").outcome, Outcome::Ok);
+        let mounted_over = "proc /proc proc rw,hidepid=2 0 0\nproc /proc proc rw 0 0\n";
+        assert_eq!(processes(mounted_over).outcome, Outcome::Ok);
     }
 
     #[test]

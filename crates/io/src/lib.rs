@@ -32,6 +32,8 @@ mod shared_memory;
 #[cfg(not(loom))]
 pub mod standby;
 #[cfg(not(loom))]
+mod system_calls;
+#[cfg(not(loom))]
 mod vport;
 #[cfg(not(loom))]
 pub mod wait;
@@ -48,5 +50,7 @@ pub use heartbeat::Heartbeat;
 pub use mailbox::{MAX_MESSAGE, Mailbox};
 #[cfg(not(loom))]
 pub use notes::Notes;
+#[cfg(not(loom))]
+pub use system_calls::restrict;
 #[cfg(not(loom))]
 pub use vport::{VportCounters, VportGuest, VportHost};

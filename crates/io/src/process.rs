@@ -197,8 +197,8 @@ pub fn open(pid: u32) -> io::Result<OwnedFd> {
 }
 
 /// The state of a process, as proc_pid_stat(5) says it: `R` is running or waiting for a processor.
-fn state(pid: u32) -> Option<char> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+fn state(proc: &str, pid: u32) -> Option<char> {
+    let text = std::fs::read_to_string(format!("{proc}/{pid}/stat")).ok()?;
     // The state follows the process's name, which may contain any character.
     text.rsplit_once(')')?.1.trim_start().chars().next()
 }
@@ -220,15 +220,16 @@ pub fn lives(pid: u32) -> bool {
 }
 
 /// How long a process of one thread has had a processor, ns.
-fn processor_time(pid: u32) -> Option<u64> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?;
+fn processor_time(proc: &str, pid: u32) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("{proc}/{pid}/schedstat")).ok()?;
     text.split_whitespace().next()?.parse().ok()
 }
 
 /// Tells a hanging process of one thread from one that only waits, while its loop does
 /// not turn. A process hangs if it is stopped, sleeps, or gets a processor and does not
 /// turn. A process that gets no processor, or waits for a page of its memory, does not
-/// hang.
+/// hang. Where /proc hides other users' processes and those that are not dumpable
+/// (`hidepid`), a process that only waits counts as hanging, too.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Stall {
     /// The process's id, and the turns of its loop.
@@ -242,7 +243,13 @@ impl Stall {
     /// waits: it has used less than `enough` ns of a processor since the first look with
     /// this count. Returns `None` if the process does not exist.
     pub fn waits(&mut self, pid: u32, beats: u64, enough: u64) -> Option<bool> {
-        let (used, state) = (processor_time(pid)?, state(pid)?);
+        self.waits_by("/proc", pid, beats, enough)
+    }
+
+    fn waits_by(&mut self, proc: &str, pid: u32, beats: u64, enough: u64) -> Option<bool> {
+        let (Some(used), Some(state)) = (processor_time(proc, pid), state(proc, pid)) else {
+            return lives(pid).then_some(false);
+        };
         if self.of != (pid, beats) {
             *self = Stall { of: (pid, beats), used };
         }
@@ -377,7 +384,7 @@ mod tests {
         const ENOUGH: u64 = 50_000_000;
         let [mut looping, mut sleeping] = [start("sh", &["-c", "while :; do :; done"]), start("sleep", &["1000"])];
         let (mut stall, mut other) = (Stall::default(), Stall::default());
-        wait_for(|| state(looping.id()) == Some('R'));
+        wait_for(|| state("/proc", looping.id()) == Some('R'));
         assert_eq!(stall.waits(looping.id(), 7, ENOUGH), Some(true), "it has had none since it turned");
         wait_for(|| stall.waits(looping.id(), 7, ENOUGH) == Some(false));
         assert_eq!(stall.waits(looping.id(), 7, u64::MAX), Some(true));
@@ -389,5 +396,18 @@ mod tests {
             process.kill().and_then(|()| process.wait()).expect("it is there");
         }
         assert_eq!(stall.waits(looping.id(), 8, ENOUGH), None);
+    }
+
+    /// Where /proc shows nothing of a process, one that does not turn hangs: nobody would
+    /// end it otherwise.
+    #[test]
+    fn a_process_that_is_hidden_does_not_hang_unnoticed() {
+        let hidden = tempfile::tempdir().unwrap();
+        let proc = hidden.path().to_str().expect("a path of the test's");
+        let mut sleeping = start("sleep", &["1000"]);
+        let mut stall = Stall::default();
+        assert_eq!(stall.waits_by(proc, sleeping.id(), 0, 1), Some(false));
+        sleeping.kill().and_then(|()| sleeping.wait()).expect("it is there");
+        assert_eq!(stall.waits_by(proc, sleeping.id(), 0, 1), None);
     }
 }

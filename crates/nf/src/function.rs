@@ -1,6 +1,6 @@
 //! The function trait, and the form in which a chain holds any function.
 
-use crate::{Context, FlowState, SharedState};
+use crate::{Context, Direction, FlowState, SharedState};
 use holdfast_wire::selector::Prefix;
 use holdfast_wire::zone::Zones;
 use holdfast_wire::{DropReason, FlowKey, Packet};
@@ -17,7 +17,8 @@ pub enum Verdict {
     /// Not further, for this reason.
     Drop(DropReason),
     /// As `Drop`, and whoever sent the packet is told, as far as that is allowed: by a TCP reset, or by ICMP "administratively prohibited". The answer quotes the
-    /// packet with the addresses and ports that it came in with, and leaves as a packet of the flow would. There are so many answers per second and no more.
+    /// packet with the addresses and ports that it came in with, and leaves as a packet of the flow would. There are so many answers per second and no more. Of a TCP connection that this ends the other end is told, too: it gets a
+    /// reset in place of the segment.
     Reject(DropReason),
     /// Not now: shared state that it needs is on its way. The packet is parked and this function is called with it again.
     Wait,
@@ -117,6 +118,11 @@ pub trait NetworkFunction: Send + Sync + Sized + 'static {
     /// [`recover`](Self::recover). Only a function that refuses what does not follow from what it has seen needs to do anything.
     fn outdated(&self, _flow: &mut Self::Flow, _packets: u32) {}
 
+    /// Of a TCP connection that the function follows: the sequence number that the receiver of packets in this direction has asked for last.
+    fn asked_for(&self, _flow: &Self::Flow, _direction: Direction) -> Option<u32> {
+        None
+    }
+
     /// One word for the flow's state, shown by `holdfast flows`.
     fn describe(&self, _flow: &Self::Flow) -> &'static str {
         ""
@@ -177,6 +183,8 @@ pub trait Function: Send {
     fn recover(&mut self, flow: &mut [u8]);
     /// [`NetworkFunction::outdated`].
     fn outdated(&mut self, flow: &mut [u8], packets: u32);
+    /// [`NetworkFunction::asked_for`].
+    fn asked_for(&self, flow: &[u8], direction: Direction) -> Option<u32>;
     /// [`NetworkFunction::describe`].
     fn describe(&self, flow: &[u8]) -> &'static str;
     /// [`NetworkFunction::explain`].
@@ -271,6 +279,11 @@ impl<N: NetworkFunction> Function for Bound<N> {
 
     fn outdated(&mut self, flow: &mut [u8], packets: u32) {
         self.function.outdated(view(flow), packets);
+    }
+
+    fn asked_for(&self, flow: &[u8], direction: Direction) -> Option<u32> {
+        let flow = N::Flow::ref_from_bytes(flow).ok()?;
+        self.function.asked_for(flow, direction)
     }
 
     fn describe(&self, flow: &[u8]) -> &'static str {

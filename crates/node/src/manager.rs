@@ -15,8 +15,8 @@ use crate::address::{COORDINATOR, NodeId, STATE_SERVER, host_of, manager_of, sta
 use crate::channel::{Fabric, FabricConfig};
 use crate::coordinator::RuntimeStatus;
 use crate::message::{
-    Control, Drain, Failover, Listing, Logged, Member, MemberState, Notice, Order, Protected, Refusal, Report, Sealing, Standing,
-    TraceStep, kind,
+    Control, Drain, Failover, Listing, Logged, Member, MemberState, Notice, Order, Protected, Refusal, Report, Retried, Sealing,
+    Standing, TraceStep, kind,
 };
 use crate::quorum::{Change, Quorum};
 use crate::rules::{Rule, RuleSet};
@@ -660,8 +660,14 @@ impl Manager {
                 report: report.map(|(_, report)| report.clone()).unwrap_or_default(),
                 is_drained: self.standing.iter().any(|standing| standing.drained.contains(&member.node)),
                 is_spare: self.standing.iter().any(|standing| standing.spare.contains(&member.node)),
+                retried: self.retried(member.node),
             }
         })
+    }
+
+    fn retried(&self, node: NodeId) -> Option<Retried> {
+        let retried = self.standing.iter().flat_map(|standing| &standing.retried);
+        retried.copied().find(|retried| retried.node == node)
     }
 
     /// What the state server said last of its lists, in order.

@@ -9,7 +9,7 @@ mod standing;
 
 pub use ordered::{Ordered, numbered};
 pub use said::{FlowInfo, FlowPage, Listing, Logged, Place, PoolId, Report, Share, TraceStep};
-pub use standing::{Cause, Drain, Failover, Notice, Order, Protected, Refusal, Standing};
+pub use standing::{Cause, Drain, Failover, Notice, Order, Protected, Refusal, Retried, Standing};
 
 use crate::address::NodeId;
 use crate::rules::Rule;

@@ -216,6 +216,12 @@ impl Protection for Reinforce {
         self.copies.pending.push((slot, packet));
     }
 
+    /// The packet goes behind one of this batch that was noted: what the standby has to know
+    /// of the flow it is told by that.
+    fn follow(&mut self, _flows: &mut Flows, slot: Slot, packet: Packet, _out: &mut Outbox) {
+        self.copies.pending.push((slot, packet));
+    }
+
     #[inline]
     fn changed(&mut self, flows: &mut Flows, slot: Slot, stamp: u64, nondeterministic: bool) {
         self.note(flows, slot, stamp, nondeterministic);

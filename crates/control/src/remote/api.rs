@@ -394,6 +394,26 @@ pub struct Process {
     #[prost(message, optional, tag = "13")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub local_standby: ::core::option::Option<LocalStandby>,
+    /// Of a process that keeps ending: how it is started again.
+    #[prost(message, optional, tag = "14")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry: ::core::option::Option<Retry>,
+}
+/// How a process that keeps ending is started again.
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Retry {
+    /// Short lives in succession.
+    #[prost(uint32, tag = "1")]
+    pub failures: u32,
+    /// Milliseconds until the next start; absent if that was made, or is not known here.
+    #[prost(uint64, optional, tag = "2")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next_ms: ::core::option::Option<u64>,
+    /// How the last life ended; empty if only another host knows it.
+    #[prost(string, tag = "3")]
+    pub cause: ::prost::alloc::string::String,
 }
 /// A process that shares a runtime's memory and takes its place.
 #[derive(serde::Serialize, serde::Deserialize)]

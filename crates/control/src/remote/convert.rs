@@ -162,6 +162,7 @@ mod tests {
                 busy_permille: Some(77),
                 drops: drops.clone(),
                 local_standby: Some(status::LocalStandby { pid: 78, takeovers: 79 }),
+                retry: Some(status::Retry { failures: 96, next_ms: Some(97), cause: "exited with code 1".into() }),
             }],
             drops,
             failovers: vec![status::Failover {

@@ -335,6 +335,13 @@ impl Bench {
         self.chain.describe(&flow.block.0[..self.chain.layout().size])
     }
 
+    /// What the receivers of the latest flow's packets have asked for last, forward and reverse.
+    pub(crate) fn asked_for(&self) -> [Option<u32>; 2] {
+        let flow = self.flows.last().expect("a flow");
+        let block = &flow.block.0[..self.chain.layout().size];
+        [Direction::Forward, Direction::Reverse].map(|direction| self.chain.asked_for(block, direction))
+    }
+
     /// The flows as they are now, to be set back to later.
     pub(crate) fn remember(&self) -> Remembered {
         Remembered(self.flows.clone())

@@ -46,6 +46,22 @@ impl Conversation {
     }
 }
 
+/// What each side has asked the other for last: nothing before it has acknowledged a SYN, and never
+/// less than before.
+#[test]
+fn what_an_end_has_asked_for_is_known() {
+    let mut talk = Conversation::new();
+    talk.client("SYN seq 100");
+    assert_eq!(talk.0.asked_for(), [None, None]);
+    talk.server("SYN ACK seq 500 ack 101");
+    assert_eq!(talk.0.asked_for(), [Some(101), None]);
+    talk.client("ACK PSH seq 101 ack 501 len 300");
+    assert_eq!(talk.0.asked_for(), [Some(101), Some(501)]);
+    talk.server("ACK seq 501 ack 401");
+    talk.server("ACK seq 501 ack 301");
+    assert_eq!(talk.0.asked_for(), [Some(401), Some(501)]);
+}
+
 /// A whole connection: handshake, data both ways, both sides close; each step has its state.
 #[test]
 pub(crate) fn a_connection_from_its_first_segment_to_its_last() {

@@ -209,11 +209,20 @@ fn status_text(status: &Status, style: Style) -> String {
         ];
         first.into_iter().chain(standby).chain(last).collect()
     });
+    let retried = status.processes.iter().filter_map(|process| {
+        let retry = process.retry.as_ref()?;
+        let next = retry.next_ms.map(|next| format!("in {next} ms"));
+        Some(vec![process.role.clone(), process.id.to_string(), retry.failures.to_string(), or_dash(next), retry.cause.clone()])
+    });
+    let retried = Table::of(&["tried again", "id", "short lives", "next", "cause"], retried);
     let mut head = vec!["role", "id", "incarnation", "pid", "host", "cluster", "state", "flows", "packets", "busy", "dropped"];
     if has_standbys {
         head.insert(4, "standby");
     }
     text += &Table::of(&head, processes).text(style);
+    if !retried.is_empty() {
+        text += &format!("\n{}", retried.text(style));
+    }
     let drops = Table::of(
         &["dropped for", "packets"],
         status.drops.iter().map(|(reason, count)| vec![reason.clone(), count.to_string()]),
@@ -363,6 +372,32 @@ mod tests {
                         failed  incarnation  cause               detection_us  recovered_us  flows  recovered  lost\n    \
                         16            1  killed by signal 9            90             -      3          2     1\n";
         assert_eq!(status_text(&status, Style::PLAIN), expected);
+    }
+
+    /// Processes that keep ending have a table: how often, when they are started again, and
+    /// how they ended.
+    #[test]
+    fn what_is_tried_again_is_shown_with_why() {
+        let process = |role: &str, id: u16, retry: serde_json::Value| {
+            json!({ "role": role, "id": id, "incarnation": 3, "pid": 0, "host": "h", "state": "away", "flows": 0, "packets": 0,
+                "drops": {}, "retry": retry })
+        };
+        let status: Status = serde_json::from_value(json!({ "version": 1, "protected": "no", "processes": [
+            process("coordinator", 1, json!({ "failures": 5, "next_ms": 350, "cause": "exited with code 1" })),
+            process("runtime", 16, json!({ "failures": 1, "cause": "killed by signal 9" })),
+            process("runtime", 17, serde_json::Value::Null),
+        ] }))
+        .unwrap();
+        let text = status_text(&status, Style::PLAIN);
+        let table: Vec<&str> = text.lines().skip_while(|line| !line.starts_with("tried again")).collect();
+        assert_eq!(
+            table,
+            [
+                "tried again  id  short lives  next       cause",
+                "coordinator   1            5  in 350 ms  exited with code 1",
+                "runtime      16            1  -          killed by signal 9",
+            ]
+        );
     }
 
     /// How full the tables of flows are is a line: of the switches together, and what is nearly full.

@@ -147,6 +147,7 @@ impl Comparison {
             let spot = root.key("state_server").key("provider");
             self.text("`state_server.provider`", provider(running), provider(new), spot);
         }
+        self.value("`seccomp`", &running.seccomp, &new.seccomp, root.key("seccomp"), bool::to_string);
         self.etcd(running, new, root);
         self.control(running, new, root);
         self.hosts(running, new, root);

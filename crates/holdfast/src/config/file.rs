@@ -74,6 +74,9 @@ pub struct Config {
     /// The control API, for other hosts and other languages: gRPC with certificates on both sides. Without it the box is asked through its local socket only.
     #[serde(default)]
     pub control: Option<ControlConfig>,
+    /// Runtimes and state servers make only the system calls of their work (seccomp): another one ends the process. `false` where somebody has to look into them with a tool that makes others.
+    #[serde(default = "yes")]
+    pub seccomp: bool,
 }
 
 /// Messages between the processes, and of several hosts everything that they send each other.

@@ -20,7 +20,10 @@ pub(super) enum Refusal {
 /// The lock. Its file goes with it.
 pub(crate) struct Lock {
     path: PathBuf,
-    file: File,
+    /// Present until it is dropped.
+    file: Option<File>,
+    /// Processes that this one has started hold it, too.
+    is_inherited: bool,
 }
 
 /// Timeout for the processes of a killed box to end. After it the operator has to end
@@ -58,8 +61,9 @@ impl Lock {
                     drop(lock);
                     std::thread::sleep(Duration::from_millis(10));
                 }
-                Ok(lock) => {
-                    rustix::io::fcntl_setfd(&lock.file, rustix::io::FdFlags::empty())?;
+                Ok(mut lock) => {
+                    lock.file.iter().try_for_each(|file| rustix::io::fcntl_setfd(file, rustix::io::FdFlags::empty()))?;
+                    lock.is_inherited = true;
                     return Ok(Some(lock));
                 }
                 Err(Refusal::Failed(error)) => return Err(error),
@@ -100,21 +104,37 @@ impl Lock {
                 continue;
             }
             file.set_len(0).and_then(|()| file.rewind()).and_then(|()| writeln!(file, "{pid}")).map_err(Refusal::Failed)?;
-            return Ok(Lock { path, file });
+            return Ok(Lock { path, file: Some(file), is_inherited: false });
         }
     }
 
     /// False if its file was removed: another box could have the same lock.
     pub(super) fn is_held(&self) -> bool {
-        is_at(&self.file, &self.path)
+        self.file.as_ref().is_some_and(|file| is_at(file, &self.path))
+    }
+
+    /// Waits until nobody else holds a lock that other processes inherited. They are
+    /// ending: one that was killed holds it until the kernel has taken it down. If they do
+    /// not, or another box begins, the file stays.
+    fn wait_for_others(&mut self) {
+        self.file = None;
+        let began = Instant::now();
+        while let Err(Refusal::Held(holder)) = Lock::take_at(self.path.clone(), std::process::id()) {
+            if holder.is_some_and(|holder| holder != std::process::id()) || began.elapsed() >= ENDING_PATIENCE {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
     }
 }
 
 impl Drop for Lock {
     fn drop(&mut self) {
         // Before the lock ends with the file's descriptor: after that it may be another box's.
-        if self.is_held() {
+        if self.is_held() && !self.is_inherited {
             let _ = std::fs::remove_file(&self.path);
+        } else if self.is_held() {
+            self.wait_for_others();
         }
     }
 }
@@ -138,6 +158,28 @@ mod tests {
     use std::process::{Command, Stdio};
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU32, Ordering};
+
+    /// A box ends while a process of it is still being taken down: until that has ended the
+    /// lock's file stays, and no other box begins.
+    #[test]
+    fn the_lock_of_a_box_stays_until_its_last_process_has_ended() {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("box.sock");
+        let lock = Lock::take_for_all(&socket, || false).unwrap().unwrap();
+        let path = lock.path.clone();
+        let mut child = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        let input = child.stdin.take();
+        let ending = std::thread::spawn(move || drop(lock));
+        let has_ended = |refusal: &Result<Option<Lock>, Error>| matches!(refusal, Ok(Some(_)));
+        for _ in 0..3 {
+            assert!(!has_ended(&Lock::take_for_all(&socket, || false)), "it began beside a living process");
+            assert!(path.exists() && !ending.is_finished());
+        }
+        drop(input);
+        child.wait().unwrap();
+        ending.join().unwrap();
+        assert!(!path.exists(), "it goes with the last process");
+    }
 
     /// The guard is dead, but a process that it started lives: the next box begins when
     /// that process has ended.

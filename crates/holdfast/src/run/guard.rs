@@ -7,6 +7,7 @@ use super::election::Election;
 use super::lives::Lives;
 use super::{Manager, devices};
 use crate::config::Etcd;
+use holdfast_control::status::Retry;
 use holdfast_node::address::COORDINATOR;
 use holdfast_protection::Peer;
 use std::path::{Path, PathBuf};
@@ -86,6 +87,11 @@ impl Guard {
         let when = self.lives.ended(now);
         let meanwhile = if has_traffic { "; traffic goes on meanwhile" } else { "" };
         devices::say(&format!("the coordinator has ended ({cause}): it is started again {when}{meanwhile}"));
+    }
+
+    /// What `status` says of a coordinator that keeps ending.
+    pub(super) fn retry(&self, is_there: bool, now: u64) -> Option<Retry> {
+        self.lives.retry(is_there, &self.cause, now)
     }
 
     /// The coordinator ends whenever it is started.

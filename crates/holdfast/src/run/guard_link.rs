@@ -26,6 +26,9 @@ pub(super) struct Assignment {
     pub(super) host: u16,
     /// An earlier life has served.
     pub(super) has_served: bool,
+    /// Short lives before this one in succession, and how the last one ended.
+    pub(super) failures: u32,
+    pub(super) cause: String,
     pub(super) file: String,
     pub(super) text: String,
     pub(super) keys: Option<Keys>,

@@ -89,6 +89,8 @@ struct HostGuard {
     has_served: bool,
     /// The manager's.
     lives: Lives,
+    /// How its last life ended.
+    cause: String,
 }
 
 /// How the box ends.
@@ -204,6 +206,7 @@ pub fn main(options: Options) -> Result<(), Failure> {
         children: Vec::new(),
         has_served: false,
         lives: Lives::new(LONG_LIFE_OF_MANAGER),
+        cause: String::new(),
     };
     let has_dpdk = checked.ports.iter().any(|(_, device)| device.starts_with("dpdk:"));
     privileges::keep_for_ports(has_dpdk).map_err(|error| {
@@ -344,6 +347,7 @@ impl HostGuard {
                 Err(error) => format!("cannot be started: {error}"),
             };
             let when = self.lives.ended(self.clock.now());
+            self.cause.clone_from(&cause);
             if !self.has_served && self.lives.is_hopeless() {
                 return Ok(End::Hopeless(cause));
             }
@@ -385,6 +389,8 @@ impl HostGuard {
             seed: self.seed,
             host: self.host,
             has_served: self.has_served,
+            failures: self.lives.failures(),
+            cause: self.cause.clone(),
             file: self.file.clone(),
             text: self.text.clone(),
             keys: self.keys.as_ref().map(Keys::from),

@@ -7,6 +7,7 @@
 
 use super::MILLISECOND;
 use super::workers::Worker;
+use holdfast_control::status::Retry;
 
 /// One whose loop has not turned for so long is ended, ns: the next life knows what this one knew, so that little is lost if it was only slow.
 const PATIENCE: u64 = 2_000 * MILLISECOND;
@@ -86,6 +87,18 @@ impl Lives {
         if pause == 0 { "at once".to_owned() } else { format!("in {} ms", pause / MILLISECOND) }
     }
 
+    /// Short lives in succession.
+    pub(super) fn failures(&self) -> u32 {
+        self.short_lives
+    }
+
+    /// What `status` says of one that keeps ending, for `cause` last.
+    pub(super) fn retry(&self, is_there: bool, cause: &str, now: u64) -> Option<Retry> {
+        let has_lasted = is_there && now.saturating_sub(self.started_at) > self.long_life;
+        let next_ms = (!is_there).then(|| self.pause(now) / MILLISECOND);
+        (self.short_lives > 0 && !has_lasted).then(|| Retry { failures: self.short_lives, next_ms, cause: cause.to_owned() })
+    }
+
     /// It ends whenever it is started.
     pub(super) fn is_hopeless(&self) -> bool {
         self.short_lives >= TRIES
@@ -112,6 +125,28 @@ mod tests {
         lives.begun(now);
         assert_eq!(lives.ended(now + 2 * LONG_LIFE), "at once");
         assert!(!lives.is_hopeless());
+    }
+
+    /// One that keeps ending is said to be retried, with how often, when and why, until a
+    /// life has lasted.
+    #[test]
+    fn what_is_retried_is_said() {
+        let mut lives = Lives::default();
+        lives.begun(1);
+        assert_eq!(lives.retry(true, "", 2), None, "it begins for the first time");
+        assert_eq!(lives.ended(2 + LONG_LIFE), "at once");
+        assert_eq!(lives.retry(false, "exited", 3 + LONG_LIFE), None, "it had lasted");
+        let retry = |failures, next_ms| Some(Retry { failures, next_ms, cause: "exited".to_owned() });
+        for failures in 1..=3 {
+            lives.begun(5);
+            lives.ended(5);
+            let pause = if failures < 3 { 0 } else { 100 };
+            assert_eq!(lives.retry(false, "exited", 5), retry(failures, Some(pause)));
+        }
+        assert_eq!(lives.retry(false, "exited", 5 + 40 * MILLISECOND), retry(3, Some(60)));
+        lives.begun(200 * MILLISECOND);
+        assert_eq!(lives.retry(true, "exited", 200 * MILLISECOND), retry(3, None));
+        assert_eq!(lives.retry(true, "exited", 201 * MILLISECOND + LONG_LIFE), None);
     }
 
     /// However often it ends, there is a next life, and the pause before it is bounded.

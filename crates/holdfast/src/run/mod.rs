@@ -47,7 +47,7 @@ use holdfast_io::port::{Losses, Port};
 use holdfast_io::process::Clock;
 use holdfast_io::wait::{Patience, sleep};
 use holdfast_io::{Arena, Notes};
-use holdfast_node::address::{COORDINATOR, switch_node};
+use holdfast_node::address::{COORDINATOR, NodeId, switch_node};
 use holdfast_node::bfd::Memory;
 use holdfast_node::channel::{FabricConfig, KeyRing};
 use holdfast_node::host::{Host, HostOut};
@@ -60,6 +60,7 @@ use levels::Levels;
 use network::HostsNetwork;
 use rustix::fd::BorrowedFd;
 use state_server::ServerGuard;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -141,6 +142,10 @@ struct Manager {
     /// Runtimes that ended before the box was ready, and how the last of them did.
     failed_starts: u32,
     last_cause: String,
+    /// How runtimes of this host ended last, by node.
+    causes: BTreeMap<NodeId, String>,
+    /// Short lives of managers before this one, how the last one ended, and when this one began.
+    retried: (u32, String, u64),
     is_ready: bool,
     /// This life or an earlier one has served.
     has_served: bool,

@@ -7,8 +7,11 @@
 //! uses DPDK. Every other role keeps only [`FOR_SPEED`] once it has its descriptors.
 //! Starting a program grants no privileges (`PR_SET_NO_NEW_PRIVS`). The memory of a
 //! process, which holds keys and packets, is neither dumped nor open to other processes
-//! (`PR_SET_DUMPABLE`).
+//! (`PR_SET_DUMPABLE`). Runtimes and state servers make only the system calls of their work
+//! (seccomp).
 
+use crate::config::Config;
+use holdfast_control::exit::{self, Failure};
 use rustix::process::DumpableBehavior;
 use rustix::thread::{CapabilitySet, CapabilitySets};
 use std::io;
@@ -48,6 +51,18 @@ pub(super) fn let_go() -> io::Result<()> {
     hide()?;
     rustix::thread::clear_ambient_capability_set()?;
     reduce_to(FOR_SPEED).map(drop)
+}
+
+/// Restricts a runtime or state server, and the processes that it makes, to the system
+/// calls of its work, unless the configuration says otherwise. To be called once
+/// everything is open, before the first frame.
+pub(super) fn restrict_calls(config: &Config) -> Result<(), Failure> {
+    if !config.seccomp {
+        return Ok(());
+    }
+    holdfast_io::restrict(config.server_provider().is_some()).map_err(|error| {
+        Failure::new(exit::of_system(&error), format!("the filter of system calls: {error}: `seccomp: false` does without it"))
+    })
 }
 
 /// Keeps core dumps and other processes of this user away from this process's memory.

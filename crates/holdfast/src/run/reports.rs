@@ -1,6 +1,7 @@
 //! What a running box says about itself.
 
-use super::Manager;
+use super::lives::LONG_LIFE_OF_MANAGER;
+use super::{MILLISECOND, Manager};
 use crate::config::{self, NamedPool, NamedStatistic, SwitchEntry};
 use holdfast_control::status::{self, Bfd, Failover, Port, Process, Status};
 use holdfast_node::address::{COORDINATOR, switch_node, switch_number};
@@ -41,9 +42,20 @@ fn bfd((peer, session, dead): (&[u8; 16], &Session, bool), now: u64) -> Bfd {
     }
 }
 
+/// Why a runtime was given up, in words.
+fn cause_of(failover: &message::Failover) -> String {
+    match (failover.notice.cause.as_str(), failover.cause) {
+        ("", message::Cause::Hung) => "no heartbeat".to_owned(),
+        ("", message::Cause::NeverStarted) => "never started".to_owned(),
+        ("", _) => "ended".to_owned(),
+        (cause, _) => cause.to_owned(),
+    }
+}
+
 /// How a process ended, in words.
 pub(super) fn cause(status: std::process::ExitStatus) -> String {
     match (status.signal(), status.code()) {
+        (Some(signal_hook::consts::SIGSYS), _) => "killed by signal 31: it made a system call that it may not make".to_owned(),
         (Some(signal), _) => format!("killed by signal {signal}"),
         (None, Some(code)) => format!("exited with code {code}"),
         (None, None) => "exited".to_owned(),
@@ -272,6 +284,27 @@ impl Manager {
         (0..).zip(names).map(network).collect()
     }
 
+    /// This life of the manager follows short ones, and has not lasted itself yet.
+    fn own_retry(&self) -> Option<status::Retry> {
+        let (failures, cause, began) = &self.retried;
+        let is_new = self.clock.now().saturating_sub(*began) <= LONG_LIFE_OF_MANAGER;
+        (*failures > 0 && is_new).then(|| status::Retry { failures: *failures, next_ms: None, cause: cause.clone() })
+    }
+
+    /// How a runtime that keeps ending is started again.
+    fn retry(&self, retried: &message::Retried) -> status::Retry {
+        let manager = &self.host.hub.manager;
+        let failover = || manager.failovers().iter().rfind(|failover| failover.dead.node == retried.node).map(cause_of);
+        // The coordinator's clock is that of its own host.
+        let is_here = manager.standing().is_some_and(|standing| standing.coordinator == self.number);
+        let until = |at: u64| at.saturating_sub(self.clock.now()) / MILLISECOND;
+        status::Retry {
+            failures: retried.failures,
+            next_ms: retried.start_at.filter(|_| is_here).map(until),
+            cause: self.causes.get(&retried.node).cloned().or_else(failover).unwrap_or_default(),
+        }
+    }
+
     /// Everything that `holdfast status` shows.
     pub(super) fn status(&self) -> Status {
         let manager = &self.host.hub.manager;
@@ -301,6 +334,7 @@ impl Manager {
             busy_permille: None,
             drops: named(drops),
             local_standby: None,
+            retry: None,
         };
         let mut all = self.host.drops();
         all.add(&self.drops);
@@ -308,7 +342,7 @@ impl Manager {
         all.add(&self.hosts_network.drops());
         let mut processes = vec![
             Process { incarnation: 1, pid: self.parent, ..role("guard", 0, 0, 0, &DropCounters::default()) },
-            role("manager", manager.node(), 0, 0, &own),
+            Process { retry: self.own_retry(), ..role("manager", manager.node(), 0, 0, &own) },
         ];
         for ((switch, entry), number) in self.host.hub.switches().zip(&self.switches).zip(0u16..) {
             let serving = standing.and_then(|standing| standing.serving.get(usize::from(number))).copied();
@@ -359,20 +393,22 @@ impl Manager {
                     false => status::STATE_AWAY,
                 }
                 .to_owned(),
+                retry: self.guard.retry(coordinator.is_some(), self.clock.now()),
                 ..role(status::ROLE_COORDINATOR, COORDINATOR, 0, 0, &coordinator_drops)
             });
         }
-        for node in self.server_guard.nodes() {
+        for (number, node) in (0u16..).zip(self.server_guard.nodes()) {
             let server = self.workers.iter().find(|worker| worker.peer.node == node);
             processes.push(Process {
                 incarnation: server.map_or(0, |worker| worker.peer.incarnation.into()),
                 pid: server.map_or(0, |worker| worker.pid()),
                 state: if server.is_some() { status::STATE_RUNNING } else { status::STATE_AWAY }.to_owned(),
                 local_standby: server.and_then(|worker| worker.local_standby()),
+                retry: self.server_guard.retry(number, server.is_some(), self.clock.now()),
                 ..role(status::ROLE_STATE_SERVER, node, 0, 0, &DropCounters::default())
             });
         }
-        for RuntimeStatus { member, report, is_drained, is_spare } in manager.status() {
+        for RuntimeStatus { member, report, is_drained, is_spare, retried } in manager.status() {
             let mut drops = DropCounters::default();
             for (number, count) in &report.drops {
                 if let Some(reason) = DropReason::from_index(*number as usize) {
@@ -407,6 +443,7 @@ impl Manager {
                 busy_permille: member.state.serves().then_some(report.busy_permille),
                 drops: named(&drops),
                 local_standby: worker.and_then(|worker| worker.local_standby()),
+                retry: retried.map(|retried| self.retry(&retried)),
             });
         }
         let is_failure = |failover: &&message::Failover| failover.cause != message::Cause::Drained;
@@ -414,12 +451,7 @@ impl Manager {
             Failover {
                 runtime: failover.dead.node,
                 incarnation: failover.dead.incarnation.into(),
-                cause: match (failover.notice.cause.as_str(), failover.cause) {
-                    ("", message::Cause::Hung) => "no heartbeat".to_owned(),
-                    ("", message::Cause::NeverStarted) => "never started".to_owned(),
-                    ("", _) => "ended".to_owned(),
-                    (cause, _) => cause.to_owned(),
-                },
+                cause: cause_of(failover),
                 detected_at_ns: failover.detected_at,
                 // The end of a process is told at once; a silence has a length.
                 detection_us: (failover.cause != message::Cause::Exited).then_some(failover.notice.silent / 1000),

@@ -4,7 +4,7 @@ use super::keys::new_life;
 use super::role::{self, Assignment, NewKeys};
 use super::words::{Opened, Way};
 use super::workers::MOST_QUARANTINED;
-use super::{devices, levels};
+use super::{devices, levels, privileges};
 use crate::config;
 use holdfast_control::exit::{self, Failure};
 use holdfast_io::process::{self, Clock, Watched};
@@ -110,6 +110,7 @@ pub fn main() -> Result<(), Failure> {
     // It is never dropped: where it has a standby it is the worker's, and may be in the middle of anything.
     let world = Box::leak(standby::enter(|| World::new(&mut given, has_standby))?);
     let way = Way::prepare(&config, Side::Runtime);
+    privileges::restrict_calls(&config)?;
     drop(config);
     let quarantine = core::mem::take(&mut given.assignment.role.quarantine);
     let mut lines = given.keys.take().map(|(_, lines)| lines);

@@ -29,6 +29,7 @@ use holdfast_protection::Peer;
 use holdfast_wire::{DropCounters, MAX_MTU, fnv1a};
 use rustix::event::EventfdFlags;
 use rustix::fd::{AsFd, OwnedFd};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::channel;
@@ -247,6 +248,8 @@ impl Manager {
             last_device_look: now,
             failed_starts: 0,
             last_cause: String::new(),
+            causes: BTreeMap::new(),
+            retried: (assignment.failures, assignment.cause, now),
             is_ready: false,
             has_served: assignment.has_served,
             device_states,

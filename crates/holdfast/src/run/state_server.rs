@@ -11,9 +11,10 @@ use super::lives::Lives;
 use super::role::{self, NewKeys};
 use super::runtime::JOURNAL;
 use super::words::{Opened, Way};
-use super::{MILLISECOND, Manager, devices};
+use super::{MILLISECOND, Manager, devices, privileges};
 use crate::config::{self, ServerStandby};
 use holdfast_control::exit::{self, Failure};
+use holdfast_control::status::Retry;
 use holdfast_io::VportGuest;
 use holdfast_io::process::Clock;
 use holdfast_io::standby::{self, Turns, Watch};
@@ -85,6 +86,7 @@ pub fn main() -> Result<(), Failure> {
     let world = Box::leak(standby::enter(|| World::new(&mut given, &checked, has_standby))?);
     // The others have nothing to say that goes so.
     let way = if given.assignment.role.number == 0 { Way::prepare(&checked.config, Side::Server) } else { Way::Fabric };
+    privileges::restrict_calls(&checked.config)?;
     drop(checked);
     let mut lines = given.keys.take().map(|(_, lines)| lines);
     if !has_standby {
@@ -230,6 +232,8 @@ struct Guarded {
     /// How many lives it has had in the manager's.
     count: u32,
     lives: Lives,
+    /// How the last one ended.
+    cause: String,
 }
 
 impl ServerGuard {
@@ -243,10 +247,17 @@ impl ServerGuard {
         (0..self.servers.len() as u16).map(state_server_node)
     }
 
+    /// What `status` says of this one if it keeps ending.
+    pub(super) fn retry(&self, number: u16, is_there: bool, now: u64) -> Option<Retry> {
+        let Guarded { lives, cause, .. } = self.servers.get(usize::from(number))?;
+        lives.retry(is_there, cause, now)
+    }
+
     /// A life of this one has ended.
     pub(super) fn ended(&mut self, number: u16, cause: &str, has_traffic: bool, now: u64) {
         let name = name(number, self.servers.len() as u16);
         let Some(server) = self.servers.get_mut(usize::from(number)) else { return };
+        cause.clone_into(&mut server.cause);
         let when = server.lives.ended(now);
         let meanwhile = if has_traffic { "; flows go on meanwhile" } else { "" };
         devices::say(&format!(

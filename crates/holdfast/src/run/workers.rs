@@ -284,6 +284,7 @@ impl Manager {
         devices::say(&format!("runtime {} cannot be started: {error}", peer.node));
         self.failed_starts += 1;
         error.clone_into(&mut self.last_cause);
+        self.causes.insert(peer.node, error.to_owned());
         self.host.hub.handle_ended(peer);
     }
 
@@ -416,9 +417,13 @@ impl Manager {
     fn bury(&mut self, at: usize, now: u64) {
         let peer = self.workers[at].peer;
         let is_coordinator = peer.node == COORDINATOR;
-        if !self.is_ready && is_runtime(peer.node) {
-            self.failed_starts += 1;
-            self.last_cause = self.workers[at].cause.clone().unwrap_or_default();
+        if is_runtime(peer.node) {
+            let cause = self.workers[at].cause.clone().unwrap_or_default();
+            if !self.is_ready {
+                self.failed_starts += 1;
+                self.last_cause.clone_from(&cause);
+            }
+            self.causes.insert(peer.node, cause);
         }
         loop {
             self.workers[at].port.receive(BURST, &mut self.rx, &mut self.arena);

@@ -338,7 +338,7 @@ pub(super) fn handle_fault(address: usize) -> bool {
 }
 
 /// The worker ends by what it did itself.
-pub(super) fn note_crash() {
+pub(crate) fn note_crash() {
     if let Some(log) = LOG.get() {
         log.crashed.store(1, Ordering::SeqCst);
     }

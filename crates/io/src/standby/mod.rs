@@ -27,6 +27,7 @@ mod warm;
 pub use heap::enter;
 pub(crate) use heap::{allocate, allocate_zeroed, free, is_inside, outside, owns};
 pub use keeper::{Watch, supervise};
+pub(crate) use log::note_crash;
 
 use std::io;
 use std::sync::OnceLock;

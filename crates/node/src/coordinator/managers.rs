@@ -24,6 +24,7 @@ impl Coordinator {
             members: self.memory.places.iter().map(|place| place.member).collect(),
             drained: self.memory.places.iter().filter(|place| place.is_drained).map(|place| place.member.node).collect(),
             spare: self.memory.places.iter().filter(|place| place.is_spare).map(|place| place.member.node).collect(),
+            retried: self.memory.places.iter().filter_map(Place::retried).collect(),
             drops: self.drops.iter().map(|(reason, count)| (reason as u8, count)).collect(),
             hosts: self.hosts_that(|host| host.is_known),
             serving: self.memory.services.iter().map(|service| service.host).collect(),

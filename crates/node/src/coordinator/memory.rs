@@ -9,7 +9,7 @@
 
 use super::{Ledger, SECOND};
 use crate::address::{FIRST_RUNTIME, NodeId, switch_node, switch_number};
-use crate::message::{Cause, Control, Drain, Failover, Member, MemberState, Notice, Ordered, PoolId};
+use crate::message::{Cause, Control, Drain, Failover, Member, MemberState, Notice, Ordered, PoolId, Retried};
 use crate::rules::RuleSet;
 use holdfast_protection::Peer;
 use serde::{Deserialize, Serialize};
@@ -40,6 +40,15 @@ pub(super) struct Place {
     pub(super) is_drained: bool,
     /// It is started when its cluster grows.
     pub(super) is_spare: bool,
+}
+
+impl Place {
+    /// What is said of a place whose process keeps ending, while nobody serves there.
+    pub(super) fn retried(&self) -> Option<Retried> {
+        let Place { member, failures, start_at, .. } = *self;
+        let is_waited_for = matches!(member.state, MemberState::Failed | MemberState::Starting) && !self.is_drained;
+        (failures > 0 && is_waited_for).then_some(Retried { node: member.node, failures, start_at })
+    }
 }
 
 /// A failure, and whose word is missing until it is over.

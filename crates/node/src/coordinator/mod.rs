@@ -36,8 +36,8 @@ pub use scaling::Scaling;
 use crate::address::{FIRST_RUNTIME, NodeId, host_of, state_server_node, state_server_number, switch_node, switch_number};
 use crate::channel::{Fabric, FabricConfig};
 use crate::message::{
-    Cause, Control, Drain, Failover, Member, MemberState, Notice, Ordered, PoolId, Protected, Report, Standing, is_later_view,
-    kind, numbered,
+    Cause, Control, Drain, Failover, Member, MemberState, Notice, Ordered, PoolId, Protected, Report, Retried, Standing,
+    is_later_view, kind, numbered,
 };
 use crate::rules::{Assembly, Rule, RuleSet};
 use holdfast_protection::Peer;
@@ -97,6 +97,8 @@ pub struct RuntimeStatus {
     pub is_drained: bool,
     /// It is started when its cluster grows.
     pub is_spare: bool,
+    /// Set if it keeps ending and is started again.
+    pub retried: Option<Retried>,
 }
 
 /// What is known of a runtime and need not be remembered.
@@ -388,6 +390,7 @@ impl Coordinator {
             report: hearing.report.clone(),
             is_drained: place.is_drained,
             is_spare: place.is_spare,
+            retried: place.retried(),
         })
     }
 

@@ -5,7 +5,8 @@
 
 use super::icmp::{self, Problem};
 use super::reassembly::Assembled;
-use super::{Edge, EdgeOut, addresses, extension, reset};
+use super::{Edge, EdgeOut, addresses, extension};
+use crate::reset;
 use holdfast_protection::Released;
 use holdfast_wire::header::{proto, tcp_flags};
 use holdfast_wire::selector::Prefix;

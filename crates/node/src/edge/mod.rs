@@ -20,7 +20,6 @@ mod neighbors;
 mod rate;
 mod reassembly;
 mod refused;
-mod reset;
 mod resolution;
 mod routes;
 #[cfg(test)]

@@ -2,11 +2,11 @@
 //!
 //! In: a refused packet as it came in ([`Flags::TURNED`](holdfast_wire::nsh::Flags::TURNED)), released as any other. Out: a TCP reset, or an ICMP error that says "administratively prohibited", by the port
 //! by which the packet came in, to the station that sent it; or nothing, where an answer is not allowed or too many have been given. Never: an answer to
-//! an answer.
+//! an answer, nor the reset that a segment's receiver gets, which its runtime makes.
 
 use super::icmp::{self, Problem};
-use super::reset::reset;
 use super::{Edge, EdgeOut, addresses, is_multicast, is_nowhere};
+use crate::reset::reset;
 use holdfast_protection::Released;
 use holdfast_wire::header::proto;
 use holdfast_wire::{Packet, PacketPool};

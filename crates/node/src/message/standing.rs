@@ -20,6 +20,8 @@ pub struct Standing {
     pub drained: Vec<NodeId>,
     /// Those of these that are started when their cluster grows.
     pub spare: Vec<NodeId>,
+    /// Those that keep ending and are started again.
+    pub retried: Vec<Retried>,
     /// The coordinator's own drops, by number of their reason.
     pub drops: Vec<(u8, u64)>,
     /// The hosts that are there, a bit each.
@@ -32,6 +34,17 @@ pub struct Standing {
     pub coordinator: u16,
     /// The death of any one of the hosts would cost no flow, if `protected` says so; else no more than a process may die.
     pub survives_host: bool,
+}
+
+/// A runtime whose last lives were short, and that does not serve yet again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Retried {
+    /// Which.
+    pub node: NodeId,
+    /// Short lives in succession.
+    pub failures: u32,
+    /// When the next one is due, by the coordinator's clock; `None` if it has begun.
+    pub start_at: Option<u64>,
 }
 
 /// Whether flows would survive a failure at this moment.

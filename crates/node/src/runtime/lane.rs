@@ -20,6 +20,7 @@ use crate::channel::Fabric;
 use crate::channel::format::after;
 use crate::gone::GoneFlows;
 use crate::message::Ended;
+use crate::reset::reset_ahead;
 use holdfast_nf::{Chain, Context, Direction, Function, Outcome, Position, Standing};
 use holdfast_protection::flows::{ActorHeader, Found, Journal, NO_SLOT, NoReply, flag, role};
 use holdfast_protection::{Admission, Flows, Outbox, Peer, Protection, Released, Slot};
@@ -494,6 +495,7 @@ impl Lane {
             return shared.drop(packet, reason, pool);
         }
         shared.drops.count(reason);
+        let ahead = flow.and_then(|(slot, _)| self.reset_ahead(slot, &packet, key, pool));
         packet.meta.flags = packet.meta.flags & Flags::TRACE | Flags::TURNED;
         if let Some((slot, _)) = flow {
             packet.meta.epoch = self.flows.header(slot).epoch as u16;
@@ -502,6 +504,34 @@ impl Lane {
             Some((slot, true)) => self.protection.commit(&mut self.flows, slot, packet, nondeterministic, &mut self.outbox),
             Some((slot, false)) => self.protection.follow(&mut self.flows, slot, packet, &mut self.outbox),
             None => self.outbox.released.push(Released::stateless(packet)),
+        }
+        if let Some((packet, (slot, _))) = ahead.zip(flow) {
+            self.protection.follow(&mut self.flows, slot, packet, &mut self.outbox);
+        }
+    }
+
+    /// The reset by which the other end of a flow learns that a segment of its connection was refused. The sender is told, too: neither waits for the other. A receiver that expects another
+    /// segment asks what this is about (RFC 5961, section 3.2): its question is refused like any segment, with an answer that it believes.
+    fn reset_ahead(&self, slot: Slot, packet: &Packet, key: &FlowKey, pool: &mut dyn PacketPool) -> Option<Packet> {
+        let header = self.flows.header(slot);
+        if packet.layers.protocol != proto::TCP || !self.flows.is_present(slot) {
+            return None;
+        }
+        let is_reply = header.reply == *key && header.key != *key;
+        let (direction, leaves) = match is_reply {
+            true => (Direction::Reverse, header.key.reverse()),
+            false => (Direction::Forward, header.reply.reverse()),
+        };
+        let asked_for = self.chain.asked_for(self.flows.state(slot), direction);
+        match reset_ahead(packet, &leaves, asked_for, pool.take()?) {
+            Ok(mut reset) => {
+                mark(header, direction, &mut reset);
+                Some(reset)
+            }
+            Err(empty) => {
+                pool.put(empty);
+                None
+            }
         }
     }
 

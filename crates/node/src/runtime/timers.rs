@@ -26,6 +26,20 @@ pub(crate) struct Wheel {
     at: u64,
 }
 
+/// Where a search among the flows of one standing goes on ([`Wheel::visit`]).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Place {
+    step: u64,
+    slot: Slot,
+}
+
+impl Place {
+    /// Before all flows.
+    pub(crate) const START: Place = Place { step: 0, slot: NO_SLOT };
+    /// Behind them.
+    pub(crate) const END: Place = Place { step: u64::MAX, slot: NO_SLOT };
+}
+
 impl Wheel {
     pub(crate) fn new() -> Wheel {
         let lists = vec![NO_SLOT; STEPS * Standing::ALL.len()];
@@ -121,36 +135,46 @@ impl Wheel {
         header.timer_list as usize / STEPS == header.standing() as usize && (deadline <= filed || is_far)
     }
 
-    /// Visits flows that are filed under a standing, those first that are looked at first, and of these the one that was filed first, until `visit` says no.
-    pub(crate) fn visit(&self, flows: &Flows, standing: Standing, mut visit: impl FnMut(Slot) -> bool) {
-        let occupied = &self.occupied[standing as usize];
-        let start = (self.at + 1) as usize % STEPS;
-        // Round once, and the steps of the first word that lie before where it began.
-        for round in 0..=WORDS {
-            let at = (start / 64 + round) % WORDS;
-            let mut steps = occupied[at];
-            let from_start = u64::MAX << (start % 64);
-            steps &= match round {
-                0 => from_start,
-                WORDS => !from_start,
-                _ => u64::MAX,
-            };
-            while steps != 0 {
-                let list = standing as usize * STEPS + at * 64 + steps.trailing_zeros() as usize;
-                steps &= steps - 1;
-                let first = self.lists[list];
-                let mut slot = flows.header(first).timer_before;
-                loop {
-                    if !visit(slot) {
-                        return;
-                    }
-                    if slot == first {
-                        break;
-                    }
-                    slot = flows.header(slot).timer_before;
+    /// Visits flows that are filed under a standing, those first that are looked at first,
+    /// and of these the one that was filed first, from a place on until `visit` says no.
+    /// Returns the place of the flow of which it said no: it is visited again from there.
+    pub(crate) fn visit(&self, flows: &Flows, standing: Standing, from: Place, mut visit: impl FnMut(Slot) -> bool) -> Place {
+        let mut next = from.step.max(self.at + 1);
+        while let Some(step) = self.occupied_from(standing, next) {
+            let list = standing as usize * STEPS + step as usize % STEPS;
+            let first = self.lists[list];
+            // A flow that is filed elsewhere by now was one of the list's flows: all of
+            // them are visited.
+            let is_there = step == from.step && from.slot < flows.reach() && flows.header(from.slot).timer_list == list as u32;
+            let mut slot = if is_there { from.slot } else { flows.header(first).timer_before };
+            loop {
+                if !visit(slot) {
+                    return Place { step, slot };
                 }
+                if slot == first {
+                    break;
+                }
+                slot = flows.header(slot).timer_before;
             }
+            next = step + 1;
         }
+        Place::END
+    }
+
+    /// The first step from this one on, of those that are to come, in which a flow of this
+    /// standing is looked at.
+    fn occupied_from(&self, standing: Standing, mut step: u64) -> Option<u64> {
+        while step < self.at + STEPS as u64 {
+            let at = step as usize % STEPS;
+            let word = self.occupied[standing as usize][at / 64] >> (at % 64);
+            if word != 0 {
+                let step = step + u64::from(word.trailing_zeros());
+                // The word's end may belong to steps that are over.
+                return (step < self.at + STEPS as u64).then_some(step);
+            }
+            step += 64 - at as u64 % 64;
+        }
+        None
     }
 
     /// Moves to `now` and calls `expired` for flows whose deadline has come, at most about `limit` of them.

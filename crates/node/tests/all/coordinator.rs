@@ -3,7 +3,7 @@
 use holdfast_node::address::{COORDINATOR, MANAGER, SWITCH};
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::coordinator::{Account, ClusterConfig, Coordinator, CoordinatorConfig, HostsConfig};
-use holdfast_node::message::{Control, MemberState, Notice, Order, Ordered, PoolId, Protected, Report, kind, numbered};
+use holdfast_node::message::{Control, MemberState, Notice, Order, Ordered, PoolId, Protected, Report, Retried, kind, numbered};
 use holdfast_protection::Peer;
 
 const POOL: PoolId = PoolId { chain: 0, function: 0, field: 0 };
@@ -374,7 +374,7 @@ fn silence_is_a_failure_only_while_somebody_is_heard() {
     assert_ne!(alone.pass(10_000, &[]), vec![(16, MemberState::Running)], "somebody must serve in the end");
 }
 
-/// A runtime that keeps dying is given time while another one serves, but not when nobody does.
+/// A runtime that keeps dying is given time while another one serves, but not when nobody does. It is said how often it died, and when it is started again.
 #[test]
 fn nobody_is_waited_for_while_nobody_serves() {
     let mut bench = Bench::new(2, 4);
@@ -388,10 +388,15 @@ fn nobody_is_waited_for_while_nobody_serves() {
         }
     }
     assert_eq!(bench.pass(200, &[17])[0], (16, MemberState::Failed), "it is given time");
+    let retried = |bench: &Bench| bench.coordinator.status().map(|status| status.retried).collect::<Vec<_>>();
+    let due = retried(&bench)[0].and_then(|first| first.start_at);
+    assert_eq!(retried(&bench), [Some(Retried { node: 16, failures: 7, start_at: due }), None]);
+    assert!(due.is_some_and(|due| due > bench.now));
     let last = bench.peer(17);
     bench.tell_end(last);
     let after = bench.pass(200, &[]);
     assert!(after.iter().any(|(node, state)| *node == 16 && *state == MemberState::Starting), "{after:?}");
+    assert_eq!(retried(&bench)[0], Some(Retried { node: 16, failures: 7, start_at: None }));
 }
 
 /// A runtime dies, and another keeps its flows for the next incarnation: that one is asked to recover too, and the recovery is not over

@@ -66,6 +66,8 @@ pub(crate) struct Pair {
     pub(crate) between: usize,
     /// Released packets, and those of them that were rejected.
     pub(crate) left: (usize, usize),
+    /// The released frames that have not been looked at.
+    pub(crate) released: Vec<Vec<u8>>,
 }
 
 impl Pair {
@@ -76,7 +78,7 @@ impl Pair {
     /// Both have this function under this protection.
     pub(crate) fn of(function: impl Fn() -> Box<dyn Function>, protection: impl Fn() -> Box<dyn Protection>) -> Pair {
         let spots = PEERS.map(|me| Spot::new(me, vec![function()], protection(), 8, 128));
-        let mut pair = Pair { spots, now: SECOND, between: 0, left: (0, 0) };
+        let mut pair = Pair { spots, now: SECOND, between: 0, left: (0, 0), released: Vec::new() };
         let mut coordinator = Fabric::new(Peer { node: COORDINATOR, incarnation: 1 }, FabricConfig::default());
         for (at, peer) in PEERS.into_iter().enumerate() {
             coordinator.set_peer(peer);
@@ -101,6 +103,7 @@ impl Pair {
             for frame in sent.iter().filter(|frame| is_released(frame)) {
                 self.left.0 += 1;
                 self.left.1 += usize::from(frame[18] & Flags::TURNED != 0);
+                self.released.push(frame.clone());
             }
         }
     }
@@ -112,8 +115,12 @@ impl Pair {
 
     /// The switch sends a packet of a flow, with a byte that tells the functions what to do.
     pub(crate) fn send(&mut self, at: usize, flow: u16, epoch: u32, flags: u8, order: u8) {
+        self.send_frame(at, &datagram(flow, order), epoch, flags);
+    }
+
+    pub(crate) fn send_frame(&mut self, at: usize, frame: &[u8], epoch: u32, flags: u8) {
         self.now += 1;
-        let packet = self.spots[at].packet(&datagram(flow, order), (self.now, epoch, flags));
+        let packet = self.spots[at].packet(frame, (self.now, epoch, flags));
         self.turn(at, vec![packet]);
     }
 

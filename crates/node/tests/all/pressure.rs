@@ -3,18 +3,26 @@
 use crate::runtime::Bench;
 use crate::spot::{Nothing, PerPacket, SECOND, accepting, datagram};
 use holdfast_nf::{Context, DropReason, Packet, Standing, Verdict};
+use holdfast_protection::{Flows, Outbox, Peer, Protection, Safety, Slot, Unprotected};
 use holdfast_wire::fault::{Fault, plant};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A flow stands as its latest packet says, by number, and lives for a hundred seconds.
+/// A flow stands as its latest packet says, by number, and lives for a hundred seconds, or
+/// ten ([`BRIEF`]).
 struct Told;
+
+/// With the number: the flow lives for ten seconds.
+const BRIEF: u8 = 8;
 
 impl PerPacket for Told {
     const NAME: &'static str = "told";
     type Flow = Nothing;
 
     fn process(packet: &mut Packet, _: &mut Nothing, cx: &mut Context) -> Verdict {
-        cx.keep(100 * SECOND);
-        cx.stand(Standing::ALL[usize::from(*packet.bytes().last().expect("an order"))]);
+        let order = *packet.bytes().last().expect("an order");
+        cx.keep(if order & BRIEF == 0 { 100 * SECOND } else { 10 * SECOND });
+        cx.stand(Standing::ALL[usize::from(order & !BRIEF)]);
         Verdict::Forward
     }
 }
@@ -119,6 +127,125 @@ fn times_become_shorter_as_the_table_fills() {
         assert_eq!(there(&bench, 1000..1010), if lives { 10 } else { 0 });
         assert_eq!(there(&bench, 1..established + 1), usize::from(established));
     }
+}
+
+/// Of flows without a handshake more have had packets lately than a turn looks at, and all of
+/// these would end before those that have been idle. Others make room all the same, and none of them does.
+#[test]
+fn flows_that_may_not_go_hide_no_others() {
+    let mut bench = bench(3000);
+    let open_at_once = |bench: &mut Bench, flows: core::ops::Range<u16>, order: u8| {
+        let flows: Vec<u16> = flows.collect();
+        for burst in flows.chunks(50) {
+            bench.send(&burst.iter().map(|flow| datagram(*flow, order)).collect::<Vec<_>>());
+        }
+    };
+    open_at_once(&mut bench, 1..1401, Standing::Answered as u8);
+    bench.advance(7 * SECOND);
+    open_at_once(&mut bench, 2001..3351, Standing::Answered as u8 | BRIEF);
+    for _ in 0..3 {
+        bench.advance(SECOND / 100);
+    }
+    assert_eq!((bench.flows(), there(&bench, 2001..3351)), (2700, 1350));
+    assert_eq!(bench.spot.runtime.drops().get(DropReason::FlowTableFull), 0);
+}
+
+/// States of flows that are to end are away until somebody says that they have come.
+struct Away {
+    base: Unprotected,
+    have_come: Arc<AtomicBool>,
+    wanted: Vec<Slot>,
+}
+
+impl Protection for Away {
+    fn name(&self) -> &'static str {
+        "away"
+    }
+
+    fn fetch(&mut self, _: &Flows, slot: Slot) -> bool {
+        let is_here = self.have_come.load(Ordering::Relaxed);
+        self.wanted.extend((!is_here).then_some(slot));
+        is_here
+    }
+
+    fn commit(&mut self, flows: &mut Flows, slot: Slot, packet: Packet, nondeterministic: bool, out: &mut Outbox) {
+        self.base.commit(flows, slot, packet, nondeterministic, out);
+    }
+
+    fn changed(&mut self, _: &mut Flows, _: Slot, _: u64, _: bool) {}
+
+    fn ended(&mut self, _: &mut Flows, _: Slot, _: &mut Outbox) {}
+
+    fn flush(&mut self, _: &mut Flows, out: &mut Outbox) {
+        if self.have_come.load(Ordering::Relaxed) {
+            out.loaded.append(&mut self.wanted);
+        }
+    }
+
+    fn set_peers(&mut self, _: &mut Flows, _: &[Peer], _: &[Peer], _: &mut Outbox) {}
+
+    fn handle_record(&mut self, _: &mut Flows, _: Peer, _: u8, _: &[u8], _: &mut Outbox) -> Result<(), DropReason> {
+        Err(DropReason::Malformed)
+    }
+
+    fn handle_handed(&mut self, flows: &mut Flows, from: Peer, packet: Packet, out: &mut Outbox) {
+        self.base.handle_handed(flows, from, packet, out);
+    }
+
+    fn recover(&mut self, _: &mut Flows, _: Peer, _: &mut Outbox) {}
+
+    fn claimed(&mut self, _: &mut Flows, _: Slot) {}
+
+    fn is_busy(&self) -> bool {
+        true
+    }
+
+    fn safety(&self, flows: &Flows) -> Safety {
+        self.base.safety(flows)
+    }
+
+    fn abandon(&mut self, _: &mut Outbox) {}
+}
+
+/// Flows are too many by five, and the states of those that are to make room are away: no
+/// others are chosen in their place while that is so. They end when their states have come.
+#[test]
+fn flows_whose_states_are_away_are_chosen_once() {
+    let have_come = Arc::new(AtomicBool::new(false));
+    let protection = Away { base: Unprotected, have_come: have_come.clone(), wanted: Vec::new() };
+    let mut bench = Bench::with(vec![accepting::<Told>()], Box::new(protection), 100);
+    open(&mut bench, 1..96, Standing::HalfOpen);
+    for _ in 0..20 {
+        bench.advance(SECOND / 10);
+    }
+    assert_eq!((bench.flows(), bench.spot.runtime.counts().forgotten), (95, 0));
+    have_come.store(true, Ordering::Relaxed);
+    for _ in 0..2 {
+        bench.advance(SECOND / 10);
+    }
+    assert_eq!((bench.flows(), there(&bench, 1..6), bench.spot.runtime.counts().forgotten), (90, 0, 5));
+    // Room is made as ever.
+    open(&mut bench, 1000..1010, Standing::HalfOpen);
+    bench.advance(SECOND / 10);
+    assert_eq!((bench.flows(), there(&bench, 6..16), bench.spot.runtime.counts().forgotten), (90, 0, 15));
+    bench.assert_no_buffer_lost();
+}
+
+/// A full switch is told of flows that end once: those that wait for their states are counted.
+#[test]
+fn a_full_switch_is_not_given_others_for_those_that_wait() {
+    let have_come = Arc::new(AtomicBool::new(false));
+    let protection = Away { base: Unprotected, have_come: have_come.clone(), wanted: Vec::new() };
+    let mut bench = Bench::with(vec![accepting::<Told>()], Box::new(protection), 10_000);
+    open(&mut bench, 1..201, Standing::HalfOpen);
+    for _ in 0..5 {
+        bench.advance_with(SECOND / 100, 1000);
+    }
+    have_come.store(true, Ordering::Relaxed);
+    for _ in 0..2 {
+        bench.advance_with(SECOND / 100, 899);
+    }
+    assert_eq!((bench.flows(), there(&bench, 1..21)), (180, 0));
 }
 
 /// The switch's table is nearly full, this runtime's is not: of its flows it ends its part of what is too much, once for each time that it is told.

@@ -6,7 +6,7 @@ use holdfast_nf::{ConfigError, Context, Counters, DropReason, Function, NetworkF
 use holdfast_node::address::{COORDINATOR, MANAGER, SWITCH, mac_of, mac_of_life, node_of, switch_node};
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::message::{Control, PoolId};
-use holdfast_protection::{NfvActor, Peer, ReleaseAt, Unprotected};
+use holdfast_protection::{NfvActor, Peer, Protection, ReleaseAt, Unprotected};
 use holdfast_wire::nsh::Flags;
 use holdfast_wire::{MemoryPool, Packet};
 use std::collections::BTreeSet;
@@ -24,7 +24,11 @@ pub(crate) struct Bench {
 
 impl Bench {
     pub(crate) fn new(functions: Vec<Box<dyn Function>>, flows: usize) -> Bench {
-        let spot = Spot::new(ME, functions, Box::new(Unprotected), flows, 256);
+        Bench::with(functions, Box::new(Unprotected), flows)
+    }
+
+    pub(crate) fn with(functions: Vec<Box<dyn Function>>, protection: Box<dyn Protection>, flows: usize) -> Bench {
+        let spot = Spot::new(ME, functions, protection, flows, 256);
         let mut coordinator = Fabric::new(Peer { node: COORDINATOR, incarnation: 1 }, FabricConfig::default());
         let manager = Fabric::new(Peer { node: MANAGER, incarnation: 1 }, FabricConfig::default());
         coordinator.set_peer(ME);

@@ -5,7 +5,7 @@ pub(crate) const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "cluster: edge",
         "clutser: edge",
-        r"edge.yaml:1:1: there is no key `clutser` here: `cluster`, `ports`, `zones`, `routes`, `chains`, `rules`, `runtimes`, `scaling`, `clusters`, `hosts`, `switches`, `limits`, `detection`, `state_server`, `fabric`, `state`, `etcd`, `control`; did you mean `cluster`?
+        r"edge.yaml:1:1: there is no key `clutser` here: `cluster`, `ports`, `zones`, `routes`, `chains`, `rules`, `runtimes`, `scaling`, `clusters`, `hosts`, `switches`, `limits`, `detection`, `state_server`, `fabric`, `state`, `etcd`, `control`, `seccomp`; did you mean `cluster`?
 1 | clutser: edge
   | ^^^^^^^",
     ),
@@ -593,7 +593,7 @@ pub(crate) const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "runtimes: {",
         "runtimes {",
-        r"edge.yaml:15:1: there is no key `runtimes { min` here: `cluster`, `ports`, `zones`, `routes`, `chains`, `rules`, `runtimes`, `scaling`, `clusters`, `hosts`, `switches`, `limits`, `detection`, `state_server`, `fabric`, `state`, `etcd`, `control`; is a `:` missing after `runtimes`?
+        r"edge.yaml:15:1: there is no key `runtimes { min` here: `cluster`, `ports`, `zones`, `routes`, `chains`, `rules`, `runtimes`, `scaling`, `clusters`, `hosts`, `switches`, `limits`, `detection`, `state_server`, `fabric`, `state`, `etcd`, `control`, `seccomp`; is a `:` missing after `runtimes`?
 15 | runtimes { min: 2, max: 4 }
    | ^^^^^^^^^^^^^^",
     ),

@@ -265,6 +265,7 @@ fn the_schema_knows_every_key_and_every_function_and_is_closed() {
         "rules",
         "runtimes",
         "scaling",
+        "seccomp",
         "state",
         "state_server",
         "switches",

@@ -45,6 +45,7 @@ impl Lane {
             let is_over = header.expires_at <= shared.sides[self.side].now || is_forgotten;
             let is_over = is_over && header.flags & flag::MOVING == 0;
             if is_over && header.parked == 0 && self.protection.fetch(&self.flows, slot) {
+                shared.forgotten += u64::from(is_forgotten);
                 self.expire_flow(slot, shared);
             } else if !self.flows.is_present(slot) {
                 // It has gone again, for want of room: it is fetched again.

@@ -6,13 +6,18 @@
 //! been idle for a sixteenth of their time. A table full of closed connections must not cost the one that is being opened. A flow that is established never makes room for another. If
 //! that is not enough the table is full, and new flows are refused.
 //!
-//! A flow that ends so ends as any flow does: its copies, its route and what it had leased go with it. The decision is the owner's alone and no packet's, so nothing that is processed again depends
+//! A search looks at a bounded number of flows. Those that may not end are not to hide others behind
+//! them: for a time, the searches that follow begin behind flows that were looked at in vain.
+//!
+//! A flow that ends so ends as any flow does: its copies, its route and what it had leased go with it. If its state is not in memory it ends when that has come, unless a packet of it has by
+//! then; until then it counts as ended, so that no other flow ends in its place. The decision is the owner's alone and no packet's, so nothing that is processed again depends
 //! on it.
 //!
 //! In: how full both tables are, the stamped time. Out: flows that end. Never: a look at more than [`LOOKS`] flows in a turn.
 
 use super::{EXPIRE_BUDGET, Lane, Shared, Slot, flag, role};
 use crate::ahead::AHEAD;
+use crate::runtime::timers::Place;
 use holdfast_nf::Standing;
 use holdfast_protection::flows::ActorHeader;
 use holdfast_wire::fault::{Fault, is_planted};
@@ -27,9 +32,13 @@ const SHORTEST: u64 = 1000 / 16;
 const LOOKS: usize = 4 * EXPIRE_BUDGET;
 /// Between two looks for flows that live shorter, or where the one before has not found enough: stamped time, ns, as a power of two.
 const LOOK_SHIFT: u32 = 23;
+/// Searches begin with the first flow again after so long: stamped time, ns, as a power of two.
+const SWEEP_SHIFT: u32 = 30;
+/// Flows that may be waiting for their state to come so that they can end.
+const MAX_AWAITED: usize = LOOKS;
 
 /// A lane's work on tables that are nearly full.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Pressure {
     /// The switch's tick that was heeded last.
     tick: u32,
@@ -38,6 +47,19 @@ pub(crate) struct Pressure {
     /// When flows were looked for last, and whether fewer were found than are too much.
     looked_at: u64,
     is_stuck: bool,
+    /// By standing: where the next search begins. Behind flows that were looked at in vain
+    /// since `swept_at`.
+    next: [Place; Standing::ALL.len()],
+    swept_at: u64,
+    /// Flows that end when their states have come, with their generations.
+    awaited: Vec<(Slot, u32)>,
+}
+
+impl Default for Pressure {
+    fn default() -> Pressure {
+        let next = [Place::START; Standing::ALL.len()];
+        Pressure { tick: 0, asked: 0, looked_at: 0, is_stuck: false, next, swept_at: 0, awaited: Vec::new() }
+    }
 }
 
 impl Lane {
@@ -59,7 +81,8 @@ impl Lane {
         if self.pressure.tick != side.ticks {
             // Everybody's part of what is too much.
             self.pressure.tick = side.ticks;
-            self.pressure.asked = self.flows.owned() * of_switch.saturating_sub(NEARLY_FULL) / of_switch.max(1);
+            let asked = self.flows.owned() * of_switch.saturating_sub(NEARLY_FULL) / of_switch.max(1);
+            self.pressure.asked = asked.saturating_sub(self.still_awaited());
         }
         self.relieve_of(self.fill().max(of_switch), shared);
     }
@@ -68,11 +91,15 @@ impl Lane {
     fn relieve_of(&mut self, fill: usize, shared: &mut Shared) {
         let now = shared.sides[self.side].now;
         let limit = self.owned_limit;
-        let excess = self.flows.owned().saturating_sub(limit - limit / 10).max(self.pressure.asked);
+        let most = limit - limit / 10 + self.still_awaited();
+        let excess = self.flows.owned().saturating_sub(most).max(self.pressure.asked);
         if (excess == 0 || self.pressure.is_stuck) && now >> LOOK_SHIFT == self.pressure.looked_at {
             return;
         }
         self.pressure.looked_at = now >> LOOK_SHIFT;
+        if core::mem::replace(&mut self.pressure.swept_at, now >> SWEEP_SHIFT) != now >> SWEEP_SHIFT {
+            self.pressure.next.fill(Place::START);
+        }
         let above = (fill.min(NEARLY_FULL) - SHORTER_FROM) as u64;
         let share = 1000 - above * (1000 - SHORTEST) / (NEARLY_FULL - SHORTER_FROM) as u64;
         let (mut excess, mut looks) = (excess.min(EXPIRE_BUDGET), LOOKS);
@@ -86,7 +113,8 @@ impl Lane {
             if standing == Standing::Answered && excess == 0 {
                 break;
             }
-            self.find_forgettable(standing, (now, share), (&mut excess, &mut looks), &mut found);
+            self.pressure.next[standing as usize] =
+                self.find_forgettable(standing, (now, share), (&mut excess, &mut looks), &mut found);
             for slots in found.chunks(AHEAD) {
                 // No packet has touched their states and keys for long.
                 core::hint::black_box(self.flows.touch_blocks(slots.iter().copied()));
@@ -99,15 +127,28 @@ impl Lane {
         self.pressure.is_stuck = excess > 0;
     }
 
-    /// Finds flows of one standing that are too much, or whose time is over, shortened as it is; and those that stand otherwise by now, or have had packets.
+    /// How many flows end as soon as their states have come. Forgets those of which this is
+    /// not true any more.
+    fn still_awaited(&mut self) -> usize {
+        let Lane { flows, wheel, pressure, .. } = self;
+        pressure.awaited.retain(|(slot, generation)| {
+            let header = flows.header(*slot);
+            header.generation == *generation && header.role == role::OWNER && wheel.awaits_state(header)
+        });
+        pressure.awaited.len()
+    }
+
+    /// Finds flows of one standing that are too much, or whose time is over, shortened as it is; and those that stand otherwise by now, or have had packets. Returns where the next search begins.
     fn find_forgettable(
         &self,
         standing: Standing,
         (now, share): (u64, u64),
         (excess, looks): (&mut usize, &mut usize),
         found: &mut Vec<Slot>,
-    ) {
-        self.wheel.visit(&self.flows, standing, |slot| {
+    ) -> Place {
+        let from = self.pressure.next[standing as usize];
+        let mut is_in_vain = from != Place::START;
+        let stopped = self.wheel.visit(&self.flows, standing, from, |slot| {
             if *looks == 0 || found.len() == EXPIRE_BUDGET {
                 return false;
             }
@@ -117,11 +158,19 @@ impl Lane {
                 found.push(slot);
                 return true;
             }
-            if header.flags & IN_HAND != 0 || header.role != role::OWNER || header.parked > 0 || self.is_replaying(slot) {
+            let is_one_too_many = || self.pressure.awaited.len() + found.len() >= MAX_AWAITED;
+            if header.flags & IN_HAND != 0
+                || header.role != role::OWNER
+                || header.parked > 0
+                || self.is_replaying(slot)
+                || !self.flows.is_present(slot) && is_one_too_many()
+            {
+                is_in_vain = true;
                 return true;
             }
             let is_over = has_idled(header, now, if standing == Standing::Answered { SHORTEST } else { share });
             if standing == Standing::Answered && !is_over {
+                is_in_vain = true;
                 return *excess > 0;
             }
             if !is_over && *excess == 0 {
@@ -131,6 +180,7 @@ impl Lane {
             found.push(slot);
             standing != Standing::Answered || *excess > 0
         });
+        if is_in_vain { stopped } else { Place::START }
     }
 
     /// Ends a flow before its time; or files it as what it is by now.
@@ -140,11 +190,12 @@ impl Lane {
         }
         self.wheel.remove(&mut self.flows, slot);
         self.pressure.asked = self.pressure.asked.saturating_sub(1);
-        shared.forgotten += 1;
         if self.protection.fetch(&self.flows, slot) {
+            shared.forgotten += 1;
             self.expire_flow(slot, shared);
         } else {
             // Only the flow's state says what the flow has leased: it ends when the state has come.
+            self.pressure.awaited.push((slot, self.flows.header(slot).generation));
             self.wheel.await_state(&mut self.flows, slot);
         }
     }
