@@ -11,7 +11,8 @@
 //! Without keys, a single frame cannot announce a new life of a peer: if a damaged or
 //! forged one were believed, all frames of the true life would count as the past. The
 //! claimed life is asked to repeat a number, which it cannot know if it is not there.
-//! Once it has repeated the number, it is heard.
+//! Once it has repeated the number, it is heard. The first life that a sender hears of at a
+//! node it must believe: if that one does not answer, the sender asks again who lives there.
 //!
 //! A record that does not fit into a frame travels in parts, one to a frame, and is put together before it is delivered: a channel keeps the order.
 //!
@@ -608,6 +609,10 @@ impl<F: FnMut(&[u8]) -> bool> Out<'_, F> {
         }
         if timed_out {
             channel.backoff += 1;
+            if channel.may_be_nobody() && self.sender.seal.is_none() {
+                let to = Destination { node: channel.peer.node, incarnation: 0, life: 0 };
+                return self.bare(channel, to);
+            }
         }
         true
     }

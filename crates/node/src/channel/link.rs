@@ -17,6 +17,8 @@ const FIRST_CREDIT: u32 = 64;
 pub(super) const OVERDUE_AT_ONCE: usize = 16;
 /// If so many frames in succession rise below the newest counter, it is that one which was not true.
 const RISING: u32 = 8;
+/// After so many timeouts in succession a life that a single frame has named may not be there.
+const UNANSWERED: u32 = 3;
 /// Bytes of records that wait to be put into frames, per peer.
 pub(super) const QUEUE_BYTES: usize = 4 << 20;
 
@@ -148,6 +150,12 @@ impl Channel {
     /// True if that incarnation lives, as far as anybody has told.
     pub(super) fn is_open(&self) -> bool {
         !self.is_closed && self.peer.incarnation != 0
+    }
+
+    /// True if a single frame has named the incarnation, and nobody answers: that frame may have
+    /// been damaged.
+    pub(super) fn may_be_nobody(&self) -> bool {
+        !self.is_certain && self.backoff >= UNANSWERED
     }
 
     /// True if this incarnation of the node is an old one.

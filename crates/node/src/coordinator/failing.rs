@@ -95,12 +95,15 @@ impl Coordinator {
     /// all the same.
     pub(super) fn doubt(&mut self, at: usize, silent: u64) {
         let Member { node, incarnation, host, .. } = self.memory.places[at].member;
-        let known = &self.hosts[usize::from(host)];
-        let may_ask = known.is_known && (!self.is_joined() || self.is_fresh(known));
         let is_hopeless = silent > self.config.hang_timeout.saturating_mul(HOPELESS);
         let is_unasked = is_planted(Fault::TakesStarvedForDead) || is_planted(Fault::BelievesLastHeard);
-        if !may_ask || is_hopeless || is_unasked {
+        let is_gone = self.is_joined() && self.is_gone(host, self.last_turn);
+        if is_hopeless || is_unasked || is_gone {
             return self.suspect(at, Cause::Hung);
+        }
+        if !self.may_be_asked(host) {
+            // Its manager will be heard, or be given up with its host.
+            return;
         }
         let hearing = &mut self.hearings[at];
         if hearing.suspected.is_none() && !core::mem::replace(&mut hearing.is_doubted, true) {

@@ -402,6 +402,15 @@ impl Coordinator {
         }
     }
 
+    /// For so long nothing of the hosts was seen: whatever they have time for begins so much
+    /// later.
+    pub(super) fn stand_still(&mut self, unwatched: u64, now: u64) {
+        let later = |at: &mut u64| *at = now.min(*at + unwatched);
+        let of_hosts = self.hosts.iter_mut().flat_map(|known| [&mut known.heard_at, &mut known.alone_since]);
+        of_hosts.chain(&mut self.worse_since).flatten().for_each(later);
+        self.given_at.iter_mut().chain([&mut self.began_at, &mut self.quorum_at]).for_each(later);
+    }
+
     /// Frames of a manager count as hearing its host: what it says may be stuck behind one that was lost.
     fn hear_hosts(&mut self) {
         for host in 0..self.hosts.len() {
@@ -427,8 +436,14 @@ impl Coordinator {
     }
 
     /// Nothing is heard of a host, although it has had the time to say something.
-    fn is_gone(&self, host: u16, now: u64) -> bool {
+    pub(super) fn is_gone(&self, host: u16, now: u64) -> bool {
         self.hosts[usize::from(host)].heard_at.is_none() && !self.is_soon_after(self.began_at, now)
+    }
+
+    /// Its manager would answer a question.
+    pub(super) fn may_be_asked(&self, host: u16) -> bool {
+        let known = &self.hosts[usize::from(host)];
+        known.is_known && (!self.is_joined() || self.is_fresh(known))
     }
 
     /// The host that is to serve a switch does, or may be about to.

@@ -660,8 +660,10 @@ impl Coordinator {
     /// Looks for runtimes that are silent, and starts those that are due.
     pub fn handle_timeout(&mut self, now: u64) {
         // Time in which this process did not turn itself says nothing about the others: silence is measured by a clock that stands still then.
-        let unwatched = now.saturating_sub(self.last_turn).saturating_sub(self.config.hang_timeout / 4);
+        let since = now.saturating_sub(self.last_turn);
+        let unwatched = since.saturating_sub(self.config.hang_timeout / 4);
         self.hearings.iter_mut().for_each(|hearing| hearing.last_heard = now.min(hearing.last_heard + unwatched));
+        self.stand_still(since.saturating_sub(self.config.hosts.patience / 4), now);
         self.last_turn = now;
         self.look_after_hosts(now);
         if self.is_waiting_for_manager() {

@@ -273,6 +273,9 @@ impl Lane {
                             }
                             // Or it does not know the reply key, and took a reply for a flow of its own.
                             header.flags |= flag::UNCONFIRMED;
+                        } else if is_new && header.flags & flag::UNCONFIRMED == 0 {
+                            // The switch does not know the reply key any more: another flow may have it.
+                            header.flags |= flag::UNCONFIRMED | flag::WHOLE;
                         }
                         if header.parked > 0 {
                             return Step::Park(found.slot, Position::START);

@@ -21,7 +21,7 @@ use super::ownership::opening;
 use super::routes::Route;
 use crate::address::NodeId;
 use crate::channel::format::after;
-use crate::message::{RouteInfo, kind};
+use crate::message::{ANSWERED, RouteInfo, kind};
 use holdfast_protection::Peer;
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::{DropReason, FlowKey};
@@ -177,12 +177,13 @@ impl Switch {
         let moved_from = (info.before.get() != 0).then_some((from, info.before.get()));
         let hash = self.routes.hash(&key);
         let id = match self.routes.find(&key, hash) {
-            // What one runtime calls a reply another calls a flow of its own: the newer one is right.
+            // What one runtime calls a reply another calls a flow of its own: see `settle_reply`.
             Some(found) if found.is_reply => {
-                if self.routes.get(found.slot).is_some_and(|other| epoch.wrapping_sub(other.epoch) as i32 <= 0) {
+                let has_replies = info.claim.chain.get() & ANSWERED != 0;
+                if !has_replies && self.routes.get(found.slot).is_some_and(|other| !other.is_doubtful) {
                     return Ok(());
                 }
-                self.remove_route(found.slot);
+                self.routes.take_reply(found.slot);
                 None
             }
             Some(found) => {
@@ -221,28 +222,27 @@ impl Switch {
         Ok(())
     }
 
-    /// Two routes want one reply key. A flow that has had a reply keeps the key. A flow
-    /// that has had none may live all the same, and goes on without; the older of two
-    /// such keeps the key, because its replies may be on their way. The older of two that
-    /// have had replies is no more.
+    /// Two routes want one reply key. A flow that has had a reply keeps the key before one
+    /// that has had none. Of two that have had none the older keeps it, because its replies
+    /// may be on their way; of two that have had some the newer, because the older may have
+    /// ended. A flow of which it is the own key keeps it unless only the other has had
+    /// replies. Whoever goes without keeps the route: the flow's owner may have it, and its
+    /// next packet would open it a second time elsewhere.
     fn settle_reply(&mut self, id: super::routes::RouteId, epoch: u32, reply: FlowKey) {
         let Some(other) = self.routes.find(&reply, self.routes.hash(&reply)).filter(|found| found.slot != id) else { return };
         let is_doubtful = self.routes.get(id).is_some_and(|route| route.is_doubtful);
-        let yields = |route: &Route| match (other.is_reply && route.is_doubtful) == is_doubtful {
-            true => (epoch.wrapping_sub(route.epoch) as i32 > 0) != is_doubtful,
-            false => route.is_doubtful,
+        let yields = |route: &Route| match other.is_reply {
+            true if route.is_doubtful == is_doubtful => (epoch.wrapping_sub(route.epoch) as i32 > 0) != is_doubtful,
+            true => route.is_doubtful,
+            false => !is_doubtful && (route.is_doubtful || !route.is_real),
         };
-        let Some((yields, was_doubtful)) = self.routes.get(other.slot).map(|route| (yields(route), route.is_doubtful)) else {
-            return;
-        };
-        let (loser, lives) =
-            if yields { (other.slot, other.is_reply && was_doubtful) } else { (id, other.is_reply && is_doubtful) };
-        match lives {
-            true => self.routes.take_reply(loser),
-            false => self.remove_route(loser),
+        if !self.routes.get(other.slot).is_some_and(yields) {
+            return self.routes.take_reply(id);
         }
-        if yields {
-            self.routes.set_reply(id, reply);
+        match other.is_reply {
+            true => self.routes.take_reply(other.slot),
+            false => self.remove_route(other.slot),
         }
+        self.routes.set_reply(id, reply);
     }
 }

@@ -7,8 +7,8 @@ use holdfast_node::address::{COORDINATOR, MANAGER, SWITCH, mac_of, mac_of_life, 
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::message::{Control, PoolId};
 use holdfast_protection::{NfvActor, Peer, Protection, ReleaseAt, Unprotected};
-use holdfast_wire::nsh::Flags;
-use holdfast_wire::{MemoryPool, Packet};
+use holdfast_wire::nsh::{self, Flags};
+use holdfast_wire::{MemoryPool, Packet, PacketPool};
 use std::collections::BTreeSet;
 
 const NOTHING: [u8; 0] = [];
@@ -226,6 +226,31 @@ fn a_packet_that_its_flows_end_has_overtaken_opens_none() {
     // Another flow of the same epoch never was here.
     assert_eq!(bench.send(&[datagram(2, 0)]), [1]);
     bench.assert_no_buffer_lost();
+}
+
+/// A flow has had replies. Its switch begins anew, and does not know the reply key, which another flow may have: what leaves says the key again.
+#[test]
+fn what_leaves_says_the_reply_key_when_the_switch_does_not_know_it() {
+    let mut bench = Bench::new(vec![bomb()], 4);
+    let mut reply = datagram(1, 0);
+    reply[26..34].rotate_left(4);
+    reply[34..38].rotate_left(2);
+    let mut says_key = |frame: &[u8], flags| {
+        let packet = bench.packet(frame, 1, flags);
+        let sent = bench.spot.turn(&[packet], bench.stamp);
+        let released: Vec<_> = sent.iter().filter(|frame| is_released(frame)).collect();
+        assert_eq!(released.len(), 1);
+        let mut packet = bench.spot.pool.take().expect("the pool is large enough");
+        assert!(packet.copy_from(released[0]));
+        assert!(nsh::decapsulate(&mut packet).is_some());
+        let says_key = packet.meta.flags & Flags::LEARN != 0;
+        bench.spot.pool.put(packet);
+        says_key
+    };
+    assert!(says_key(&datagram(1, 0), Flags::NEW));
+    assert!(!says_key(&reply, 0) && !says_key(&datagram(1, 0), 0));
+    assert!(says_key(&datagram(1, 0), Flags::NEW) && says_key(&datagram(1, 0), 0));
+    assert!(!says_key(&reply, 0) && !says_key(&datagram(1, 0), 0));
 }
 
 /// What was sent to an earlier life of this node, or by a switch that is not its chain's, opens nothing and does not set the clock.

@@ -52,11 +52,10 @@ fn is_sealed(scenario: &Scenario) -> bool {
     hosts_of(scenario) && Random::new(scenario.seed ^ 0x7365_616c).chance(500)
 }
 
-/// How often the machine is too busy in a seed's world, by a number of its own, too. Worlds of
-/// several hosts have none: their machines would not be busy at once.
+/// How often all machines are too busy at once in a seed's world, by a number of its own, too.
 fn starvations_of(scenario: &Scenario) -> u64 {
     let mut random = Random::new(scenario.seed ^ 0x7374_6172);
-    if !scenario.quiet && !hosts_of(scenario) && random.chance(250) { random.range(1, 4) } else { 0 }
+    if !scenario.quiet && random.chance(250) { random.range(1, 4) } else { 0 }
 }
 
 /// Damaged frames per thousand in a seed's world: some in a quarter of the worlds of several hosts,

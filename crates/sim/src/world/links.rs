@@ -81,11 +81,13 @@ impl Outage {
 /// Damaged messages whose checksum is right all the same, per thousand.
 const UNNOTICED: u64 = 250;
 
-/// Flips a bit of the sender's incarnation and recomputes the checksum, so that no receiver can
-/// detect it.
+/// Flips a bit of the sender's incarnation or of the frame's counter and recomputes the checksum,
+/// so that no receiver can detect it.
 fn lie(frame: &mut [u8], bit: usize) {
     const INCARNATION_AT: usize = 26;
-    frame[INCARNATION_AT + bit / 2 % 4] ^= 1 << (bit / 16 % 8);
+    const COUNTER_AT: usize = 58;
+    let at = if bit.is_multiple_of(2) { INCARNATION_AT + bit / 2 % 4 } else { COUNTER_AT + bit / 2 % 8 };
+    frame[at] ^= 1 << (bit / 16 % 8);
     fcs::sum(frame);
 }
 

@@ -1,6 +1,6 @@
 //! Worlds as texts: what is written is read again, and what cannot be read is said with its line.
 
-use holdfast_sim::{Fault, PUBLISHED_FROM as PUBLISHED, Scenario, Script, World, shrink};
+use holdfast_sim::{Fault, Habits, PUBLISHED_FROM as PUBLISHED, Plan, Scenario, Script, World, shrink};
 
 /// Seeds from here on stand for worlds with several state servers.
 const DIVIDED: u64 = 30_000_000;
@@ -60,6 +60,17 @@ fn what_a_seed_did_is_written_down_and_read_again() {
         steps += script.plan.steps.len();
     }
     assert!(steps > 500, "only {steps} steps were taken");
+}
+
+/// A network may be lossy for fragments alone, while its links do what those of a calm one do: that is no calm one.
+#[test]
+fn calm_links_are_no_calm_network() {
+    for (calm, habits) in [(true, None), (false, None), (false, Some([Habits::CALM; 2]))] {
+        let plan = Plan { calm, habits, ..Plan::default() };
+        let script =
+            Script { name: String::new(), scenario: Scenario { quiet: true, ..Scenario::of_seed(1) }, plan, expects: Vec::new() };
+        assert_eq!(Script::read(&script.to_string()).unwrap()[0].plan, script.plan);
+    }
 }
 
 /// A world is done again by plan: the same packets leave at the same time.

@@ -260,6 +260,36 @@ fn two_that_begin_again_at_once_find_each_other() {
     }
 }
 
+/// The only frame that says who lives at a node is damaged, and nobody sees it: the life that it
+/// names is not there. Whoever speaks to that one, and is not answered, asks again.
+#[test]
+fn a_life_that_is_not_there_is_asked_for_again() {
+    for bit in 0..32 {
+        let (mut a, mut b) = (Fabric::new(A, FabricConfig::default()), Fabric::new(B, FabricConfig::default()));
+        a.send(B.node, 40, b"for whoever is there").unwrap();
+        frames(&mut a, 1).iter().for_each(|frame| b.handle_frame(frame, 1).unwrap());
+        for answer in frames(&mut b, 1) {
+            let _ = a.handle_frame(&flip(&answer, INCARNATION_AT, bit), 1);
+        }
+        assert_ne!(a.peer(B.node), Some(B));
+        let mut now = 1;
+        for _ in 0..100 {
+            now += 20 * MILLISECOND;
+            for _ in 0..4 {
+                frames(&mut a, now).iter().for_each(|frame| drop(b.handle_frame(frame, now)));
+                frames(&mut b, now).iter().for_each(|frame| drop(a.handle_frame(frame, now)));
+            }
+        }
+        assert_eq!(a.peer(B.node), Some(B), "bit {bit}");
+        if !a.inbox.restarted.contains(&B) {
+            assert_eq!(drain(&mut b), [b"for whoever is there"]);
+        }
+        a.send(B.node, 40, b"for this life").unwrap();
+        settle(&mut a, &mut b, now);
+        assert_eq!(drain(&mut b).last().map(Vec::as_slice), Some(&b"for this life"[..]));
+    }
+}
+
 /// A frame's counter says that it is far newer than it is: those that are true say soon again what there is room for, and that their sender lives.
 #[test]
 fn a_counter_that_leapt_is_forgotten() {

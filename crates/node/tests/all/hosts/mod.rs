@@ -7,7 +7,7 @@ mod world;
 
 use holdfast_node::message::{MemberState, Protected};
 use holdfast_protection::{Peer, ReleaseAt};
-use world::{HOSTS, WITNESS, World};
+use world::{HOSTS, MILLISECOND, WITNESS, World};
 
 /// The host that serves dies with everything on it. The other begins to serve, and every flow goes on there where it was.
 #[test]
@@ -68,6 +68,29 @@ fn new_flows_are_not_for_the_dead_while_there_is_no_coordinator() {
     world.send(0, 60);
     assert_eq!((world.serving(), dead.len()), (vec![0], 2));
     assert!(dead.iter().all(|peer| routes_to(&world, *peer) == 0));
+}
+
+/// A coordinator waits for a processor before each of its turns, longer than a host may be silent, and the manager of a host begins anew twice. What it does
+/// not see between its turns is no silence: the runtimes of that host are not given up.
+#[test]
+fn a_manager_begins_anew_while_the_coordinator_waits() {
+    for at in [0, 1] {
+        let mut world = World::new();
+        assert_eq!(world.send(0, 40), 40);
+        // It knows the next lives of managers only when it has asked them and they have answered.
+        world.coordinator_waits = 130 * MILLISECOND;
+        for pause in [400, 130, 1300] {
+            world.pass(pause);
+            if pause < 1000 {
+                world.succeed(at);
+            }
+        }
+        assert_eq!(world.coordinator().failovers().count(), 0, "host {at}");
+        world.coordinator_waits = 0;
+        world.pass(800);
+        world.check_safe("nobody has failed");
+        assert_eq!(world.flows(&[0, 1]).len(), 40);
+    }
 }
 
 /// The coordinator's host dies: traffic goes on, and when it is back it is the same as before.

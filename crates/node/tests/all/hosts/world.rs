@@ -51,6 +51,9 @@ pub(crate) struct World {
     /// From whom to whom the first message of a life does not arrive, and later ones do.
     pub(crate) first_lost: Vec<(usize, usize)>,
     now: u64,
+    /// The coordinator waits so long for a processor before each of its turns, ns.
+    pub(crate) coordinator_waits: u64,
+    coordinator_turned: u64,
     release_at: ReleaseAt,
     switches: u16,
     /// Packets that runtimes of each host have handed over to another host.
@@ -155,6 +158,8 @@ impl World {
             cut: Vec::new(),
             first_lost: Vec::new(),
             now,
+            coordinator_waits: 0,
+            coordinator_turned: 0,
             release_at,
             switches,
             handed: [0; HOSTS],
@@ -222,12 +227,15 @@ impl World {
     }
 
     fn turn(&mut self) {
-        let mut coordinators = std::mem::take(&mut self.coordinators);
-        let last = coordinators.len();
-        for (number, (at, coordinator)) in coordinators.iter_mut().enumerate() {
-            self.turn_coordinator(*at, coordinator, number + 1 == last);
+        if self.now >= self.coordinator_turned + self.coordinator_waits {
+            self.coordinator_turned = self.now;
+            let mut coordinators = std::mem::take(&mut self.coordinators);
+            let last = coordinators.len();
+            for (number, (at, coordinator)) in coordinators.iter_mut().enumerate() {
+                self.turn_coordinator(*at, coordinator, number + 1 == last);
+            }
+            self.coordinators = coordinators;
         }
-        self.coordinators = coordinators;
         for at in 0..HOSTS {
             if self.hosts[at].is_stopped {
                 continue;
@@ -236,6 +244,9 @@ impl World {
             let Host { hub, out, runtimes, .. } = &mut self.hosts[at];
             hub.turn(now, out, &mut self.pool);
             for (peer, (runtime, rx)) in runtimes.iter_mut() {
+                if !hub.may_hear(*peer) {
+                    continue;
+                }
                 let mut frames = Vec::new();
                 runtime.turn(rx, &mut frames, &mut self.pool, now);
                 hub.handle_frames(*peer, &mut frames, now, out, &mut self.pool);
@@ -384,6 +395,15 @@ impl World {
         runtimes.remove(&peer);
         hub.handle_ended(peer);
         hub.handle_buried(peer);
+    }
+
+    /// The manager of a host dies, and its next life finds the runtimes.
+    pub(crate) fn succeed(&mut self, at: usize) {
+        let runtimes = std::mem::take(&mut self.hosts[at].runtimes);
+        let found: Vec<Peer> = runtimes.keys().copied().collect();
+        self.revive(at);
+        self.hosts[at].runtimes = runtimes;
+        self.hosts[at].hub.succeed(&found);
     }
 
     /// A host that died, or its manager alone, begins again, empty.

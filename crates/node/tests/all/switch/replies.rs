@@ -139,6 +139,63 @@ fn a_flow_without_replies_stays_where_it_is() {
     }
 }
 
+/// Without a protection a late reply of a lost flow may go to another flow, which then has had replies under the same key, too. A new life hears of both. The newer one has the replies; the
+/// other stays where it is served, so that nobody opens it a second time, and nothing of it leaves.
+#[test]
+fn of_two_that_have_had_replies_both_stay_where_they_are() {
+    for is_first_first in [true, false] {
+        let mut bench = Bench::life(2);
+        bench.introduce(&[X, Y], &[]);
+        let mut told = [(X, 1, 41), (Y, 2, 42)];
+        if !is_first_first {
+            told.reverse();
+        }
+        for (by, from, epoch) in told {
+            bench.tell_replied(by, from, 1, epoch, ANSWERED, true);
+        }
+        let (older, newer) = (bench.route(1).expect("a route"), bench.route(2).expect("a route"));
+        assert_eq!((newer.owner, newer.reply), (Y, Some(bench.key(1, true))));
+        assert_eq!((older.owner, older.epoch, older.reply), (X, 41, None));
+        bench.send(1);
+        assert_eq!(bench.sent_to(), [X]);
+        assert!(!bench.release_as(1, 1) && bench.release_as(2, 1));
+        bench.end(Y, 2, 42);
+        assert!(bench.release_as(1, 1), "nobody else has that key any more");
+    }
+}
+
+/// A late reply of a lost flow has opened a flow of its own at Y: its key is that of the replies of a flow at X. Each stays where it is, whoever tells first. Only a flow at Y without replies gives
+/// way to one at X that has had some: nothing of it can come but what is the other's.
+#[test]
+fn a_flow_whose_replies_are_another_flow_stays_where_it_is() {
+    let of_replies = [(0, 0), (0, ANSWERED), (ANSWERED, 0), (ANSWERED, ANSWERED)];
+    for ((at_x, at_y), is_x_first) in of_replies.into_iter().flat_map(|bits| [(bits, true), (bits, false)]) {
+        for (epoch_at_x, epoch_at_y) in [(41, 42), (42, 41)] {
+            let mut bench = Bench::life(2);
+            bench.introduce(&[X, Y], &[]);
+            let key = bench.key(1, true);
+            let (reply, epoch, chain) = (bench.key(3, true).into(), epoch_at_y.into(), at_y.into());
+            let claim = Claim { key: key.into(), reply, epoch, chain };
+            let info = RouteInfo { claim, node: Y.node.into(), incarnation: Y.incarnation.into(), before: 0.into(), is_real: 1 };
+            let told = [&[1][..], &50u32.to_be_bytes(), &0u64.to_be_bytes(), info.as_bytes()].concat();
+            for is_x in [is_x_first, !is_x_first] {
+                if is_x {
+                    bench.tell_replied(X, 1, 1, epoch_at_x, at_x, true);
+                } else {
+                    bench.runtime(Y).send(SWITCH, kind::ROUTES, &told).expect("room");
+                    bench.exchange();
+                }
+            }
+            let gives_way = (at_x, at_y) == (ANSWERED, 0);
+            let of_y = bench.switch.routes().find(|route| route.key == key).map(|route| route.owner);
+            let of_x = bench.route(1).expect("a route");
+            assert_eq!(of_y, (!gives_way).then_some(Y), "{at_x} {at_y} {is_x_first}");
+            assert_eq!((of_x.owner, of_x.epoch), (X, epoch_at_x));
+            assert_eq!(of_x.reply, gives_way.then_some(key));
+        }
+    }
+}
+
 /// A new life hears of two flows that want one reply key and had no reply yet. The older one has asked first, and its replies may be on their way: they are its own, whoever tells first.
 #[test]
 fn of_two_without_replies_the_older_one_was_first() {
