@@ -6,7 +6,7 @@ use holdfast_control::flows::Flows;
 use holdfast_control::status::Status;
 use holdfast_lab::{Interrupt, until};
 use holdfast_tests::ledger::{End, Ledger, Sum, Transport, Wrong, content, digest_of, stream_byte};
-use holdfast_tests::network::{Chain, Network, Options, SERVER, socket};
+use holdfast_tests::network::{Chain, Network, Options, socket};
 use holdfast_tests::runner::{Test, light};
 use holdfast_tests::standby::{BOTH, LOCAL, kill_worker};
 use holdfast_tests::traffic::{Plan, Traffic};
@@ -123,14 +123,7 @@ fn the_ledger_finds_what_is_wrong(_interrupt: &Interrupt) -> Result<()> {
 fn start(protection: &'static str, interrupt: &Interrupt) -> Result<(Network, Traffic)> {
     let options = Options { protection, ports: "random", ..Options::protected(Chain::Edge) };
     let network = Network::start(&options, interrupt)?;
-    let plan = Plan {
-        datagrams: socket(&format!("{SERVER}:7007")),
-        streams: socket(&format!("{SERVER}:5201")),
-        flows: 100,
-        per_second: 600,
-        connections: 6,
-    };
-    let traffic = Traffic::start(&network.topology.client, &network.topology.server, plan)?;
+    let traffic = Traffic::start(&network.topology.client, &network.topology.server, Plan::default())?;
     until("flows are there", PATIENCE, interrupt, || Ok((traffic.sum().flows >= 110).then_some(())))?;
     Ok((network, traffic))
 }
