@@ -13,7 +13,6 @@ use holdfast_lab::keepalive::KeepAlive;
 use holdfast_lab::requirements::*;
 use holdfast_lab::{Interrupt, until};
 use holdfast_tests::kills::{Cast, Draws, Part, Role, Target, seed_or};
-use holdfast_tests::ledger::Wrong;
 use holdfast_tests::network::{Chain, Network, Options, VIRTUAL};
 use holdfast_tests::runner::{Test, light};
 use holdfast_tests::standby::{BOTH, LOCAL};
@@ -104,7 +103,8 @@ fn seed() -> u64 {
 
 /// Kills and stops of each kind.
 fn strikes() -> usize {
-    if soak() { 200 } else { 5 }
+    let given = std::env::var("HOLDFAST_STRIKES").ok().and_then(|strikes| strikes.parse().ok());
+    given.unwrap_or(if soak() { 200 } else { 4 })
 }
 
 /// One of so many strikes is a stop.
@@ -215,7 +215,8 @@ impl Scene {
     }
 
     fn strike(&mut self, number: usize, target: Target, signal: Signal) -> Result<()> {
-        self.story.push(format!("{number}: {signal:?} to {target}"));
+        let what = if signal == Signal::STOP { "stopped" } else { "killed" };
+        self.story.push(format!("{number}: {what} {target}"));
         self.struck.push(target);
         target.signal(signal)
     }
@@ -314,7 +315,7 @@ struct Episode {
 
 /// In a round so many strikes come at random. Then the box has time.
 fn per_round() -> usize {
-    if soak() { 25 } else { strikes() }
+    strikes().min(25)
 }
 
 /// Longest time between two of them, and for which one stands still.
@@ -365,7 +366,7 @@ fn at_random(row: &'static Row, interrupt: &Interrupt) -> Result<()> {
 fn play_round(scene: &mut Scene, first: usize, episodes: &mut Vec<Episode>, interrupt: &Interrupt) -> Result<()> {
     episodes.push(Episode::default());
     let mut known_from = None;
-    for number in first..first + per_round() {
+    for number in first..(first + per_round()).min(strikes()) {
         let mut draws = Draws::new(scene.seed, number);
         let (next, signal) = (Instant::now() + draws.time(NEXT_STRIKE), draws.below(STOPS));
         let stands_still = draws.time(STANDS_STILL);

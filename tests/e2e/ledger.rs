@@ -5,7 +5,7 @@ use anyhow::{Context, Result, ensure};
 use holdfast_control::flows::Flows;
 use holdfast_control::status::Status;
 use holdfast_lab::{Interrupt, until};
-use holdfast_tests::ledger::{End, Ledger, Sum, Transport, Wrong, content, digest_of, stream_byte};
+use holdfast_tests::ledger::{CONNECTING, End, Ledger, Sum, Transport, Wrong, content, digest_of, stream_byte};
 use holdfast_tests::network::{Chain, Network, Options, socket};
 use holdfast_tests::runner::{Test, light};
 use holdfast_tests::standby::{BOTH, LOCAL, kill_worker};
@@ -116,7 +116,28 @@ fn the_ledger_finds_what_is_wrong(_interrupt: &Interrupt) -> Result<()> {
     book.send(End::Server, 1, 1);
     book.receive(End::Server, 1, 1, digest(1, End::Server, 1));
     book.compare(1, [1, 2], [1, 3], a);
-    book.close().map(drop)
+    book.close().map(drop)?;
+    // Through a box that may lose flows: what that explains, and what not.
+    let mut book = right()?;
+    book.see_mapping(1, Transport::Udp, c);
+    book.see_mapping(9, Transport::Udp, a);
+    book.compare(1, [1, 2], [0, 1], c);
+    book.break_stream(End::Client, 3, "reset");
+    let lost = book.close_with_losses()?;
+    ensure!(lost.keys().eq(&[1, 3]), "{lost:?}");
+    let refused = |act: &dyn Fn(&mut Ledger)| {
+        let mut book = right()?;
+        act(&mut book);
+        let lost = book.close_with_losses();
+        ensure!(lost.is_err(), "{lost:?}");
+        Ok(())
+    };
+    refused(&|book| book.see_mapping(3, Transport::Tcp, c))?;
+    refused(&|book| book.compare_mapping(3, c))?;
+    refused(&|book| book.see_mapping(9, Transport::Udp, a))?;
+    refused(&|book| book.compare(1, [1, 2], [0, 2], a))?;
+    refused(&|book| book.receive(End::Server, 2, 1, digest(2, End::Server, 1)))?;
+    refused(&|book| book.break_stream(End::Client, 3, &format!("{CONNECTING}timed out")))
 }
 
 /// A firewall and a NAT that draws its ports, and traffic that has begun.
