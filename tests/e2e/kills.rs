@@ -319,7 +319,7 @@ fn per_round() -> usize {
 }
 
 /// Longest time between two of them, and for which one stands still.
-const NEXT_STRIKE: Duration = Duration::from_millis(1600);
+const NEXT_STRIKE: Duration = Duration::from_millis(1000);
 const STANDS_STILL: Duration = Duration::from_millis(3000);
 /// What was struck so long ago is known to whoever answers.
 const KNOWN: Duration = Duration::from_millis(200);
