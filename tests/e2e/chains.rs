@@ -4,7 +4,7 @@ use anyhow::{Context, Result, ensure};
 use holdfast_lab::requirements::NGINX;
 use holdfast_lab::{Interrupt, Namespace, until};
 use holdfast_tests::cluster::{Cluster, SERVING, WITNESS};
-use holdfast_tests::network::{Chain, GIVE_UP, Network, Options, PATIENT, SERVER, VIRTUAL, socket};
+use holdfast_tests::network::{Chain, GIVE_UP, Network, Options, PATIENT, SERVER, VIRTUAL};
 use holdfast_tests::runner::{Test, cluster, light};
 use holdfast_tests::traffic::{Plan, Traffic};
 use holdfast_tests::verdict::ensure_unbroken;
@@ -25,13 +25,7 @@ pub(crate) fn tests() -> Vec<Test> {
 }
 
 fn start(client: &Namespace, server: &Namespace, interrupt: &Interrupt) -> Result<Traffic> {
-    let plan = Plan {
-        datagrams: socket(&format!("{SERVER}:7007")),
-        streams: socket(&format!("{SERVER}:5201")),
-        flows: 60,
-        per_second: 400,
-        connections: 4,
-    };
+    let plan = Plan { flows: 60, per_second: 400, connections: 4, ..Plan::default() };
     let traffic = Traffic::start(client, server, plan)?;
     goes_on(&traffic, interrupt)?;
     Ok(traffic)

@@ -22,6 +22,7 @@ mod hosts_networks;
 mod hosts_sealed;
 mod hosts_switches;
 mod kernels;
+mod kills;
 mod laboratory;
 mod ledger;
 mod manager;
@@ -85,6 +86,7 @@ fn main() -> ExitCode {
         ("hosts_sealed", hosts_sealed::tests()),
         ("hosts_switches", hosts_switches::tests()),
         ("kernels", kernels::tests()),
+        ("kills", kills::tests()),
         ("laboratory", laboratory::tests()),
         ("ledger", ledger::tests()),
         ("manager", manager::tests()),

@@ -43,13 +43,7 @@ impl Scene {
         let options = Options { protection, program, more, ports: "random", ..Options::protected(Chain::Mortal) };
         let network = Network::start(&options, interrupt)?;
         let (client, server) = (&network.topology.client, &network.topology.server);
-        let plan = Plan {
-            datagrams: socket(&format!("{SERVER}:7007")),
-            streams: socket(&format!("{SERVER}:5201")),
-            flows: 60,
-            per_second: 400,
-            connections: 4,
-        };
+        let plan = Plan { flows: 60, per_second: 400, connections: 4, ..Plan::default() };
         let echo = udp::Echo::start(server, socket(&format!("{SERVER}:7008")))?;
         let traffic = Traffic::start(client, server, plan)?;
         until("flows are there", GIVE_UP, interrupt, || Ok((traffic.sum().flows >= 70).then_some(())))?;

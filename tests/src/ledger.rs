@@ -4,7 +4,7 @@
 //! that each side can tell whether what came is what was sent. The ledger knows nothing of the box: it is filled in by those around it ([`crate::traffic`]).
 
 use anyhow::{Result, ensure};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::net::SocketAddr;
 
@@ -104,8 +104,9 @@ pub struct Ledger {
     more: usize,
 }
 
-/// Of what was wrong so much is kept.
-const KEPT: usize = 20;
+/// Of what was wrong so much is kept, and so much of that is shown.
+const KEPT: usize = 10_000;
+const SHOWN: usize = 20;
 
 /// What a book says altogether.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -222,8 +223,7 @@ impl Ledger {
     /// *before* the box was asked: what had come by then had been released, and what was released must not be forgotten.
     pub fn compare(&mut self, flow: u32, seen: [u64; 2], counted: [u64; 2], mapping: SocketAddr) {
         let Some(known) = self.flows.get(&flow) else { return };
-        let (known_mapping, sent) =
-            (known.mapping, [0, 1].map(|at| known.ways[at].sent.iter().map(|times| u64::from(*times)).sum::<u64>()));
+        let sent = [0, 1].map(|at| known.ways[at].sent.iter().map(|times| u64::from(*times)).sum::<u64>());
         for at in [End::Client, End::Server] {
             let (seen, counted, sent) = (seen[at as usize], counted[at as usize], sent[at as usize]);
             if counted < seen {
@@ -233,8 +233,18 @@ impl Ledger {
                 self.note(Wrong::CountInvented { flow, at, sent, counted });
             }
         }
-        if let Some(seen) = known_mapping.filter(|seen| *seen != mapping) {
-            self.note(Wrong::MappingMisreported { flow, seen, said: mapping });
+        self.compare_mapping(flow, mapping);
+    }
+
+    /// How many bytes of a stream have come, at the client and at the server.
+    pub fn stream_came(&self, flow: u32) -> [u64; 2] {
+        self.flows.get(&flow).map_or([0; 2], |flow| [0, 1].map(|at| flow.streams[at].came))
+    }
+
+    /// Which address the box says that it has given to a flow.
+    pub fn compare_mapping(&mut self, flow: u32, said: SocketAddr) {
+        if let Some(seen) = self.mapping(flow).filter(|seen| *seen != said) {
+            self.note(Wrong::MappingMisreported { flow, seen, said });
         }
     }
 
@@ -266,13 +276,59 @@ impl Ledger {
     /// # Errors
     /// What does not balance.
     pub fn close(mut self) -> Result<Sum> {
-        let cut: Vec<Wrong> = self.flows.iter().filter(|(_, of)| of.is_stream).flat_map(|(flow, of)| of.cut(*flow)).collect();
-        cut.into_iter().for_each(|wrong| self.note(wrong));
-        let found: Vec<String> = self.wrong.iter().map(Wrong::to_string).collect();
-        ensure!(found.is_empty(), "{:?}\n{}\nand {} more", self.sum(), found.join("\n"), self.more);
+        self.note_cut();
+        self.refuse(&self.wrong)?;
         Ok(self.sum())
     }
+
+    fn note_cut(&mut self) {
+        let cut: Vec<Wrong> = self.flows.iter().filter(|(_, of)| of.is_stream).flat_map(|(flow, of)| of.cut(*flow)).collect();
+        cut.into_iter().for_each(|wrong| self.note(wrong));
+    }
+
+    fn refuse(&self, wrong: &[Wrong]) -> Result<()> {
+        let found: Vec<String> = wrong.iter().take(SHOWN).map(Wrong::to_string).collect();
+        let more = self.more + wrong.len() - found.len();
+        ensure!(found.is_empty() && more == 0, "{:?}\n{}\nand {more} more", self.sum(), found.join("\n"));
+        Ok(())
+    }
+
+    /// The traffic has ended, through a box that has lost flows: those of which the book says so, each with the first that shows it. A connection that is lost breaks; of a lost
+    /// flow of datagrams the next one begins another flow. What is shared with a lost flow, or forgotten of it, is nobody's.
+    ///
+    /// # Errors
+    /// What not even a lost flow explains: a connection never comes from another address, nothing comes twice or altered, and what is opened is opened in the end.
+    pub fn close_with_losses(mut self) -> Result<BTreeMap<u32, Wrong>> {
+        self.note_cut();
+        let is_stream = |flow: &u32| self.flows.get(flow).is_some_and(|flow| flow.is_stream);
+        let mut lost = BTreeMap::new();
+        for wrong in &self.wrong {
+            match wrong {
+                Wrong::MappingChanged { flow, .. } | Wrong::MappingMisreported { flow, .. } if !is_stream(flow) => {
+                    lost.entry(*flow).or_insert_with(|| wrong.clone());
+                }
+                Wrong::StreamBroken { flow, .. } | Wrong::StreamCut { flow, .. } => {
+                    lost.entry(*flow).or_insert_with(|| wrong.clone());
+                }
+                _ => {}
+            }
+        }
+        let is_explained = |wrong: &Wrong| match wrong {
+            Wrong::MappingShared { flows, .. } => flows.iter().any(|flow| lost.contains_key(flow)),
+            Wrong::MappingChanged { flow, .. } | Wrong::MappingMisreported { flow, .. } => !is_stream(flow),
+            Wrong::CountForgotten { flow, .. } => lost.contains_key(flow) && !is_stream(flow),
+            Wrong::StreamBroken { cause, .. } => !cause.starts_with(CONNECTING),
+            Wrong::StreamCut { flow, .. } => lost.contains_key(flow),
+            _ => false,
+        };
+        let unexplained: Vec<Wrong> = self.wrong.iter().filter(|wrong| !is_explained(wrong)).cloned().collect();
+        self.refuse(&unexplained)?;
+        Ok(lost)
+    }
 }
+
+/// How the cause begins for which a connection broke that was never opened.
+pub const CONNECTING: &str = "connecting: ";
 
 impl Flow {
     fn cut(&self, flow: u32) -> impl Iterator<Item = Wrong> + '_ {
@@ -285,7 +341,7 @@ impl Flow {
     }
 }
 
-fn mix(value: u64) -> u64 {
+pub(crate) fn mix(value: u64) -> u64 {
     let z = value.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

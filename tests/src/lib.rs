@@ -9,6 +9,7 @@ pub mod conversation;
 pub mod crowd;
 pub mod flood;
 pub mod frames;
+pub mod kills;
 pub mod ledger;
 pub mod network;
 pub mod ping;

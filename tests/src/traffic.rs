@@ -1,10 +1,12 @@
 //! Clients and servers that fill in a [`Ledger`]: datagrams and connections, in both directions, with flows that begin all the time.
 
-use crate::ledger::{End, Ledger, Sum, Transport, content, digest_of, heading, stream_byte};
+use crate::ledger::{CONNECTING, End, Ledger, Sum, Transport, Wrong, content, digest_of, heading, stream_byte};
+use crate::network::{SERVER, socket};
 use anyhow::{Context, Result};
 use holdfast_lab::Namespace;
 use holdfast_lab::udp::make_room;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsFd;
@@ -22,12 +24,11 @@ const NEXT_CONNECTION: Duration = Duration::from_millis(200);
 const SHORT: usize = 5;
 /// Bytes of one of them, to the server.
 const SHORT_BYTES: u64 = 40_000;
-/// A connection's bytes at a time and direction, and what lies between two of these.
+/// A connection's bytes at a time and direction.
 const CHUNK: u64 = 400;
-const CHUNK_INTERVAL: Duration = Duration::from_millis(10);
 /// How often it is looked at whether all is over, by who has nothing else to do.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
-/// A connection that is not opened, or not ended by the other side, after so long is broken.
+/// A connection that is not ended by the other side after so long is broken.
 const GIVE_UP: Duration = Duration::from_secs(30);
 
 /// What there is.
@@ -37,12 +38,34 @@ pub struct Plan {
     pub datagrams: SocketAddr,
     /// Where connections are.
     pub streams: SocketAddr,
-    /// Flows of datagrams at the beginning; one more begins every tenth of a second.
+    /// Flows of datagrams at the beginning.
     pub flows: usize,
+    /// Between two more of them.
+    pub next_flow: Duration,
     /// Datagrams per second, all flows and each direction together.
     pub per_second: u64,
     /// Connections that last to the end. Short ones come besides.
     pub connections: usize,
+    /// Between two chunks of a connection, in each direction.
+    pub next_chunk: Duration,
+    /// A connection that is not opened after so long is broken.
+    pub patience: Duration,
+}
+
+impl Default for Plan {
+    /// A hundred flows and more, and some connections, to [`SERVER`].
+    fn default() -> Plan {
+        Plan {
+            datagrams: socket(&format!("{SERVER}:7007")),
+            streams: socket(&format!("{SERVER}:5201")),
+            flows: 100,
+            next_flow: Duration::from_millis(100),
+            per_second: 600,
+            connections: 6,
+            next_chunk: Duration::from_millis(10),
+            patience: GIVE_UP,
+        }
+    }
 }
 
 /// Whether clients are to stop; who has nothing to do waits for that.
@@ -77,6 +100,10 @@ struct Shared {
     book: Mutex<Ledger>,
     /// Flows of datagrams by their client's port.
     ports: Mutex<Vec<(u16, u32)>>,
+    /// Connections that are open, by their client's port.
+    open: Mutex<BTreeMap<u16, u32>>,
+    /// Connections that nobody is to wait for any longer.
+    lost: Mutex<BTreeSet<u32>>,
     next_flow: AtomicU32,
 }
 
@@ -85,9 +112,28 @@ impl Shared {
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn open(&self) -> MutexGuard<'_, BTreeMap<u16, u32>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lost(&self) -> MutexGuard<'_, BTreeSet<u32>> {
+        self.lost.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn new_flow(&self) -> u32 {
         self.next_flow.fetch_add(1, Ordering::Relaxed)
     }
+}
+
+/// A connection that is open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Open {
+    /// Its client's port.
+    pub port: u16,
+    /// Its number in the book.
+    pub flow: u32,
+    /// Bytes that have come by now, at the client and at the server.
+    pub came: [u64; 2],
 }
 
 /// Traffic under way. When it is dropped it ends, and nobody looks at the book.
@@ -110,7 +156,7 @@ impl Traffic {
         let mut traffic = Traffic { shared: shared.clone(), clients: Vec::new(), servers: Vec::new() };
         let (theirs, of_streams) = (shared.clone(), shared.clone());
         traffic.servers.push(std::thread::spawn(move || answer_datagrams(&datagrams, &theirs)));
-        traffic.servers.push(std::thread::spawn(move || accept_streams(&streams, &of_streams)));
+        traffic.servers.push(std::thread::spawn(move || accept_streams(&streams, plan, &of_streams)));
         let namespace = client.clone();
         let theirs = shared.clone();
         traffic.clients.push(std::thread::spawn(move || {
@@ -120,7 +166,7 @@ impl Traffic {
         for at in 0..plan.connections + SHORT {
             let (namespace, shared, is_short) = (client.clone(), shared.clone(), at >= plan.connections);
             traffic.clients.push(std::thread::spawn(move || {
-                let opened = namespace.enter(|| open_streams(plan.streams, is_short, at as u32, &shared));
+                let opened = namespace.enter(|| open_streams(plan, is_short, at as u32, &shared));
                 opened.expect("there is a namespace");
             }));
         }
@@ -147,6 +193,32 @@ impl Traffic {
     /// See [`Ledger::compare`].
     pub fn compare(&self, flow: u32, seen: [u64; 2], counted: [u64; 2], mapping: SocketAddr) {
         self.shared.book().compare(flow, seen, counted, mapping);
+    }
+
+    /// Connections that are open.
+    pub fn open(&self) -> Vec<Open> {
+        let open = self.shared.open().clone();
+        let book = self.shared.book();
+        open.into_iter().map(|(port, flow)| Open { port, flow, came: book.stream_came(flow) }).collect()
+    }
+
+    /// See [`Ledger::compare_mapping`].
+    pub fn compare_mapping(&self, flow: u32, mapping: SocketAddr) {
+        self.shared.book().compare_mapping(flow, mapping);
+    }
+
+    /// The box has lost this connection: it is broken, and nobody waits for it any longer.
+    pub fn give_up(&self, flow: u32) {
+        self.shared.lost().insert(flow);
+    }
+
+    /// Ends all connections, stops, and says which flows the box has lost by the book, and why.
+    ///
+    /// # Errors
+    /// What a box may not show that has lost flows.
+    pub fn finish_with_losses(mut self) -> Result<BTreeMap<u32, Wrong>> {
+        self.end();
+        std::mem::take(&mut *self.shared.book()).close_with_losses()
     }
 
     /// Ends all connections, stops, and closes the book.
@@ -218,7 +290,7 @@ fn send_datagrams(plan: Plan, shared: &Shared) -> std::io::Result<()> {
     loop {
         let elapsed = start.elapsed().as_millis() as u64;
         let is_stopping = *shared.stop.is_said();
-        while !is_stopping && senders.len() < plan.flows + elapsed as usize / 100 {
+        while !is_stopping && senders.len() < plan.flows + (elapsed / plan.next_flow.as_millis() as u64) as usize {
             let socket = UdpSocket::bind("0.0.0.0:0")?;
             make_room(&socket)?;
             socket.connect(plan.datagrams)?;
@@ -267,32 +339,38 @@ fn receive_datagrams(senders: &[Sender], shared: &Shared) {
     }
 }
 
-fn open_streams(server: SocketAddr, is_short: bool, at: u32, shared: &Shared) {
+fn open_streams(plan: Plan, is_short: bool, at: u32, shared: &Shared) {
     loop {
         let flow = shared.new_flow();
         shared.book().open_stream(flow);
-        match TcpStream::connect_timeout(&server, GIVE_UP)
-            .and_then(|mut stream| stream.write_all(&flow.to_be_bytes()).map(|()| stream))
-        {
-            Ok(stream) => {
+        let opened = TcpStream::connect_timeout(&plan.streams, plan.patience).and_then(|mut stream| {
+            let port = stream.local_addr()?.port();
+            shared.open().insert(port, flow);
+            stream.write_all(&flow.to_be_bytes()).map(|()| (stream, port))
+        });
+        match opened {
+            Ok((stream, port)) => {
                 let bytes = if is_short { SHORT_BYTES } else { u64::MAX };
-                pump(&stream, End::Client, flow, shared, |sent, _| sent >= bytes || *shared.stop.is_said());
+                let is_enough = |sent, _| sent >= bytes || *shared.stop.is_said();
+                pump(&stream, End::Client, flow, plan, shared, is_enough);
+                shared.open().remove(&port);
             }
-            Err(error) => shared.book().break_stream(End::Client, flow, &format!("connecting: {error}")),
+            Err(error) => shared.book().break_stream(End::Client, flow, &format!("{CONNECTING}{error}")),
         }
-        if !is_short || shared.stop.wait(NEXT_CONNECTION + Duration::from_millis(u64::from(at) * 10)) {
+        // One that was to last is opened anew if it broke.
+        if shared.stop.wait(NEXT_CONNECTION + Duration::from_millis(u64::from(at) * 10)) {
             return;
         }
     }
 }
 
-fn accept_streams(listener: &TcpListener, shared: &Arc<Shared>) {
+fn accept_streams(listener: &TcpListener, plan: Plan, shared: &Arc<Shared>) {
     let mut threads = Vec::new();
     while !shared.over.load(Ordering::Relaxed) {
         match listener.accept() {
             Ok((stream, source)) => {
                 let shared = shared.clone();
-                threads.push(std::thread::spawn(move || serve_stream(stream, source, &shared)));
+                threads.push(std::thread::spawn(move || serve_stream(stream, source, plan, &shared)));
             }
             Err(_) => await_client(listener),
         }
@@ -307,23 +385,33 @@ fn await_client(listener: &TcpListener) {
     let _ = poll(&mut ready, Some(&Timespec { tv_sec: 0, tv_nsec: LOOK_INTERVAL.subsec_nanos().into() }));
 }
 
-fn serve_stream(mut stream: TcpStream, source: SocketAddr, shared: &Shared) {
-    let mut flow = [0; 4];
-    let read = stream
-        .set_nonblocking(false)
-        .and_then(|()| stream.set_read_timeout(Some(GIVE_UP)))
-        .and_then(|()| stream.read_exact(&mut flow));
+fn serve_stream(mut stream: TcpStream, source: SocketAddr, plan: Plan, shared: &Shared) {
     // A connection that its client has given up is noted there.
-    let Ok(()) = read else { return };
-    let flow = u32::from_be_bytes(flow);
+    let Some(flow) = read_flow(&mut stream, plan, shared) else { return };
     shared.book().see_mapping(flow, Transport::Tcp, source);
     // The client closes first, so that its port is not used again soon.
-    pump(&stream, End::Server, flow, shared, |_, is_over| is_over);
+    pump(&stream, End::Server, flow, plan, shared, |_, is_over| is_over);
+}
+
+/// The number with which a connection begins, unless it does not come.
+fn read_flow(stream: &mut TcpStream, plan: Plan, shared: &Shared) -> Option<u32> {
+    stream.set_nonblocking(false).and_then(|()| stream.set_read_timeout(Some(LOOK_INTERVAL))).ok()?;
+    let (mut flow, mut got, since) = ([0; 4], 0, Instant::now());
+    while got < flow.len() {
+        match stream.read(&mut flow[got..]) {
+            Ok(0) => return None,
+            Ok(len) => got += len,
+            Err(error) if error.kind() != ErrorKind::WouldBlock => return None,
+            Err(_) if since.elapsed() > plan.patience || shared.over.load(Ordering::Relaxed) => return None,
+            Err(_) => {}
+        }
+    }
+    Some(u32::from_be_bytes(flow))
 }
 
 /// Sends and receives until both directions have ended. `is_enough` is asked with the bytes sent and whether the other side has ended.
-fn pump(stream: &TcpStream, end: End, flow: u32, shared: &Shared, is_enough: impl Fn(u64, bool) -> bool) {
-    let pumped = try_pump(stream, end, flow, shared, is_enough);
+fn pump(stream: &TcpStream, end: End, flow: u32, plan: Plan, shared: &Shared, is_enough: impl Fn(u64, bool) -> bool) {
+    let pumped = try_pump(stream, end, flow, plan, shared, is_enough);
     if let Err(error) = pumped {
         shared.book().break_stream(end, flow, &error.to_string());
     }
@@ -333,6 +421,7 @@ fn try_pump(
     mut stream: &TcpStream,
     end: End,
     flow: u32,
+    plan: Plan,
     shared: &Shared,
     is_enough: impl Fn(u64, bool) -> bool,
 ) -> std::io::Result<()> {
@@ -344,7 +433,7 @@ fn try_pump(
     let mut block = [0; 16384];
     loop {
         if ended.is_none() && sent == made && Instant::now() >= next {
-            next = Instant::now() + CHUNK_INTERVAL;
+            next = Instant::now() + plan.next_chunk;
             if is_enough(sent, is_over) {
                 shared.book().end_stream(end.other(), flow, sent);
                 stream.shutdown(Shutdown::Write)?;
@@ -378,6 +467,7 @@ fn try_pump(
         match ended {
             Some(_) if is_over => return Ok(()),
             _ if is_alone => return Err(ErrorKind::NotConnected.into()),
+            _ if shared.lost().contains(&flow) => return Err(ErrorKind::ConnectionAborted.into()),
             Some(since) if since.elapsed() > GIVE_UP => return Err(ErrorKind::TimedOut.into()),
             _ => await_stream(stream, is_over, sent < made, if ended.is_none() { next } else { Instant::now() + LOOK_INTERVAL }),
         }

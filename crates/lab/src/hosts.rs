@@ -176,12 +176,27 @@ impl Hosts {
     pub fn damage(&self, one_in: usize) -> Result<()> {
         // Offsets of frame addresses, headers of messages and packets, and payload.
         const PLACES: [usize; 16] = [7, 11, 14, 17, 21, 26, 28, 29, 34, 38, 44, 50, 61, 75, 90, 120];
+        let of_hosts = format!("iifname {}", port(BRIDGES[2], "*"));
+        self.network.run(&format!("nft add rule bridge cuts forward {of_hosts} counter"))?;
         for (at, byte) in PLACES.iter().enumerate() {
-            let which = format!("numgen random mod {} == {at}", one_in * PLACES.len());
-            // A frame that has this value there already stays intact.
-            self.network.run(&format!("nft add rule bridge cuts forward {which} @ll,{},8 set {:#x}", byte * 8, 0x11 * at))?;
+            let which = format!("{of_hosts} numgen random mod {} == {at}", one_in * PLACES.len());
+            // A frame that has this value there already stays intact, and one that ends before.
+            self.network.run(&format!(
+                "nft add rule bridge cuts forward {which} @ll,{},8 set {:#x} counter",
+                byte * 8,
+                0x11 * at
+            ))?;
         }
         Ok(())
+    }
+
+    /// Frames between hosts since [`Hosts::damage`], and how many of them a byte was overwritten in.
+    pub fn damaged(&self) -> Result<(u64, u64)> {
+        let rules = self.network.run("nft list chain bridge cuts forward")?;
+        let counters =
+            rules.lines().filter_map(|rule| rule.split_once("counter packets ")?.1.split(' ').next()?.parse::<u64>().ok());
+        let mut counters = counters.collect::<Vec<u64>>().into_iter();
+        Ok((counters.next().unwrap_or(0), counters.sum()))
     }
 
     /// Every link is whole again.

@@ -251,7 +251,7 @@ impl Hub {
     /// A runtime's process has ended, or could not be started.
     pub fn handle_ended(&mut self, peer: Peer) {
         self.fence.close(peer);
-        let flows: usize = self.serving().map(|switch| switch.routes_to(peer)).sum();
+        let flows: usize = self.serving().map(|switch| switch.flows_of(peer)).sum();
         self.manager.handle_ended(peer, flows as u64);
         self.seats.iter_mut().for_each(|seat| seat.switch.handle_gone(peer));
     }

@@ -214,6 +214,11 @@ impl Switch {
         self.targets.routes(peer)
     }
 
+    /// Flows that are lost with this runtime if nobody has copies: a route over which nothing has come back yet is none.
+    pub fn flows_of(&self, peer: Peer) -> usize {
+        self.targets.flows(peer)
+    }
+
     /// True without a route.
     pub fn is_empty(&self) -> bool {
         self.routes.len() == 0
@@ -383,6 +388,7 @@ impl Switch {
         let route = Route::new(key, owner, self.next_epoch, rule.chain, now);
         let id = self.routes.insert(hash, route).ok_or(DropReason::RouteTableFull)?;
         self.targets.count(owner, 1);
+        self.targets.count_opening(owner, 1);
         self.next_epoch = self.next_epoch.wrapping_add(1).max(1);
         Ok(id)
     }
@@ -390,7 +396,7 @@ impl Switch {
     fn remove_route(&mut self, id: routes::RouteId) {
         self.logs.give_up(id);
         if let Some(route) = self.routes.remove(id) {
-            self.targets.count(route.owner, -1);
+            self.count_removed(&route);
         }
     }
 
@@ -398,8 +404,30 @@ impl Switch {
     fn end_route(&mut self, id: routes::RouteId) {
         self.logs.give_up(id);
         if let Some(route) = self.routes.end(id) {
-            self.targets.count(route.owner, -1);
+            self.count_removed(&route);
         }
+    }
+
+    fn count_removed(&mut self, route: &Route) {
+        self.targets.count(route.owner, -1);
+        if !route.is_real {
+            self.targets.count_opening(route.owner, -1);
+        }
+    }
+
+    /// Something of the flow has been released, or is known to a replica.
+    fn make_real(&mut self, id: routes::RouteId) {
+        if let Some(route) = self.routes.get_mut(id)
+            && !core::mem::replace(&mut route.is_real, true)
+        {
+            self.targets.count_opening(route.owner, -1);
+        }
+    }
+
+    /// Gives a route to another owner, under a new epoch. The flow is one whatever has been released of it: somebody has it.
+    fn give(&mut self, id: routes::RouteId, owner: Peer, epoch: u32) {
+        self.make_real(id);
+        self.routes.give(id, owner, epoch);
     }
 
     /// A frame for a runtime could not be delivered, and is to be dropped. If it is one of this switch's packets, and no packet that took its
@@ -464,9 +492,7 @@ impl Switch {
             return false;
         }
         let Some(id) = self.routes.with_epoch(packet.meta.commit) else { return true };
-        if let Some(route) = self.routes.get_mut(id) {
-            route.is_real = true;
-        }
+        self.make_real(id);
         let Some(reply) = reply else { return true };
         if self.routes.set_reply(id, reply) {
             return true;

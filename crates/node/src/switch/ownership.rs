@@ -148,7 +148,7 @@ impl Switch {
                 if self.claims.is_provisional(found.slot) && !is_renounced && !after(of, asked) {
                     // Whoever has the newest is to have it.
                     if after(asked, of) {
-                        self.routes.give(found.slot, to, asked);
+                        self.give(found.slot, to, asked);
                         self.targets.count(owner, -1);
                         self.targets.count(to, 1);
                     }
@@ -160,7 +160,7 @@ impl Switch {
                     if let Some((before, old)) = came_from
                         && owner == to
                     {
-                        self.routes.give(found.slot, before, old);
+                        self.give(found.slot, before, old);
                         self.targets.count(to, -1);
                         self.targets.count(before, 1);
                     }
@@ -185,7 +185,7 @@ impl Switch {
                 if of == asked && owner != to && self.lives(owner) && !is_planted(Fault::IgnoresEpochs) {
                     return Some(self.wait(found.slot, of, to, asked));
                 }
-                self.routes.give(found.slot, to, epoch);
+                self.give(found.slot, to, epoch);
                 self.targets.count(owner, -1);
                 // Whoever had it is dead, whether the view that says so has come or not.
                 let before = if owner == to { came_from.map(|(before, _)| before) } else { Some(owner) };
@@ -276,12 +276,12 @@ impl Switch {
                 // What waits for the flow follows it.
                 (Some((claimant, asked)), _) if before.is_none_or(|(_, old)| asked == old) => {
                     self.logs.give_up(id);
-                    self.routes.give(id, claimant, asked);
+                    self.give(id, claimant, asked);
                     self.targets.count(claimant, 1);
                 }
                 (asks, Some((before, old))) => {
                     self.logs.give_up(id);
-                    self.routes.give(id, before, old);
+                    self.give(id, before, old);
                     if let Some((claimant, asked)) = asks {
                         self.claims.wait(id, old, claimant, asked);
                     }
@@ -330,7 +330,7 @@ impl Switch {
         let epoch = self.next_epoch;
         self.next_epoch = self.next_epoch.wrapping_add(1).max(1);
         self.logs.give_up(found.slot);
-        self.routes.give(found.slot, to, epoch);
+        self.give(found.slot, to, epoch);
         if let Some(route) = self.routes.get_mut(found.slot) {
             route.moved_from = Some((from, old));
         }

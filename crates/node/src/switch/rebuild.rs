@@ -194,7 +194,7 @@ impl Switch {
                     return Ok(());
                 }
                 let before = route.owner;
-                self.routes.give(found.slot, owner, epoch);
+                self.give(found.slot, owner, epoch);
                 self.targets.count(before, -1);
                 Some(found.slot)
             }
@@ -208,7 +208,9 @@ impl Switch {
                 // Its first packet was delivered, or there would be nobody who knows of it.
                 let opening = opening(&info.claim);
                 let route = Route { is_real, opening, sent: 1, ..Route::new(key, owner, epoch, chain, now) };
-                self.routes.insert(hash, route).ok_or(DropReason::RouteTableFull)?
+                let id = self.routes.insert(hash, route).ok_or(DropReason::RouteTableFull)?;
+                self.targets.count_opening(owner, isize::from(!is_real));
+                id
             }
         };
         self.targets.count(owner, 1);

@@ -244,7 +244,6 @@ impl Routes {
         if let Some(route) = self.get_mut(id) {
             route.owner = owner;
             route.epoch = epoch;
-            route.is_real = true;
             route.moved_from = None;
             self.note_epoch(id, epoch);
         }

@@ -14,6 +14,8 @@ pub(super) struct Target {
     pub(super) cluster: u16,
     host: u16,
     routes: usize,
+    /// Of these, those of which nothing is known to have been released.
+    opening: usize,
     full: Full,
     /// Its place in its cluster's knockout.
     place: usize,
@@ -137,13 +139,14 @@ impl Targets {
         for (at, member) in members.iter().enumerate() {
             let peer = member.peer();
             let known = self.at.get(peer.node).map(|at| &old[at]).filter(|target| target.peer == peer);
-            let (routes, was_full) = known.map_or((0, Full::default()), |target| (target.routes, target.full));
+            let counts = known.map_or((0, 0, Full::default()), |target| (target.routes, target.opening, target.full));
+            let (routes, opening, was_full) = counts;
             // Its host may have told of its end before this view was made.
             let has_ended = known.is_some_and(|target| target.state == MemberState::Failed);
             let state = if has_ended { MemberState::Failed } else { member.state };
             let players = of_clusters.entry(member.cluster).or_default();
             let (cluster, host, place) = (member.cluster, member.host, players.len());
-            let target = Target { peer, state, cluster, host, routes, full: was_full, place };
+            let target = Target { peer, state, cluster, host, routes, opening, full: was_full, place };
             players.push((at, target.rank(self.away)));
             if was_full.is_meant {
                 full.push(at);
@@ -218,9 +221,22 @@ impl Targets {
         }
     }
 
+    /// Of so many more of them nothing has been released, or of fewer.
+    pub(super) fn count_opening(&mut self, owner: Peer, change: isize) {
+        if let Some(at) = self.position(owner) {
+            let target = &mut self.list[at];
+            target.opening = target.opening.saturating_add_signed(change);
+        }
+    }
+
     /// Routes that lead there.
     pub(super) fn routes(&self, peer: Peer) -> usize {
         self.find(peer).map_or(0, |target| target.routes)
+    }
+
+    /// Those of them that are flows' of which something has been released, or is known to others.
+    pub(super) fn flows(&self, peer: Peer) -> usize {
+        self.find(peer).map_or(0, |target| target.routes.saturating_sub(target.opening))
     }
 
     /// It is gone.

@@ -367,6 +367,37 @@ fn a_route_over_which_nothing_was_released_does_not_last() {
     assert!(bench.route(5).is_some() && bench.route(6).is_none());
 }
 
+/// A runtime dies to which packets of new flows were sent while it stood still: of what it had only that counts of which something was released, or which somebody has.
+#[test]
+fn a_route_over_which_nothing_was_released_is_no_flow_that_could_be_lost() {
+    let mut bench = Bench::new();
+    let flows = |bench: &Bench| bench.switch.flows_of(X) + bench.switch.flows_of(Y);
+    let routes = |bench: &Bench| bench.switch.routes_to(X) + bench.switch.routes_to(Y);
+    for from in 1..=20 {
+        bench.send(from);
+    }
+    bench.deliver();
+    assert_eq!((routes(&bench), flows(&bench)), (20, 0));
+    for from in (1..=5).chain(1..=3) {
+        bench.release(from);
+    }
+    assert_eq!((routes(&bench), flows(&bench)), (20, 5));
+    let first = bench.route(1).expect("a route");
+    bench.end(first.owner, 1, first.epoch);
+    assert_eq!(flows(&bench), 4);
+    bench.wait(PATIENCE);
+    bench.wait(6 * SECOND);
+    assert_eq!((routes(&bench), flows(&bench)), (4, 4));
+    bench.send(30);
+    bench.deliver();
+    let route = bench.route(30).expect("a route");
+    let other = if route.owner == X { Y } else { X };
+    let before = bench.switch.flows_of(other);
+    bench.view(&[other], 2);
+    assert_ne!(bench.claim(other, 30, route.epoch), 0);
+    assert_eq!(bench.switch.flows_of(other), before + 1);
+}
+
 /// Many flows' first packets meet a full ring: none of them leaves a route behind, and none counts as a runtime's load.
 #[test]
 fn a_first_packet_that_a_full_ring_refuses_leaves_no_route() {

@@ -1,0 +1,464 @@
+//! Any process of a box but its guard is killed, or stopped for longer than anybody waits for it: one at a time, each when the box says that it may, and then at random. Which
+//! ones is drawn by a seed, which is printed; `HOLDFAST_SEED` gives it again.
+//!
+//! *One at a time* is the promise: nothing breaks, hangs or is remapped. *At random* a flow
+//! may be hit twice before it has a copy again. Such flows may be lost, and only they; the
+//! status counts them, and the box goes on.
+
+use anyhow::{Context, Result, ensure};
+use holdfast_control::flows::{Flow, Flows};
+use holdfast_control::status::{Failover, Protected, Status};
+use holdfast_io::process::lives;
+use holdfast_lab::keepalive::KeepAlive;
+use holdfast_lab::requirements::*;
+use holdfast_lab::{Interrupt, until};
+use holdfast_tests::kills::{Cast, Draws, Part, Role, Target, seed_or};
+use holdfast_tests::network::{Chain, Network, Options, VIRTUAL};
+use holdfast_tests::runner::{Test, light};
+use holdfast_tests::standby::{BOTH, LOCAL};
+use holdfast_tests::traffic::{Open, Plan, Traffic};
+use holdfast_tests::verdict::ensure_unbroken;
+use holdfast_tests::{PATIENCE, soak};
+use rustix::process::Signal;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+/// A protection, and what is promised under it if several strikes come before the box is safe again.
+struct Row {
+    protection: &'static str,
+    /// These strikes together may cost flows.
+    may_lose: fn(&[Target]) -> bool,
+}
+
+const NFVACTOR: Row = Row { protection: "nfvactor", may_lose: |struck| runtimes(struck, 1) > 1 };
+/// What only the log has is lost with the switch.
+const REINFORCE: Row =
+    Row { protection: "reinforce", may_lose: |struck| runtimes(struck, 1) + usize::from(has_manager(struck)) > 1 };
+/// Worker, standby and who would make another of either.
+const WITH_LOCAL: Row = Row { protection: LOCAL, may_lose: |struck| runtimes(struck, 2) > 0 };
+const WITH_BOTH: Row = Row {
+    protection: BOTH,
+    may_lose: |struck| runtimes(struck, 2) > 0 && runtimes(struck, 1) + usize::from(has_manager(struck)) > 1,
+};
+/// The server outlives any number of runtimes, and they the server.
+const RESCUE: Row = Row { protection: "rescue", may_lose: |struck| runtimes(struck, 1) > 0 && servers(struck) > 1 };
+
+/// How many runtimes are struck so often.
+fn runtimes(struck: &[Target], often: usize) -> usize {
+    let mut count = BTreeMap::<u16, usize>::new();
+    for target in struck {
+        if let Role::Runtime(node) = target.role {
+            *count.entry(node).or_default() += 1;
+        }
+    }
+    count.values().filter(|times| **times >= often).count()
+}
+
+fn servers(struck: &[Target]) -> usize {
+    struck.iter().filter(|target| matches!(target.role, Role::Server(_))).count()
+}
+
+fn has_manager(struck: &[Target]) -> bool {
+    struck.iter().any(|target| target.role == Role::Manager)
+}
+
+/// Every protection in the soak, and in the gate the one that the run's number chooses.
+pub(crate) fn tests() -> Vec<Test> {
+    let all = [
+        [
+            light("one_at_a_time_under_nfvactor", 10, &[NGINX], |interrupt| one_at_a_time(&NFVACTOR, interrupt)),
+            light("at_random_under_nfvactor", 10, &[], |interrupt| at_random(&NFVACTOR, interrupt)),
+        ],
+        [
+            light("one_at_a_time_under_reinforce", 10, &[NGINX], |interrupt| one_at_a_time(&REINFORCE, interrupt)),
+            light("at_random_under_reinforce", 10, &[], |interrupt| at_random(&REINFORCE, interrupt)),
+        ],
+        [
+            light("one_at_a_time_with_local_standbys", 10, &[NGINX], |interrupt| one_at_a_time(&WITH_LOCAL, interrupt)),
+            light("at_random_with_local_standbys", 10, &[], |interrupt| at_random(&WITH_LOCAL, interrupt)),
+        ],
+        [
+            light("one_at_a_time_with_both_standbys", 10, &[NGINX], |interrupt| one_at_a_time(&WITH_BOTH, interrupt)),
+            light("at_random_with_both_standbys", 10, &[], |interrupt| at_random(&WITH_BOTH, interrupt)),
+        ],
+        [
+            light("one_at_a_time_under_rescue", 10, &[NGINX], |interrupt| one_at_a_time(&RESCUE, interrupt)),
+            light("at_random_under_rescue", 10, &[], |interrupt| at_random(&RESCUE, interrupt)),
+        ],
+    ];
+    let chosen = run() as usize % all.len();
+    all.into_iter().enumerate().filter(|(at, _)| soak() || *at == chosen).flat_map(|(_, tests)| tests).collect()
+}
+
+/// The run's number.
+fn run() -> u64 {
+    std::env::var("HOLDFAST_RUN").ok().and_then(|run| run.parse().ok()).unwrap_or(0)
+}
+
+/// New ones in every soak; in the gate those of the run.
+fn seed() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    seed_or(if soak() { now } else { run() })
+}
+
+/// Kills and stops of each kind.
+fn strikes() -> usize {
+    let given = std::env::var("HOLDFAST_STRIKES").ok().and_then(|strikes| strikes.parse().ok());
+    given.unwrap_or(if soak() { 200 } else { 4 })
+}
+
+/// One of so many strikes is a stop.
+const STOPS: u64 = 3;
+/// For so long stands still whoever is not watched, and is not missed.
+const UNWATCHED: Duration = Duration::from_millis(1500);
+/// Longest time in which a box is safe again. What ends again and again is started again after pauses of up to half a minute.
+const SAFE_AGAIN: Duration = Duration::from_secs(120);
+
+/// A box under a protection, its traffic, and what was done to it.
+struct Scene {
+    row: &'static Row,
+    seed: u64,
+    cast: Cast,
+    traffic: Traffic,
+    /// What was done, and in words.
+    struck: Vec<Target>,
+    story: Vec<String>,
+    /// Every failure that the status has told of. It keeps the latest ones.
+    failovers: BTreeMap<(u16, u64), Failover>,
+    network: Network,
+}
+
+impl Scene {
+    fn start(row: &'static Row, chain: Chain, plan: Plan, interrupt: &Interrupt) -> Result<Scene> {
+        let options = Options { protection: row.protection, ports: "random", ..Options::protected(chain) };
+        let mut network = Network::start(&options, interrupt)?;
+        if chain == Chain::Balanced {
+            network.serve_web()?;
+        }
+        let traffic = Traffic::start(&network.topology.client, &network.topology.server, plan)?;
+        let wanted = plan.flows + plan.connections;
+        until("flows are there", PATIENCE, interrupt, || Ok((traffic.sum().flows >= wanted).then_some(())))?;
+        let cast = Cast::new(&network.running.status()?)?;
+        let seed = seed();
+        say(&format!("{}: HOLDFAST_SEED={seed}", row.protection));
+        Ok(Scene { row, seed, cast, traffic, struck: Vec::new(), story: Vec::new(), failovers: BTreeMap::new(), network })
+    }
+
+    /// The error with what was done last.
+    fn told<T>(&self, result: Result<T>) -> Result<T> {
+        result.with_context(|| {
+            let last = self.story.len().saturating_sub(12);
+            format!("HOLDFAST_SEED={} under {}; last: {}", self.seed, self.row.protection, self.story[last..].join("; "))
+        })
+    }
+
+    /// The status, if there is somebody who can be asked.
+    fn look(&mut self) -> Option<Status> {
+        let status = self.network.running.status().ok()?;
+        self.cast.learn(&status);
+        for failover in &status.failovers {
+            self.failovers.insert((failover.runtime, failover.incarnation), failover.clone());
+        }
+        Some(status)
+    }
+
+    fn wait_for(&mut self, what: &str, interrupt: &Interrupt, mut wanted: impl FnMut(&Status) -> bool) -> Result<Status> {
+        let mut last = None;
+        let found = until(what, SAFE_AGAIN, interrupt, || {
+            let Some(status) = self.look() else { return Ok(None) };
+            let is_so = wanted(&status);
+            last = Some(status);
+            Ok(if is_so { last.take() } else { None })
+        });
+        found.with_context(|| format!("the last status was {last:?}"))
+    }
+
+    fn wait_safe(&mut self, interrupt: &Interrupt) -> Result<Status> {
+        self.wait_for("the box is safe", interrupt, |status| status.protected == Protected::Yes)
+    }
+
+    fn flows(&self, filter: &str) -> Result<Vec<Flow>> {
+        let said: Flows = serde_json::from_str(&self.network.running.ask(&format!("flows --limit 10000 {filter}"))?)?;
+        Ok(said.flows)
+    }
+
+    /// No connection that is open has another address in the box than at the server. Which of them the box has.
+    fn ensure_not_remapped(&self) -> Result<BTreeSet<u32>> {
+        let open = self.traffic.open();
+        let mut known = BTreeSet::new();
+        for said in self.flows("tcp from any to any port 5201")? {
+            if let Some(Open { flow, .. }) = open.iter().find(|open| open.port == said.source.port()) {
+                self.traffic.compare_mapping(*flow, said.translated_source);
+                known.insert(*flow);
+            }
+        }
+        Ok(known)
+    }
+
+    /// Of no flow of datagrams less is known than was seen.
+    fn ensure_not_forgotten(&self) -> Result<()> {
+        let came = self.traffic.came();
+        let mut compared = 0;
+        for said in self.flows("udp from any to any port 7007")? {
+            if let Some((_, flow, seen)) = came.iter().find(|(port, ..)| *port == said.source.port()) {
+                let [to_server, to_client] = said.packets;
+                self.traffic.compare(*flow, *seen, [to_client, to_server], said.translated_source);
+                compared += 1;
+            }
+        }
+        ensure!(compared * 10 > came.len() * 8, "the box speaks of {compared} of {} flows", came.len());
+        Ok(())
+    }
+
+    fn targets(&self) -> Result<Vec<Target>> {
+        self.cast.targets(&self.network)
+    }
+
+    fn strike(&mut self, number: usize, target: Target, signal: Signal) -> Result<()> {
+        let what = if signal == Signal::STOP { "stopped" } else { "killed" };
+        self.story.push(format!("{number}: {what} {target}"));
+        self.struck.push(target);
+        target.signal(signal)
+    }
+}
+
+#[expect(clippy::print_stdout, reason = "it belongs to the tests' results")]
+fn say(text: &str) {
+    println!("{text}");
+}
+
+/// The next one is struck as soon as the status says that it may.
+fn one_at_a_time(row: &'static Row, interrupt: &Interrupt) -> Result<()> {
+    let plan = Plan { flows: 60, next_flow: Duration::from_millis(500), per_second: 400, ..Plan::default() };
+    let mut scene = Scene::start(row, Chain::Balanced, plan, interrupt)?;
+    let held = scene.network.hold(VIRTUAL, 40)?;
+    for number in 0..strikes() {
+        let struck = strike_one(&mut scene, number, &held, interrupt);
+        scene.told(struck)?;
+    }
+    let Scene { traffic, network, .. } = scene;
+    traffic.finish()?;
+    drop(held);
+    network.stop()
+}
+
+fn strike_one(scene: &mut Scene, number: usize, held: &KeepAlive, interrupt: &Interrupt) -> Result<()> {
+    scene.wait_safe(interrupt)?;
+    let mut draws = Draws::new(scene.seed, number);
+    let everybody = scene.targets()?;
+    let target = draws.target(&everybody).context("there are processes")?;
+    let signal = if draws.below(STOPS) == 0 { Signal::STOP } else { Signal::KILL };
+    scene.strike(number, target, signal)?;
+    if signal == Signal::STOP && !target.is_watched() {
+        // Nobody waits for this one.
+        std::thread::sleep(UNWATCHED);
+        target.signal(Signal::CONT)?;
+    } else {
+        replaced(scene, target, everybody.len(), interrupt)?;
+        // It may be awake for as long as it likes.
+        target.signal(Signal::CONT)?;
+    }
+    scene.wait_safe(interrupt)?;
+    goes_on(scene, held, interrupt)
+}
+
+/// Waits until another process has its place.
+fn replaced(scene: &mut Scene, target: Target, count: usize, interrupt: &Interrupt) -> Result<()> {
+    let what = format!("another process has the place of {target}");
+    until(&what, SAFE_AGAIN, interrupt, || {
+        let Some(status) = scene.look() else { return Ok(None) };
+        let is_replaced = match target.is_replaced(&status) {
+            Some(is_replaced) => is_replaced,
+            // There are as many as before, without it.
+            None => !lives(target.pid) && scene.targets()?.len() >= count,
+        };
+        Ok(is_replaced.then_some(()))
+    })
+}
+
+/// Everything goes on as if nothing had happened: every connection that is kept answers, those that are open have had more from both sides, new ones begin, and nothing is wrong in the book.
+fn goes_on(scene: &mut Scene, held: &KeepAlive, interrupt: &Interrupt) -> Result<()> {
+    ensure_unbroken(held, interrupt)?;
+    let (before, sum) = (scene.traffic.open(), scene.traffic.sum());
+    until("connections and datagrams go on, and new ones begin", PATIENCE, interrupt, || {
+        let now = scene.traffic.sum();
+        let has_begun = now.came > sum.came + 100 && now.flows > sum.flows && now.streams > sum.streams;
+        Ok((has_begun && standing_still(&before, &scene.traffic.open()).next().is_none()).then_some(()))
+    })?;
+    scene.ensure_not_remapped()?;
+    scene.ensure_not_forgotten()?;
+    let wrong = scene.traffic.wrong();
+    ensure!(wrong.is_empty(), "{wrong:?}");
+    // A runtime that has a standby of its own does not fail, and no other does that was not struck.
+    let is_expected = |failover: &&Failover| {
+        let is_struck = |target: &Target| target.part == Part::Worker && is_of(failover, target);
+        failover.lost == 0 && ![LOCAL, BOTH].contains(&scene.row.protection) && scene.struck.iter().any(is_struck)
+    };
+    let failovers: Vec<&Failover> = scene.failovers.values().filter(|failover| !is_expected(failover)).collect();
+    ensure!(failovers.is_empty(), "{failovers:?}");
+    Ok(())
+}
+
+/// Connections that are open still, and have had nothing more from one side or the other.
+fn standing_still<'a>(before: &'a [Open], now: &'a [Open]) -> impl Iterator<Item = u32> + 'a {
+    let before = before.iter().filter_map(|open| Some((open, now.iter().find(|now| now.flow == open.flow)?)));
+    before.filter(|(before, now)| now.came.iter().zip(before.came).any(|(now, before)| *now <= before)).map(|(open, _)| open.flow)
+}
+
+/// Strikes that come before the box is safe again.
+#[derive(Default)]
+struct Episode {
+    struck: Vec<Target>,
+    /// Those that stand still, and until when.
+    stopped: Vec<(Target, Instant)>,
+}
+
+/// In a round so many strikes come at random. Then the box has time.
+fn per_round() -> usize {
+    strikes().min(25)
+}
+
+/// Longest time between two of them, and for which one stands still.
+const NEXT_STRIKE: Duration = Duration::from_millis(1000);
+const STANDS_STILL: Duration = Duration::from_millis(3000);
+/// What was struck so long ago is known to whoever answers.
+const KNOWN: Duration = Duration::from_millis(200);
+
+/// Nobody waits for anything: whoever is drawn is struck when it is time, while others are still away.
+fn at_random(row: &'static Row, interrupt: &Interrupt) -> Result<()> {
+    let plan = Plan {
+        flows: 60,
+        next_flow: Duration::from_millis(500),
+        per_second: 300,
+        connections: 40,
+        next_chunk: Duration::from_millis(50),
+        patience: SAFE_AGAIN,
+        ..Plan::default()
+    };
+    let mut scene = Scene::start(row, Chain::Edge, plan, interrupt)?;
+    let mut episodes = Vec::new();
+    for first in (0..strikes()).step_by(per_round()) {
+        let played = play_round(&mut scene, first, &mut episodes, interrupt);
+        let settled = played.and_then(|()| settle(&mut scene, interrupt));
+        scene.told(settled)?;
+    }
+    let judged = judge(&scene, &episodes);
+    scene.told(judged)?;
+    let Scene { traffic, mut network, failovers, story, seed, .. } = scene;
+    let lost = traffic.finish_with_losses().with_context(|| format!("HOLDFAST_SEED={seed}: {}", story.join("; ")))?;
+    let counted: u64 = failovers.values().map(|failover| failover.lost).sum();
+    say(&format!(
+        "{}: {} flows lost, {counted} counted, in {} failures of runtimes",
+        row.protection,
+        lost.len(),
+        failovers.len()
+    ));
+    ensure!(
+        lost.len() as u64 <= counted,
+        "HOLDFAST_SEED={seed}: {} flows lost, {counted} counted: {lost:?}; {failovers:?}; {}",
+        lost.len(),
+        story.join("; ")
+    );
+    ensure!(network.running.process().try_wait()?.is_none(), "the guard has ended");
+    network.stop()
+}
+
+fn play_round(scene: &mut Scene, first: usize, episodes: &mut Vec<Episode>, interrupt: &Interrupt) -> Result<()> {
+    episodes.push(Episode::default());
+    let mut known_from = None;
+    for number in first..(first + per_round()).min(strikes()) {
+        let mut draws = Draws::new(scene.seed, number);
+        let (next, signal) = (Instant::now() + draws.time(NEXT_STRIKE), draws.below(STOPS));
+        let stands_still = draws.time(STANDS_STILL);
+        while Instant::now() < next {
+            interrupt.check()?;
+            if wake(episodes)? {
+                known_from = Some(Instant::now() + KNOWN);
+            }
+            // What is said so soon after a strike may be of before. A manager that stands still answers nobody.
+            let is_known = episodes.last().is_none_or(|episode| episode.stopped.is_empty());
+            if is_known
+                && known_from.is_some_and(|from| Instant::now() >= from)
+                && scene.look().is_some_and(|status| status.protected == Protected::Yes)
+            {
+                episodes.push(Episode::default());
+                known_from = None;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let standing: Vec<u32> = episodes.iter().flat_map(|episode| &episode.stopped).map(|(target, _)| target.pid).collect();
+        let targets: Vec<Target> = scene.targets()?.into_iter().filter(|target| !standing.contains(&target.pid)).collect();
+        let Some(target) = draws.target(&targets) else { continue };
+        let signal = if signal == 0 { Signal::STOP } else { Signal::KILL };
+        scene.strike(number, target, signal)?;
+        known_from = Some(Instant::now() + KNOWN);
+        if let Some(episode) = episodes.last_mut() {
+            episode.struck.push(target);
+            if signal == Signal::STOP {
+                episode.stopped.push((target, Instant::now() + stands_still));
+            }
+        }
+    }
+    while episodes.iter().any(|episode| !episode.stopped.is_empty()) {
+        interrupt.check()?;
+        wake(episodes)?;
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
+/// Who has stood still for long enough goes on. True if somebody does.
+fn wake(episodes: &mut [Episode]) -> Result<bool> {
+    let now = Instant::now();
+    let mut is_any = false;
+    for (target, _) in episodes.iter_mut().flat_map(|episode| episode.stopped.extract_if(.., |(_, until)| *until <= now)) {
+        target.signal(Signal::CONT)?;
+        is_any = true;
+    }
+    Ok(is_any)
+}
+
+/// The strikes are over: the box is safe again, and every connection that it has goes on. Those that it has not are lost.
+fn settle(scene: &mut Scene, interrupt: &Interrupt) -> Result<()> {
+    scene.wait_safe(interrupt)?;
+    let before = scene.traffic.open();
+    let mut missing = BTreeSet::new();
+    let mut hung = BTreeSet::new();
+    let what = "every connection that the box has goes on";
+    let settled = until(what, SAFE_AGAIN, interrupt, || {
+        scene.look();
+        let known = scene.ensure_not_remapped()?;
+        hung = standing_still(&before, &scene.traffic.open()).collect();
+        // Not in two lists: a flow that moves may be missing in one.
+        for flow in hung.iter().filter(|flow| !known.contains(flow)) {
+            if !missing.insert(*flow) {
+                scene.traffic.give_up(*flow);
+            }
+        }
+        std::thread::sleep(Duration::from_millis(200));
+        Ok(hung.is_empty().then_some(()))
+    });
+    settled.with_context(|| format!("{hung:?} are hung"))?;
+    scene.wait_safe(interrupt)?;
+    scene.ensure_not_forgotten()
+}
+
+/// Nothing was lost but where strikes came together that may cost flows.
+fn judge(scene: &Scene, episodes: &[Episode]) -> Result<()> {
+    let may_lose = |failover: &Failover| {
+        let mut of_it = episodes.iter().filter(|episode| episode.struck.iter().any(|target| is_of(failover, target)));
+        of_it.any(|episode| (scene.row.may_lose)(&episode.struck))
+    };
+    let lost: Vec<&Failover> = scene.failovers.values().filter(|failover| failover.lost > 0 && !may_lose(failover)).collect();
+    ensure!(lost.is_empty(), "{lost:?} were hit once");
+    Ok(())
+}
+
+/// The runtime that failed was struck. Of one that had just begun it may not be known which one it was.
+fn is_of(failover: &Failover, target: &Target) -> bool {
+    match target.role {
+        Role::Runtime(0) => true,
+        Role::Runtime(node) => (node, target.incarnation) == (failover.runtime, failover.incarnation),
+        _ => false,
+    }
+}
