@@ -19,7 +19,7 @@ use crate::message::{
     TraceStep, kind,
 };
 use crate::quorum::{Change, Quorum};
-use crate::rules::{Rule, RuleSet};
+use crate::rules::RuleRecords;
 use crate::totals::Totals;
 use holdfast_protection::Peer;
 use holdfast_wire::{DropCounters, DropReason};
@@ -72,6 +72,10 @@ const ORDERS: usize = 16;
 const MOVES_KEPT: usize = 64;
 /// Between two words on full rings, ns.
 const CROWDED_INTERVAL: u64 = 100_000_000;
+/// Records of new rules that are sent in one turn: what is sent is sealed and copied.
+const RULES_AT_ONCE: usize = 8;
+/// Before the next ones are sent, ns.
+const RULES_INTERVAL: u64 = 1_000_000;
 /// Beats wait in no queue that is longer, bytes: what is old is of no use.
 const BEAT_BACKLOG: usize = 1024;
 
@@ -91,6 +95,13 @@ impl Ticket {
     fn refuse(&mut self) {
         self.answer.get_or_insert(Err(Refusal::Away));
     }
+}
+
+/// Rules that an operator wanted.
+struct Wanted {
+    records: RuleRecords,
+    /// Records that this life of the coordinator was sent.
+    told: usize,
 }
 
 /// See the module.
@@ -117,7 +128,7 @@ pub struct Manager {
     tickets: Vec<Ticket>,
     next_ticket: u32,
     /// Rules that an operator wanted.
-    rules: Option<RuleSet>,
+    rules: Option<Wanted>,
     lists: Lists,
     wishes: Vec<Wish>,
     drops: DropCounters,
@@ -142,6 +153,8 @@ pub struct Manager {
     alive: Vec<Peer>,
     /// Runtimes of which other hosts have said that they have ended.
     ended_elsewhere: Vec<Peer>,
+    /// See [`Manager::take_longest`].
+    longest_us: u32,
 }
 
 impl Manager {
@@ -179,6 +192,7 @@ impl Manager {
             logged: Vec::new(),
             alive: Vec::new(),
             ended_elsewhere: Vec::new(),
+            longest_us: 0,
         }
     }
 
@@ -289,7 +303,9 @@ impl Manager {
 
     /// When [`Manager::handle_records`] is due without input.
     pub fn poll_timeout(&self) -> u64 {
-        self.quorum.as_ref().map_or(u64::MAX, Quorum::poll_timeout)
+        let telling = self.rules.as_ref().filter(|wanted| wanted.told < wanted.records.records().len());
+        let telling = telling.map_or(u64::MAX, |_| self.now + RULES_INTERVAL);
+        self.quorum.as_ref().map_or(u64::MAX, Quorum::poll_timeout).min(telling)
     }
 
     /// The endpoint, for the hub that carries its frames.
@@ -426,6 +442,10 @@ impl Manager {
             // It may have been on another host: nobody has said that its life has ended.
             let known = self.coordinator();
             self.tickets.iter_mut().filter(|ticket| ticket.asked != known).for_each(Ticket::refuse);
+            // It has none of the records that the life before was sent, and asks for all.
+            if let Some(wanted) = &mut self.rules {
+                wanted.told = wanted.records.records().len();
+            }
         }
         for (record, body) in inbox.records() {
             if record.kind == kind::FLOWS {
@@ -454,6 +474,7 @@ impl Manager {
         }
         self.fabric.inbox = inbox;
         self.fabric.inbox.clear();
+        self.tell_rules();
         self.keep_quorum(now);
     }
 
@@ -487,7 +508,9 @@ impl Manager {
                     self.fabric.send_control(COORDINATOR, &Control::Ended { node, incarnation, flows, notice });
                 }
                 self.fabric.send_control(COORDINATOR, &Control::Present { peers: self.present.clone() });
-                self.tell_rules();
+                if let Some(wanted) = &mut self.rules {
+                    wanted.told = 0;
+                }
             }
             Control::Serve { switch, host, term, life } => {
                 let me = self.fabric.me();
@@ -538,10 +561,13 @@ impl Manager {
 
     fn handle_runtime(&mut self, from: Peer, message: Control) {
         match message {
-            Control::Report(report) => match self.reports.iter_mut().find(|(peer, _)| peer.node == from.node) {
-                Some(known) => *known = (from, report),
-                None => self.reports.push((from, report)),
-            },
+            Control::Report(report) => {
+                self.longest_us = self.longest_us.max(report.longest_us);
+                match self.reports.iter_mut().find(|(peer, _)| peer.node == from.node) {
+                    Some(known) => *known = (from, report),
+                    None => self.reports.push((from, report)),
+                }
+            }
             Control::Lists(lists) if from.node == STATE_SERVER => self.listings = lists,
             Control::Totals { statistic, first, values } => {
                 self.totals_of(from).take(statistic as usize, first as usize, &values);
@@ -590,24 +616,26 @@ impl Manager {
         &mut self.moves[at]
     }
 
-    /// New rules, for flows that begin from now on, after the version that is in force. Their version. A coordinator that is away is told when it is back.
-    pub fn set_rules(&mut self, in_force: u64, rules: Vec<Rule>) -> u64 {
-        // Those that the box began with have the version 1.
-        let version = self.rules.as_ref().map_or(1, RuleSet::version).max(in_force) + 1;
-        self.rules = Some(RuleSet::new(version, rules));
+    /// New rules, for flows that begin from now on, with a version after
+    /// [`Manager::rules_wanted`]. A coordinator that is away is told when it is back.
+    pub fn set_rules(&mut self, records: RuleRecords) {
+        self.rules = Some(Wanted { records, told: 0 });
         self.tell_rules();
-        version
     }
 
     /// The version of the rules that an operator wanted last, or of those that are in force.
     pub fn rules_wanted(&self, in_force: u64) -> u64 {
-        self.rules.as_ref().map_or(in_force, |rules| rules.version().max(in_force))
+        self.rules.as_ref().map_or(in_force, |wanted| wanted.records.version().max(in_force))
     }
 
+    /// Sends the coordinator some of the records that it has not been sent.
     fn tell_rules(&mut self) {
-        let messages = self.rules.as_ref().map(|rules| rules.messages(self.fabric.max_record()));
-        for message in messages.unwrap_or_default() {
-            self.fabric.send_control(COORDINATOR, &message);
+        let Some(Wanted { records, told }) = &mut self.rules else { return };
+        for record in records.records().iter().skip(*told).take(RULES_AT_ONCE) {
+            if self.fabric.send(COORDINATOR, kind::CONTROL, record).is_err() {
+                break;
+            }
+            *told += 1;
         }
     }
 
@@ -662,6 +690,12 @@ impl Manager {
                 is_spare: self.standing.iter().any(|standing| standing.spare.contains(&member.node)),
             }
         })
+    }
+
+    /// The longest processor time of a runtime's turn in which it listed or moved flows, as
+    /// runtimes have reported since this was asked last, µs.
+    pub fn take_longest(&mut self) -> u32 {
+        core::mem::take(&mut self.longest_us)
     }
 
     /// What the state server said last of its lists, in order.

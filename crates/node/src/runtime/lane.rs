@@ -353,10 +353,10 @@ impl Lane {
         self.undo.copy_from_slice(state);
         self.running = Some((slot, position.opening));
         shared.hands.take(shared.sides[self.side].switch, packet.meta.stamp);
-        let outcome = if packet.meta.flags & Flags::TRACE == 0 {
-            self.chain.run(packet, state, position, &mut shared.cx)
-        } else {
+        let outcome = if shared.follows(packet) {
             run_traced(&mut self.chain, packet, state, position, shared)
+        } else {
+            self.chain.run(packet, state, position, &mut shared.cx)
         };
         self.running = None;
         shared.hands.put();
@@ -383,7 +383,7 @@ impl Lane {
             }
             Outcome::Drop(reason, function) | Outcome::Reject(reason, function) => {
                 let is_answered = matches!(outcome, Outcome::Reject(..));
-                if packet.meta.flags & Flags::TRACE != 0 {
+                if shared.follows(packet) {
                     let what = if is_answered { "rejected" } else { "dropped" };
                     let function = &self.chain.functions()[usize::from(function)];
                     let begins = header.role == role::OPENING;
@@ -461,7 +461,7 @@ impl Lane {
     fn settle(&mut self, step: Step, packet: Packet, key: &FlowKey, shared: &mut Shared, pool: &mut dyn PacketPool) {
         match step {
             Step::Commit(slot) => {
-                if packet.meta.flags & Flags::TRACE != 0 {
+                if shared.follows(&packet) {
                     trace_exit(&self.name, &packet, key, shared);
                 }
                 let nondeterministic = shared.cx.is_nondeterministic();
@@ -525,7 +525,7 @@ impl Lane {
         shared: &mut Shared,
         pool: &mut dyn PacketPool,
     ) {
-        if packet.meta.flags & Flags::TRACE != 0 {
+        if shared.follows(&packet) {
             shared.trace(&packet, format!("chain {}: {key} waits", self.name));
         }
         let generation = self.flows.header(slot).generation;
