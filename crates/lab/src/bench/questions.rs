@@ -13,7 +13,7 @@ use crate::running::RunningBox;
 use crate::udp::{make_room, stay_here};
 use crate::{Interrupt, Lab, requirements};
 use anyhow::{Context, Result, ensure};
-use holdfast_control::status::{ROLE_RUNTIME, STATE_RUNNING, Status};
+use holdfast_control::status::{Protected, ROLE_RUNTIME, STATE_RUNNING, Status};
 use holdfast_control::{Call, Client};
 use holdfast_io::process::Clock;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -23,8 +23,8 @@ use serde_json::{Value, json};
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -117,7 +117,8 @@ pub fn run(plan: &Plan, binary: &Path, interrupt: &Interrupt) -> Result<Vec<Row>
     let is_whole = |status: &Status| status.runtimes().map(|runtime| runtime.flows).sum::<u64>() == flows as u64;
     running.wait_for("every flow is there", LIMIT, interrupt, is_whole)?;
 
-    let asker = Asker { client: Client::new(Some(running.control()))?, configuration, plan, flows };
+    let client = Client::new(Some(running.control()))?;
+    let asker = Asker { client, interrupt, configuration, plan, flows };
     let rows = Question::ALL.into_iter().map(|question| {
         interrupt.check()?;
         asker.measure(question, &load, &running).with_context(|| question.name())
@@ -140,10 +141,11 @@ enum Question {
     Move,
     Apply,
     Reload,
+    Drain,
 }
 
 impl Question {
-    const ALL: [Question; 8] = [
+    const ALL: [Question; 9] = [
         Question::Status,
         Question::Flows,
         Question::NoFlows,
@@ -152,6 +154,7 @@ impl Question {
         Question::Move,
         Question::Apply,
         Question::Reload,
+        Question::Drain,
     ];
 
     fn name(self) -> &'static str {
@@ -164,12 +167,14 @@ impl Question {
             Question::Move => "migrate",
             Question::Apply => "apply",
             Question::Reload => "SIGHUP",
+            Question::Drain => "drain and restore",
         }
     }
 }
 
 struct Asker<'a> {
     client: Client,
+    interrupt: &'a Interrupt,
     configuration: Value,
     plan: &'a Plan,
     flows: usize,
@@ -197,7 +202,9 @@ impl Asker<'_> {
             })?);
         }
         let (longest_us, runtimes_longest_us) = self.longest()?;
-        let (asked_at, idle_at) = (asked.sorted(), idle.sorted());
+        asked.times.sort_unstable();
+        idle.times.sort_unstable();
+        let (asked_at, idle_at) = (&asked.times, &idle.times);
         let at = |times: &[u64], percent: f64| percentile(times, percent) / 1e3;
         Ok(Row {
             version: 1,
@@ -207,13 +214,13 @@ impl Asker<'_> {
             answer_ms: answering.as_secs_f64() * 1e3 / answers.max(1) as f64,
             longest_us,
             runtimes_longest_us,
-            p50_us: at(&asked_at, 50.0),
-            idle_p50_us: at(&idle_at, 50.0),
-            p99_us: at(&asked_at, 99.0),
-            idle_p99_us: at(&idle_at, 99.0),
-            p999_us: at(&asked_at, 99.9),
-            idle_p999_us: at(&idle_at, 99.9),
-            lost: asked.lost + idle.lost,
+            p50_us: at(asked_at, 50.0),
+            idle_p50_us: at(idle_at, 50.0),
+            p99_us: at(asked_at, 99.0),
+            idle_p99_us: at(idle_at, 99.0),
+            p999_us: at(asked_at, 99.9),
+            idle_p999_us: at(idle_at, 99.9),
+            lost: asked.lost() + idle.lost(),
         })
     }
 
@@ -284,93 +291,113 @@ impl Asker<'_> {
                 // The box looks for signals once a second.
                 std::thread::sleep(Duration::from_millis(1_100));
             }
+            Question::Drain => {
+                let runtime = running.busiest(None)?.id;
+                let progress = self.client.begin(Call::Drain { runtime, force: false })?.watch(|_| {})?;
+                ensure!(progress.moved > 0 && !progress.failed, "{progress:?}");
+                self.client.ask(Call::Restore { runtime })?;
+                running.wait_for("the runtime is back, and every flow is safe", LIMIT, self.interrupt, |status| {
+                    let is_back = status.runtime(runtime).is_some_and(|one| one.state == STATE_RUNNING);
+                    is_back && status.protected == Protected::Yes
+                })?;
+            }
         }
         Ok(())
     }
 }
 
-/// Times of the datagrams of one window or several, ns.
+/// Datagrams that were sent in one window, or several.
 #[derive(Debug, Default)]
 struct Window {
+    sent: u64,
+    /// There and back, of those that have returned, ns.
     times: Vec<u64>,
-    lost: u64,
 }
 
 impl Window {
     fn add(&mut self, other: Window) {
+        self.sent += other.sent;
         self.times.extend(other.times);
-        self.lost += other.lost;
     }
 
-    fn sorted(&mut self) -> Vec<u64> {
-        self.times.sort_unstable();
-        core::mem::take(&mut self.times)
+    fn lost(&self) -> u64 {
+        self.sent.saturating_sub(self.times.len() as u64)
     }
 }
 
+/// What the load's thread and who asks share.
 #[derive(Debug, Default)]
-struct Counts {
-    window: Window,
-    sent: u64,
-    returned: u64,
+struct Shared {
+    stop: AtomicBool,
+    /// The window that has been opened last.
+    window: AtomicU64,
+    windows: Mutex<Vec<Window>>,
+}
+
+impl Shared {
+    fn windows(&self) -> MutexGuard<'_, Vec<Window>> {
+        self.windows.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// A load under way.
 struct Load {
-    stop: Arc<AtomicBool>,
-    counts: Arc<Mutex<Counts>>,
+    shared: Arc<Shared>,
     thread: JoinHandle<()>,
 }
 
 impl Load {
     fn start(sockets: Vec<UdpSocket>, per_second: u64) -> Result<Load> {
-        let (stop, counts) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Counts::default())));
-        let (theirs, counting) = (stop.clone(), counts.clone());
+        let shared = Arc::new(Shared { windows: Mutex::new(vec![Window::default()]), ..Shared::default() });
+        let theirs = shared.clone();
         let thread = std::thread::Builder::new().name("load".into()).spawn(move || {
             stay_here();
-            send(&sockets, per_second, &theirs, &counting);
+            send(&sockets, per_second, &theirs);
         })?;
-        Ok(Load { stop, counts, thread })
+        Ok(Load { shared, thread })
     }
 
-    fn take(&self) -> (Window, u64, u64) {
-        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
-        (core::mem::take(&mut counts.window), counts.sent, counts.returned)
+    fn open_window(&self) -> usize {
+        let mut windows = self.shared.windows();
+        windows.push(Window::default());
+        self.shared.window.store(windows.len() as u64 - 1, Ordering::SeqCst);
+        windows.len() - 1
     }
 
-    /// What came back while something was done.
+    /// What was sent while something was done.
     fn window(&self, act: impl FnOnce() -> Result<()>) -> Result<Window> {
-        let (_, sent_before, returned_before) = self.take();
+        let at = self.open_window();
         act()?;
-        let (mut window, sent, mut returned) = self.take();
+        self.open_window();
         // What is on its way is not lost.
         let began = Instant::now();
-        while sent - sent_before > returned - returned_before && began.elapsed() < LATE {
+        while self.shared.windows()[at].lost() > 0 && began.elapsed() < LATE {
             std::thread::sleep(Duration::from_millis(1));
-            returned = self.take().2;
         }
-        window.lost = (sent - sent_before).saturating_sub(returned - returned_before);
+        let window = core::mem::take(&mut self.shared.windows()[at]);
         ensure!(!window.times.is_empty(), "no datagram came back");
         Ok(window)
     }
 
     fn finish(self) {
-        self.stop.store(true, Ordering::Relaxed);
+        self.shared.stop.store(true, Ordering::Relaxed);
         let _ = self.thread.join();
     }
 }
 
-fn send(sockets: &[UdpSocket], per_second: u64, stop: &AtomicBool, counts: &Mutex<Counts>) {
+fn send(sockets: &[UdpSocket], per_second: u64, shared: &Shared) {
     let clock = Clock::new();
     let (began, mut due_before) = (clock.now(), 0);
-    let mut times = Vec::new();
-    while !stop.load(Ordering::Relaxed) {
+    while !shared.stop.load(Ordering::Relaxed) {
         let due = ((clock.now() - began) as u128 * u128::from(per_second) / 1_000_000_000) as u64;
         // After a stall of this thread the backlog is not sent in one burst.
         let now_due = (due - due_before).min(64);
+        let window = shared.window.load(Ordering::SeqCst);
+        shared.windows()[window as usize].sent += now_due;
         for at in 0..now_due {
+            let socket = &sockets[((due_before + at) % sockets.len() as u64) as usize];
             // What the socket refuses is sent and lost.
-            let _ = sockets[((due_before + at) % sockets.len() as u64) as usize].send(&clock.now().to_be_bytes());
+            let _ = socket.send(&[clock.now().to_be_bytes(), window.to_be_bytes()].concat());
         }
         due_before = due;
         let mut ready: Vec<PollFd<'_>> = sockets.iter().map(|at| PollFd::from_borrowed_fd(at.as_fd(), PollFlags::IN)).collect();
@@ -379,14 +406,13 @@ fn send(sockets: &[UdpSocket], per_second: u64, stop: &AtomicBool, counts: &Mute
         let mut block = [0; 64];
         for (socket, _) in sockets.iter().zip(ready).filter(|(_, is_ready)| *is_ready) {
             while let Ok(len) = socket.recv(&mut block) {
-                if let Ok(sent_at) = block[..len].try_into().map(u64::from_be_bytes) {
-                    times.push(clock.now().saturating_sub(sent_at));
+                let Some((sent_at, window)) = block[..len].split_first_chunk::<8>() else { continue };
+                let Ok(window) = window.try_into().map(u64::from_be_bytes) else { continue };
+                let time = clock.now().saturating_sub(u64::from_be_bytes(*sent_at));
+                if let Some(window) = shared.windows().get_mut(window as usize) {
+                    window.times.push(time);
                 }
             }
         }
-        let mut counts = counts.lock().unwrap_or_else(PoisonError::into_inner);
-        counts.sent += now_due;
-        counts.returned += times.len() as u64;
-        counts.window.times.append(&mut times);
     }
 }
