@@ -1,7 +1,9 @@
-//! Files and directories that an operator names: opened without waiting for anything, and kept in only if nobody else may write there.
+//! Files and directories that an operator names: opened without waiting for anything, and kept in only if nobody else may write there. And files in memory.
 
+use rustix::fd::OwnedFd;
+use rustix::fs::MemfdFlags;
 use std::fs::{DirBuilder, File, Metadata, OpenOptions};
-use std::io::{Error, ErrorKind, Result};
+use std::io::{Error, ErrorKind, Result, Write};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
@@ -11,6 +13,13 @@ const ANYBODY_WRITES: u32 = 0o002;
 /// Sticky bit: a user who may write to the directory can remove or rename only his own
 /// files.
 const STICKY: u32 = 0o1000;
+
+/// Bytes in a memory that can be passed on.
+pub(crate) fn memory(bytes: &[u8]) -> Result<OwnedFd> {
+    let mut file = File::from(rustix::fs::memfd_create("holdfast-line", MemfdFlags::CLOEXEC)?);
+    file.write_all(bytes)?;
+    Ok(file.into())
+}
 
 /// Opens a file to read it: a regular one, so that neither opening nor reading it waits.
 ///

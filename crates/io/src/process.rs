@@ -332,6 +332,12 @@ impl Default for Clock {
     }
 }
 
+/// Processor time that this thread has had, ns. A system call: not for every packet.
+pub fn thread_time() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

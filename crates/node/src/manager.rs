@@ -9,21 +9,24 @@
 //!
 //! In: messages, what the driver knows of processes. Out: messages, [`Wish`]es. Never: a decision about a runtime.
 
+mod hosts;
+mod known;
 mod lists;
+mod orders;
 
-use crate::address::{COORDINATOR, NodeId, STATE_SERVER, host_of, manager_of, state_server_number};
+pub use orders::Move;
+
+use crate::address::{COORDINATOR, NodeId, STATE_SERVER, host_of, manager_of};
 use crate::channel::{Fabric, FabricConfig};
-use crate::coordinator::RuntimeStatus;
 use crate::message::{
-    Control, Drain, Failover, Listing, Logged, Member, MemberState, Notice, Order, Protected, Refusal, Report, Retried, Sealing,
-    Standing, TraceStep, kind,
+    Control, Drain, Failover, Listing, Logged, MemberState, Notice, Report, Sealing, Standing, TraceStep, kind,
 };
-use crate::quorum::{Change, Quorum};
-use crate::rules::{Rule, RuleSet};
+use crate::quorum::Quorum;
 use crate::totals::Totals;
 use holdfast_protection::Peer;
 use holdfast_wire::{DropCounters, DropReason};
 use lists::Lists;
+use orders::{Ticket, Wanted};
 use std::collections::VecDeque;
 
 /// What the host is to do.
@@ -41,57 +44,20 @@ pub enum Wish {
     Retire(u16),
 }
 
-/// A request to move flows.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Move {
-    /// Its number.
-    pub request: u32,
-    /// Whose flows.
-    pub from: Peer,
-    /// When it began, ns.
-    pub began_at: u64,
-    /// Flows that another runtime serves now.
-    pub moved: u64,
-    /// Flows that nobody would have.
-    pub refused: u64,
-    /// When it was over, ns.
-    pub ended_at: Option<u64>,
-    /// The runtime failed before it was over.
-    pub failed: bool,
-}
-
 /// Ends that are told again to a coordinator that was away.
 const ENDS_KEPT: usize = 64;
 /// Failovers that are kept for `status`.
 const FAILOVERS_KEPT: usize = 64;
 /// Packets that the operator has not been told of yet.
 const LOGGED_KEPT: usize = 1024;
-/// Orders that may be under way.
-const ORDERS: usize = 16;
 /// Requests to move and drains that are remembered.
 const MOVES_KEPT: usize = 64;
 /// Between two words on full rings, ns.
 const CROWDED_INTERVAL: u64 = 100_000_000;
+/// Before the next ones are sent, ns.
+const RULES_INTERVAL: u64 = 1_000_000;
 /// Beats wait in no queue that is longer, bytes: what is old is of no use.
 const BEAT_BACKLOG: usize = 1024;
-
-/// An order that was passed on.
-struct Ticket {
-    number: u32,
-    /// The coordinator that was asked, if any was known.
-    asked: Option<Peer>,
-    /// Whose flows are to move, if any are.
-    from: Option<NodeId>,
-    /// What the coordinator said, once it has.
-    answer: Option<Result<u32, Refusal>>,
-}
-
-impl Ticket {
-    /// Nobody answers it any more.
-    fn refuse(&mut self) {
-        self.answer.get_or_insert(Err(Refusal::Away));
-    }
-}
 
 /// See the module.
 pub struct Manager {
@@ -117,7 +83,7 @@ pub struct Manager {
     tickets: Vec<Ticket>,
     next_ticket: u32,
     /// Rules that an operator wanted.
-    rules: Option<RuleSet>,
+    rules: Option<Wanted>,
     lists: Lists,
     wishes: Vec<Wish>,
     drops: DropCounters,
@@ -142,6 +108,8 @@ pub struct Manager {
     alive: Vec<Peer>,
     /// Runtimes of which other hosts have said that they have ended.
     ended_elsewhere: Vec<Peer>,
+    /// See [`Manager::take_longest`].
+    longest_us: u32,
 }
 
 impl Manager {
@@ -179,52 +147,8 @@ impl Manager {
             logged: Vec::new(),
             alive: Vec::new(),
             ended_elsewhere: Vec::new(),
+            longest_us: 0,
         }
-    }
-
-    /// It is one of so many hosts, with so many switches. `patience`: see [`Quorum`], ns.
-    pub fn join(&mut self, hosts: u16, switches: u16, patience: u64, now: u64) {
-        let me = host_of(self.fabric.me().node).unwrap_or(0);
-        self.quorum = Some(Quorum::new(me, hosts, switches, patience, now));
-    }
-
-    /// Sets how many of a switch's ports have links that are up here; for one of several hosts.
-    pub fn set_links(&mut self, switch: u16, links: u8) {
-        if let Some(quorum) = &mut self.quorum {
-            quorum.set_links(switch, links);
-        }
-    }
-
-    /// Announces that this host, one of several, is about to end, so that others take
-    /// over its service. False if none is there.
-    pub fn leave(&mut self) -> bool {
-        let Some(quorum) = &mut self.quorum else { return false };
-        quorum.leave();
-        let own = 1 << host_of(self.fabric.me().node).unwrap_or(0);
-        self.standing.as_ref().is_some_and(|standing| standing.hosts & !own != 0)
-    }
-
-    /// Of several hosts: an earlier life of this manager knew of this term of a switch's service.
-    pub fn remember_term(&mut self, switch: u16, term: u32) {
-        if let Some(quorum) = &mut self.quorum {
-            quorum.remember(switch, term);
-        }
-    }
-
-    /// What to keep for [`Manager::remember_term`], per switch, if it has changed, before anything is sent.
-    pub fn take_terms(&mut self) -> Option<impl Iterator<Item = u32> + '_> {
-        self.quorum.as_mut()?.take_news()
-    }
-
-    /// Of several hosts, wherever it is: the coordinator has been heard lately.
-    pub(crate) fn is_coordinator_heard(&self) -> bool {
-        let patience = self.quorum.as_ref().map_or(0, Quorum::patience);
-        self.coordinator_at.is_some_and(|at| self.now.saturating_sub(at) <= 4 * patience)
-    }
-
-    /// Nobody else serves now what this host does: see [`Quorum::may_serve_at`].
-    pub(crate) fn may_serve_at(&self, now: u64) -> bool {
-        self.quorum.as_ref().is_none_or(|quorum| quorum.may_serve_at(now))
     }
 
     /// It has said that this one has ended.
@@ -242,54 +166,11 @@ impl Manager {
         self.admitted.take()
     }
 
-    /// What managers of other hosts have said of how they seal.
-    pub(crate) fn take_sealings(&mut self) -> Vec<(Peer, Sealing)> {
-        core::mem::take(&mut self.sealings)
-    }
-
-    /// A beat has gone out since this was asked last.
-    pub(crate) fn take_beaten(&mut self) -> bool {
-        core::mem::take(&mut self.has_beaten)
-    }
-
-    /// Tells another host's manager how this host seals. False if that one does not listen now.
-    pub(crate) fn tell_sealing(&mut self, host: u16, sealing: Sealing) -> bool {
-        let node = manager_of(host);
-        self.fabric.backlog(node) < BEAT_BACKLOG && self.fabric.send_control(node, &Control::Sealing(sealing))
-    }
-
-    fn change(&mut self, changes: impl IntoIterator<Item = Change>) {
-        self.wishes.extend(changes.into_iter().map(|change| match change {
-            Change::Begin(switch, term) => Wish::Serve(switch, term),
-            Change::Retire(switch) => Wish::Retire(switch),
-        }));
-    }
-
-    /// More than half of the hosts hear this one, and it hears them; alone it is all there are.
-    pub fn is_connected(&self) -> bool {
-        self.quorum.as_ref().is_none_or(|quorum| quorum.is_connected(self.now))
-    }
-
-    /// Whether it is still to serve, or to begin; and tells the others that it lives.
-    fn keep_quorum(&mut self, now: u64) {
-        let Some(quorum) = &mut self.quorum else { return };
-        let change = quorum.turn(now);
-        if let Some(beat) = quorum.poll_beat(now) {
-            self.has_beaten = true;
-            let others = quorum.others().map(manager_of).chain([COORDINATOR]);
-            let beat = Control::Beat(beat);
-            for node in others {
-                if self.fabric.backlog(node) < BEAT_BACKLOG {
-                    self.fabric.send_control(node, &beat);
-                }
-            }
-        }
-        self.change(change);
-    }
-
     /// When [`Manager::handle_records`] is due without input.
     pub fn poll_timeout(&self) -> u64 {
-        self.quorum.as_ref().map_or(u64::MAX, Quorum::poll_timeout)
+        let telling = self.rules.as_ref().filter(|wanted| wanted.told < wanted.records.records().len());
+        let telling = telling.map_or(u64::MAX, |_| self.now + RULES_INTERVAL);
+        self.quorum.as_ref().map_or(u64::MAX, Quorum::poll_timeout).min(telling)
     }
 
     /// The endpoint, for the hub that carries its frames.
@@ -367,16 +248,6 @@ impl Manager {
         }
     }
 
-    /// Runtimes of other hosts that have ended, as these have said.
-    pub(crate) fn take_ended_elsewhere(&mut self) -> Vec<Peer> {
-        core::mem::take(&mut self.ended_elsewhere)
-    }
-
-    /// Other hosts that this one is not connected to, a bit each.
-    pub(crate) fn hosts_away(&self, now: u64) -> u16 {
-        self.quorum.as_ref().map_or(0, |quorum| !quorum.connected(now))
-    }
-
     /// A frame found the ring of a runtime full.
     #[inline]
     pub fn count_refused(&mut self, peer: Peer) {
@@ -426,6 +297,10 @@ impl Manager {
             // It may have been on another host: nobody has said that its life has ended.
             let known = self.coordinator();
             self.tickets.iter_mut().filter(|ticket| ticket.asked != known).for_each(Ticket::refuse);
+            // It has none of the records that the life before was sent, and asks for all.
+            if let Some(wanted) = &mut self.rules {
+                wanted.told = wanted.records.records().len();
+            }
         }
         for (record, body) in inbox.records() {
             if record.kind == kind::FLOWS {
@@ -454,6 +329,7 @@ impl Manager {
         }
         self.fabric.inbox = inbox;
         self.fabric.inbox.clear();
+        self.tell_rules();
         self.keep_quorum(now);
     }
 
@@ -487,7 +363,9 @@ impl Manager {
                     self.fabric.send_control(COORDINATOR, &Control::Ended { node, incarnation, flows, notice });
                 }
                 self.fabric.send_control(COORDINATOR, &Control::Present { peers: self.present.clone() });
-                self.tell_rules();
+                if let Some(wanted) = &mut self.rules {
+                    wanted.told = 0;
+                }
             }
             Control::Serve { switch, host, term, life } => {
                 let me = self.fabric.me();
@@ -538,10 +416,13 @@ impl Manager {
 
     fn handle_runtime(&mut self, from: Peer, message: Control) {
         match message {
-            Control::Report(report) => match self.reports.iter_mut().find(|(peer, _)| peer.node == from.node) {
-                Some(known) => *known = (from, report),
-                None => self.reports.push((from, report)),
-            },
+            Control::Report(report) => {
+                self.longest_us = self.longest_us.max(report.longest_us);
+                match self.reports.iter_mut().find(|(peer, _)| peer.node == from.node) {
+                    Some(known) => *known = (from, report),
+                    None => self.reports.push((from, report)),
+                }
+            }
             Control::Lists(lists) if from.node == STATE_SERVER => self.listings = lists,
             Control::Totals { statistic, first, values } => {
                 self.totals_of(from).take(statistic as usize, first as usize, &values);
@@ -561,177 +442,6 @@ impl Manager {
             }
             _ => self.drops.count(DropReason::Malformed),
         }
-    }
-
-    fn totals_of(&mut self, from: Peer) -> &mut Totals {
-        if from.node == STATE_SERVER {
-            return &mut self.totals;
-        }
-        let at = self.counted.iter().position(|(peer, _)| peer.node == from.node).unwrap_or_else(|| {
-            self.counted.push((from, Totals::default()));
-            self.counted.len() - 1
-        });
-        if self.counted[at].0 != from {
-            self.counted[at] = (from, Totals::default());
-        }
-        &mut self.counted[at].1
-    }
-
-    /// A request to move flows, known from its beginning or from what its runtime tells of it.
-    fn moving_mut(&mut self, request: u32, from: Peer) -> &mut Move {
-        let at = self.moves.iter().position(|order| order.request == request).unwrap_or_else(|| {
-            if self.moves.len() >= MOVES_KEPT {
-                self.moves.remove(0);
-            }
-            let began_at = self.now;
-            self.moves.push(Move { request, from, began_at, moved: 0, refused: 0, ended_at: None, failed: false });
-            self.moves.len() - 1
-        });
-        &mut self.moves[at]
-    }
-
-    /// New rules, for flows that begin from now on, after the version that is in force. Their version. A coordinator that is away is told when it is back.
-    pub fn set_rules(&mut self, in_force: u64, rules: Vec<Rule>) -> u64 {
-        // Those that the box began with have the version 1.
-        let version = self.rules.as_ref().map_or(1, RuleSet::version).max(in_force) + 1;
-        self.rules = Some(RuleSet::new(version, rules));
-        self.tell_rules();
-        version
-    }
-
-    /// The version of the rules that an operator wanted last, or of those that are in force.
-    pub fn rules_wanted(&self, in_force: u64) -> u64 {
-        self.rules.as_ref().map_or(in_force, |rules| rules.version().max(in_force))
-    }
-
-    fn tell_rules(&mut self) {
-        let messages = self.rules.as_ref().map(|rules| rules.messages(self.fabric.max_record()));
-        for message in messages.unwrap_or_default() {
-            self.fabric.send_control(COORDINATOR, &message);
-        }
-    }
-
-    /// Passes an operator's wish on; [`Manager::take_answer`] gives the answer.
-    pub fn order(&mut self, order: Order) -> u32 {
-        let ticket = self.next_ticket;
-        self.next_ticket += 1;
-        let from = if let Order::Move { from, .. } = &order { Some(*from) } else { None };
-        let asked = self.coordinator();
-        self.fabric.send_control(COORDINATOR, &Control::Order { ticket, order });
-        self.tickets.push(Ticket { number: ticket, asked, from, answer: None });
-        if self.tickets.len() > ORDERS {
-            self.tickets.remove(0);
-        }
-        ticket
-    }
-
-    /// The answer to an order, once it is there. Who asked too late for it gets none.
-    pub fn take_answer(&mut self, ticket: u32) -> Option<Result<u32, Refusal>> {
-        let Some(at) = self.tickets.iter().position(|known| known.number == ticket) else { return Some(Err(Refusal::Away)) };
-        let answer = self.tickets[at].answer?;
-        self.tickets.remove(at);
-        Some(answer)
-    }
-
-    /// A life of the coordinator has ended: what it was asked it does not answer any more.
-    pub fn handle_coordinator_ended(&mut self, peer: Peer) {
-        self.tickets.iter_mut().filter(|ticket| ticket.asked == Some(peer)).for_each(Ticket::refuse);
-    }
-
-    /// Requests to move flows so far, those of drains included.
-    pub fn moves(&self) -> &[Move] {
-        &self.moves
-    }
-
-    /// Drains so far, latest last.
-    pub fn drains(&self) -> &[Drain] {
-        &self.drains
-    }
-
-    /// The runtimes as the coordinator saw them last, those that have ended since as failed, each with its last report.
-    pub fn status(&self) -> impl Iterator<Item = RuntimeStatus> + '_ {
-        let members = self.standing.iter().flat_map(|standing| &standing.members);
-        members.map(|member| {
-            let has_ended = self.has_ended(member.peer());
-            let state = if has_ended { MemberState::Failed } else { member.state };
-            let report = self.reports.iter().find(|(peer, _)| *peer == member.peer());
-            RuntimeStatus {
-                member: Member { state, ..*member },
-                report: report.map(|(_, report)| report.clone()).unwrap_or_default(),
-                is_drained: self.standing.iter().any(|standing| standing.drained.contains(&member.node)),
-                is_spare: self.standing.iter().any(|standing| standing.spare.contains(&member.node)),
-                retried: self.retried(member.node),
-            }
-        })
-    }
-
-    fn retried(&self, node: NodeId) -> Option<Retried> {
-        let retried = self.standing.iter().flat_map(|standing| &standing.retried);
-        retried.copied().find(|retried| retried.node == node)
-    }
-
-    /// What the state server said last of its lists, in order.
-    pub fn listings(&self) -> &[Listing] {
-        &self.listings
-    }
-
-    /// What it said last that all numbers of a statistic are, by its list of statistics, counted from 0. A manager that has just begun may know the first ones only.
-    pub fn totals(&self, statistic: usize) -> &[i64] {
-        self.totals.of(statistic)
-    }
-
-    /// The same of the statistics that no server adds up, as this runtime said last what its flows have.
-    pub fn counted(&self, runtime: Peer, statistic: usize) -> &[i64] {
-        self.counted.iter().find(|(peer, _)| *peer == runtime).map_or(&[], |(_, totals)| totals.of(statistic))
-    }
-
-    /// How things stood when the coordinator spoke last, if it ever has.
-    pub fn standing(&self) -> Option<&Standing> {
-        self.standing.as_ref()
-    }
-
-    /// Failures so far, latest last.
-    pub fn failovers(&self) -> &[Failover] {
-        &self.failovers
-    }
-
-    /// True once the coordinator has said that every runtime has started and knows the others.
-    pub fn is_ready(&self) -> bool {
-        self.standing.as_ref().is_some_and(|standing| standing.ready)
-    }
-
-    /// Whether flows would survive a failure, as the coordinator saw it last, and nobody has said otherwise since. Without a coordinator another
-    /// failure would be the second; so would it be while flows' homes are not at `servers`, the state servers' present lives, if there are any.
-    pub fn protected(&self, is_coordinator_there: bool, servers: &[Peer]) -> Protected {
-        let Some(standing) = &self.standing else { return Protected::No };
-        // What was written back to an earlier life is gone.
-        let is_there = |&(node, incarnation): &(NodeId, u32)| {
-            state_server_number(node).is_none() || servers.contains(&Peer { node, incarnation })
-        };
-        let is_safe = |report: &Report| {
-            let is_settled = report.unprotected == 0 && !report.resynchronising && report.view >= standing.view;
-            is_settled && report.logs.iter().all(is_there)
-        };
-        let has_reported = |peer: Peer| self.reports.iter().any(|(reporter, report)| *reporter == peer && is_safe(report));
-        let is_settled = |member: &Member| match member.state {
-            MemberState::Failed => true,
-            _ if self.has_ended(member.peer()) => false,
-            MemberState::Running => has_reported(member.peer()),
-            MemberState::Starting | MemberState::Leaving => true,
-        };
-        let is_certain = is_coordinator_there && standing.members.iter().all(is_settled);
-        if standing.protected == Protected::Yes && !is_certain { Protected::Resynchronising } else { standing.protected }
-    }
-
-    /// What the coordinator has dropped, as it said last.
-    pub fn coordinator_drops(&self) -> DropCounters {
-        let mut drops = DropCounters::default();
-        for (number, count) in self.standing.iter().flat_map(|standing| &standing.drops) {
-            if let Some(reason) = DropReason::from_index(*number as usize) {
-                drops.add_count(reason, *count);
-            }
-        }
-        drops
     }
 
     /// Node id.

@@ -628,7 +628,16 @@ impl Control {
     pub fn decode(bytes: &[u8]) -> Result<Control, DropReason> {
         postcard::from_bytes(bytes).map_err(|_| DropReason::Malformed)
     }
+
+    /// Of an encoded [`Control::Rules`], which part it is. Reads no rule.
+    pub fn rules_part(bytes: &[u8]) -> Option<u16> {
+        let ((number, _, part), _) = postcard::take_from_bytes::<(u32, u64, u16)>(bytes).ok()?;
+        (number == RULES_NUMBER).then_some(part)
+    }
 }
+
+/// The number by which an encoding of [`Control::Rules`] begins: its place among the messages.
+const RULES_NUMBER: u32 = 24;
 
 impl crate::channel::Fabric {
     /// Queues a control message. False if the queue is full.
@@ -636,5 +645,24 @@ impl crate::channel::Fabric {
         let mut bytes = Vec::with_capacity(64);
         message.encode(&mut bytes);
         self.send(node, kind::CONTROL, &bytes).is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A part of a set of rules is known by the beginning of its encoding.
+    #[test]
+    fn a_part_of_the_rules_is_known_unread() {
+        let part_of = |message: Control| {
+            let mut bytes = Vec::new();
+            message.encode(&mut bytes);
+            Control::rules_part(&bytes)
+        };
+        assert_eq!(part_of(Control::Rules { version: u64::MAX, part: 300, parts: 301, rules: Vec::new() }), Some(300));
+        assert_eq!(part_of(Control::Recovering { dead: Vec::new(), epoch: 1 }), None);
+        assert_eq!(part_of(Control::Trace(Vec::new())), None);
+        assert_eq!(Control::rules_part(&[]), None);
     }
 }

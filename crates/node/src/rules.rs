@@ -5,17 +5,25 @@
 //! many records as they need, to each those of the chains on its ports; a switch puts them together and changes over when it has all of them, so that no packet ever meets a part of
 //! a set. What a flow took stays with its route: rules are for flows that begin.
 //!
+//! A set may have thousands of rules, and packets wait for each turn of a switch or a
+//! manager. A switch reads one record per turn ([`Assembly`]), and frees the rules that
+//! are no longer in force a few at a time. A manager passes on records that were encoded
+//! on another thread ([`RuleRecords`]).
+//!
 //! In: rules, records. Out: the rule of a key, records. Never: a look at an existing flow.
 
 use crate::message::Control;
-use holdfast_wire::selector::Selector;
+use holdfast_wire::selector::{Selector, Specificity};
 use holdfast_wire::{DropReason, FlowKey};
 use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
 
 /// Rules that a set may have.
 pub const MAX_RULES: usize = 4096;
 /// Port ranges that one rule may name: a rule is never longer than a record.
 pub const MAX_RANGES: usize = 100;
+/// Rules that a switch frees in one turn.
+const FREED: usize = 256;
 
 /// Which chain a new flow takes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -85,37 +93,140 @@ impl RuleSet {
         let message = |(part, rules)| Control::Rules { version, part: part as u16, parts: count, rules };
         parts.into_iter().enumerate().map(message).collect()
     }
+
+    /// The set as encoded records of at most `limit` bytes each.
+    pub fn records(&self, limit: usize) -> RuleRecords {
+        let encode = |message: &Control| {
+            let mut record = Vec::new();
+            message.encode(&mut record);
+            record
+        };
+        RuleRecords { version: self.version, records: self.messages(limit).iter().map(encode).collect() }
+    }
 }
 
-/// A set of which not all parts have come.
+/// The version of the set that follows the one in force. The set that a box begins with
+/// has the version 1.
+pub fn version_after(in_force: u64) -> u64 {
+    in_force.max(1) + 1
+}
+
+/// A set as its encoded records, in order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RuleRecords {
+    version: u64,
+    records: Vec<Vec<u8>>,
+}
+
+impl RuleRecords {
+    /// The set's version.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// The records.
+    pub fn records(&self) -> &[Vec<u8>] {
+        &self.records
+    }
+}
+
+/// A set of which not all parts have come, and what a switch has still to do for sets.
 #[derive(Debug, Default)]
 pub struct Assembly {
+    coming: Coming,
+    /// Records that have come and are not read yet.
+    unread: VecDeque<Vec<u8>>,
+    /// Rules that are no longer needed and not freed yet.
+    old: Vec<Rule>,
+}
+
+#[derive(Debug, Default)]
+struct Coming {
     version: u64,
     parts: u16,
     next: u16,
+    /// The most specific first.
     rules: Vec<Rule>,
+    /// Specificity of the last of them.
+    least: Option<Specificity>,
+}
+
+impl Coming {
+    /// Parts of a set come in order, and so do their rules. A rule that does not is put where it belongs.
+    fn put(&mut self, rule: Rule) {
+        let specificity = rule.selector.specificity();
+        if self.least.is_none_or(|least| specificity <= least) {
+            self.least = Some(specificity);
+            self.rules.push(rule);
+        } else {
+            let at = self.rules.partition_point(|known| known.selector.specificity() >= specificity);
+            self.rules.insert(at, rule);
+        }
+    }
 }
 
 impl Assembly {
+    /// Keeps a record, which is this part of a set, until [`Assembly::poll_record`]. The first
+    /// part begins a new set: unread parts of an earlier one are dropped.
+    pub fn keep(&mut self, part: u16, record: &[u8]) {
+        if part == 0 {
+            self.unread.clear();
+        }
+        // The sender has at most one part per rule.
+        if self.unread.len() < MAX_RULES {
+            self.unread.push_back(record.to_vec());
+        }
+    }
+
+    /// The next record to read.
+    pub fn poll_record(&mut self) -> Option<Vec<u8>> {
+        self.unread.pop_front()
+    }
+
     /// Takes a part. Parts come in order; the first one of a set begins anew. The set, once it is whole.
     ///
     /// # Errors
     /// [`DropReason::Malformed`] for a part that no set has at this place; what had been put together is forgotten.
     pub fn take(&mut self, version: u64, part: u16, parts: u16, rules: Vec<Rule>) -> Result<Option<RuleSet>, DropReason> {
         if part == 0 {
-            *self = Assembly { version, parts, ..Assembly::default() };
+            self.begin(Coming { version, parts, ..Coming::default() });
         }
-        let belongs = version != 0 && (version, part, parts) == (self.version, self.next, self.parts) && part < parts;
-        if !belongs || self.rules.len() + rules.len() > MAX_RULES {
-            *self = Assembly::default();
+        let coming = &mut self.coming;
+        let belongs = version != 0 && (version, part, parts) == (coming.version, coming.next, coming.parts) && part < parts;
+        if !belongs || coming.rules.len() + rules.len() > MAX_RULES {
+            self.begin(Coming::default());
             return Err(DropReason::Malformed);
         }
-        self.rules.extend(rules);
-        self.next += 1;
-        if self.next < self.parts {
+        rules.into_iter().for_each(|rule| coming.put(rule));
+        coming.next += 1;
+        if coming.next < coming.parts {
             return Ok(None);
         }
-        let Assembly { version, rules, .. } = core::mem::take(self);
-        Ok(Some(RuleSet::new(version, rules)))
+        let Coming { version, rules, .. } = core::mem::take(coming);
+        Ok(Some(RuleSet { version, rules }))
+    }
+
+    fn begin(&mut self, coming: Coming) {
+        let Coming { rules, .. } = core::mem::replace(&mut self.coming, coming);
+        self.old.extend(rules);
+    }
+
+    /// A set that is no longer in force: [`Assembly::free`] frees it.
+    pub fn retire(&mut self, set: RuleSet) {
+        self.old.extend(set.rules);
+    }
+
+    /// Frees some of the rules that are no longer needed.
+    pub fn free(&mut self) {
+        let left = self.old.len().saturating_sub(FREED);
+        self.old.truncate(left);
+        if left == 0 {
+            self.old = Vec::new();
+        }
+    }
+
+    /// True while [`Assembly::poll_record`] or [`Assembly::free`] has something to do.
+    pub fn has_work(&self) -> bool {
+        !self.unread.is_empty() || !self.old.is_empty()
     }
 }

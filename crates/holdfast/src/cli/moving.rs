@@ -1,13 +1,23 @@
 //! Commands that move flows: `migrate`, `drain`, `restore`.
 //!
-//! They begin the work and watch it: on a terminal with a line that tells how far it is. The box goes on if they are interrupted.
+//! They begin the work and watch it: on a terminal with a line that tells how far it is,
+//! elsewhere with a new line every few seconds. If they are interrupted they say how far it
+//! is, and the box goes on.
 
 use holdfast_control::exit::{self, Failure};
 use holdfast_control::moves::Progress;
 use holdfast_control::status::{STATE_DRAINED, STATE_RUNNING, STATE_STARTING, Status};
 use holdfast_control::table::print;
 use holdfast_control::{Call, Client, Target, VERSION, Work};
+use signal_hook::consts::{SIGINT, SIGTERM};
 use std::io::{IsTerminal, Write};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Between two lines that tell how far it is, where no terminal shows a line that changes.
+const TELL_INTERVAL: Duration = Duration::from_secs(5);
+/// Added to a signal's number: the exit code of a command that it has ended.
+const BY_SIGNAL: i32 = 128;
 
 pub(super) fn migrate(
     target: &Target,
@@ -18,7 +28,10 @@ pub(super) fn migrate(
     json: bool,
 ) -> Result<(), Failure> {
     let client = Client::to(target)?;
-    let progress = watch(client.begin(Call::Move { from, to, limit, filter: selector.to_owned() })?)?;
+    let watched = Watched::new(&format!(
+        "the flows of runtime {from} move on without this command: `holdfast status` shows where flows are"
+    ))?;
+    let progress = watched.watch(client.begin(Call::Move { from, to, limit, filter: selector.to_owned() })?)?;
     tell(&progress, "moved", json)?;
     match progress {
         Progress { failed: true, .. } => Err(Failure::new(
@@ -36,12 +49,15 @@ pub(super) fn migrate(
 pub(super) fn drain(target: &Target, what: &str, force: bool, json: bool) -> Result<(), Failure> {
     let client = Client::to(target)?;
     let (runtimes, host) = meant(&client, what, |state| [STATE_RUNNING, STATE_STARTING].contains(&state))?;
+    let watched = Watched::new(&format!(
+        "the box goes on draining {what} without this command: `holdfast status` says when it is drained, and then `holdfast restore {what}` brings it back"
+    ))?;
     // All of them leave before the first flow moves: none of them is another's target.
     let begun =
         runtimes.into_iter().map(|runtime| client.begin(Call::Drain { runtime, force })).collect::<Result<Vec<_>, _>>()?;
     let mut done = Vec::new();
     for work in begun {
-        let progress = watch(work)?;
+        let progress = watched.watch(work)?;
         if !json || host.is_none() {
             tell(&progress, "drained: moved", json)?;
         }
@@ -92,16 +108,61 @@ fn meant(client: &Client, what: &str, wanted: impl Fn(&str) -> bool) -> Result<(
     Ok((runtimes, Some(what.to_owned())))
 }
 
-/// Waits until it is over.
-fn watch(work: Work) -> Result<Progress, Failure> {
-    let is_terminal = std::io::stderr().is_terminal();
-    work.watch(|progress| {
-        if is_terminal {
-            let of = progress.had.map_or(String::new(), |had| format!(" of {had}"));
-            let end = if progress.done { "\r\x1b[K" } else { "" };
-            let _ = write!(std::io::stderr(), "\rruntime {}: {}{of} flows moved{end}", progress.runtime, progress.moved);
-        }
-    })
+/// Work that the box does, and that goes on if the command is interrupted.
+struct Watched {
+    /// How far it is, as the box said last.
+    latest: Arc<Mutex<Option<Progress>>>,
+}
+
+impl Watched {
+    /// From now on a signal ends the command with how far the work is, and `state`, which says
+    /// what becomes of it.
+    fn new(state: &str) -> Result<Watched, Failure> {
+        let latest = Arc::new(Mutex::new(None));
+        let failed = |error: std::io::Error| Failure::new(exit::of_system(&error), format!("waiting for signals: {error}"));
+        let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM]).map_err(failed)?;
+        let (seen, state) = (latest.clone(), state.to_owned());
+        let wait = move || {
+            let Some(signal) = signals.forever().next() else { return };
+            let seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+            let text = match &*seen {
+                Some(progress) => format!("{}; {state}", so_far(progress)),
+                None => "the box has not said that it has begun: `holdfast status` shows whether it has".to_owned(),
+            };
+            let _ = writeln!(std::io::stderr(), "{}{text}", if is_terminal() { CLEAR } else { "" });
+            std::process::exit(BY_SIGNAL + signal);
+        };
+        std::thread::Builder::new().name("signals".to_owned()).spawn(wait).map_err(failed)?;
+        Ok(Watched { latest })
+    }
+
+    /// Waits until it is over.
+    fn watch(&self, work: Work) -> Result<Progress, Failure> {
+        let is_terminal = is_terminal();
+        let mut told_at = Instant::now();
+        work.watch(|progress| {
+            *self.latest.lock().unwrap_or_else(PoisonError::into_inner) = Some(progress.clone());
+            if is_terminal {
+                let end = if progress.done { CLEAR } else { "" };
+                let _ = write!(std::io::stderr(), "\r{}{end}", so_far(progress));
+            } else if !progress.done && told_at.elapsed() > TELL_INTERVAL {
+                told_at = Instant::now();
+                let _ = writeln!(std::io::stderr(), "{}", so_far(progress));
+            }
+        })
+    }
+}
+
+/// Empties a terminal's line.
+const CLEAR: &str = "\r\x1b[K";
+
+fn is_terminal() -> bool {
+    std::io::stderr().is_terminal()
+}
+
+fn so_far(progress: &Progress) -> String {
+    let of = progress.had.map_or(String::new(), |had| format!(" of {had}"));
+    format!("runtime {}: {}{of} flows moved", progress.runtime, progress.moved)
 }
 
 fn tell(progress: &Progress, what: &str, json: bool) -> Result<(), Failure> {

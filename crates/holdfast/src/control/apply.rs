@@ -3,9 +3,10 @@
 use super::Request;
 use super::service::{Problem, ProblemKind, Service};
 use crate::config::{self, Mistake};
+use crate::files;
 use holdfast_control::VERSION;
 use holdfast_control::exit;
-use holdfast_node::rules::Rule;
+use holdfast_node::rules::{Rule, RuleSet, version_after};
 use serde_json::{Value, json};
 
 /// What the box answers to a configuration that it does not go by.
@@ -50,7 +51,11 @@ pub(super) fn apply(service: &Service, file: String, text: String, dry_run: bool
     let (added, removed) = (list(true), list(false));
     let mut version = based_on;
     if !changes.is_empty() && !dry_run {
-        let answer = service.ask(Request::Apply { based_on, text: text.into(), rules: new.rules })?;
+        let failed = |error: std::io::Error| Problem::new(ProblemKind::NotNow, format!("a copy of the configuration: {error}"));
+        let memory = files::memory(text.as_bytes()).map_err(failed)?;
+        let limit = running["record"].as_u64().unwrap_or(0);
+        let rules = RuleSet::new(version_after(based_on), new.rules).records(limit as usize);
+        let answer = service.ask(Request::Apply { based_on, text: text.into(), memory, rules })?;
         version = answer["rules"].as_u64().unwrap_or(based_on);
     }
     Ok(json!({ "version": VERSION, "dry_run": dry_run, "changed": !changes.is_empty(),

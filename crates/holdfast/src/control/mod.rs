@@ -20,7 +20,8 @@ pub use server::{Server, listen, listen_and_stop, tidy, tidy_after};
 
 use holdfast_control::{Call, MAX_FILE, MAX_REQUEST};
 use holdfast_node::message::Place;
-use holdfast_node::rules::Rule;
+use holdfast_node::rules::RuleRecords;
+use rustix::fd::OwnedFd;
 use serde_json::Value;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -37,9 +38,11 @@ const MAX_TRACE: u32 = 10_000;
 const MAX_TRACE_WAIT: Duration = Duration::from_secs(3600);
 
 /// What the packet loop is asked.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum Request {
-    /// Liveness probe of the packet loop.
+    /// Liveness probe of the packet loop. Of the steps that questions took since the last
+    /// one, the longest has taken so much processor time: `longest_us` of the manager,
+    /// `runtimes_longest_us` of any runtime.
     Ping,
     /// [`holdfast_control::status::Status`].
     Status,
@@ -64,7 +67,8 @@ pub enum Request {
     Traces,
     /// A [`Call`] that is answered at once: to move, drain, restore, or how far that is. Its selector has been read once already.
     Change(Call),
-    /// The configuration: `file` and `text` as the box has read them, and the version of the `rules`.
+    /// The configuration: `file` and `text` as the box has read them, the version of the
+    /// `rules`, and the most bytes that a `record` of new ones may have.
     Configuration,
     /// Go by these rules. Answered when they are in force.
     Apply {
@@ -72,8 +76,10 @@ pub enum Request {
         based_on: u64,
         /// The configuration that they are from, all of it.
         text: Arc<str>,
-        /// The new rules.
-        rules: Vec<Rule>,
+        /// The same in a memory that the guard is given.
+        memory: OwnedFd,
+        /// The new rules, encoded: the packet loop only passes them on.
+        rules: RuleRecords,
     },
 }
 
@@ -95,7 +101,7 @@ pub(crate) fn place_words(place: Place) -> holdfast_control::flows::Place {
 }
 
 /// Gives this thread, and those that it starts, a lower priority than the packet loop.
-fn stand_back() {
+pub(crate) fn stand_back() {
     // Clients are served even if the kernel refuses the lower priority.
     let _ = rustix::process::setpriority_process(None, NICENESS);
 }

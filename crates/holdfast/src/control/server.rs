@@ -63,9 +63,10 @@ impl Server {
         self.remote.as_ref().map(remote::Server::address)
     }
 
-    /// Reads the control API's certificates again, for connections that begin from now on. What there is to say to the operator; nothing if there is no such
-    /// API.
-    pub fn reload_certificates(&self) -> Option<String> {
+    /// What reads the control API's certificates again, on any thread, for connections that
+    /// begin from then on, and says what there is to say to the operator. Nothing if there is
+    /// no such API.
+    pub fn reload(&self) -> Option<impl FnOnce() -> String + Send + use<>> {
         self.remote.as_ref().map(remote::Server::reload)
     }
 

@@ -124,9 +124,10 @@ impl Service {
         match call {
             Call::Ping => {
                 let asked = Instant::now();
-                self.ask(Request::Ping)?;
-                let micros = asked.elapsed().as_micros() as u64;
-                Ok(json!({ "version": VERSION, "pid": self.pid, "answered_us": micros }))
+                let mut answer = self.ask(Request::Ping)?;
+                answer["pid"] = self.pid.into();
+                answer["answered_us"] = (asked.elapsed().as_micros() as u64).into();
+                Ok(answer)
             }
             Call::Status => {
                 let mut status = self.ask(Request::Status)?;

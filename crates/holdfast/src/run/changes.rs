@@ -107,19 +107,20 @@ impl Manager {
     /// New rules are applied when every switch goes by them.
     pub(super) fn answer_rules(&mut self) {
         let in_force = self.rules_in_force();
-        let had = self.waiting_rules.len();
-        self.waiting_rules.retain(|(version, answer)| {
+        let waiting = &mut self.waiting.rules;
+        let had = waiting.len();
+        waiting.retain(|(version, answer)| {
             if in_force >= *version {
                 let _ = answer.send(known(json!({ "version": VERSION, "rules": version })));
             }
             in_force < *version
         });
         // Not before: a next life that began with the text of rules that nobody has would think them applied.
-        if had > 0 && self.waiting_rules.is_empty() {
+        if had > 0 && self.waiting.rules.is_empty() {
             self.keep_text();
         }
-        if self.waiting_rules.len() > 64 {
-            self.waiting_rules.remove(0);
+        if self.waiting.rules.len() > 64 {
+            self.waiting.rules.remove(0);
         }
     }
 }

@@ -138,6 +138,39 @@ pub(super) fn fabric_mtu(
     Ok((has + ETHERNET_LEN - check).min(wanted))
 }
 
+/// A look at the ports' devices. One device per turn: a look reads several files, and
+/// packets wait meanwhile.
+pub(super) struct DeviceLook {
+    began_at: u64,
+    /// The next device; `None` when all have been looked at.
+    next: Option<usize>,
+    /// Switches of ports that were not up before.
+    up_again: Vec<u16>,
+}
+
+impl DeviceLook {
+    /// One that ended at this time.
+    pub(super) fn done(at: u64) -> DeviceLook {
+        DeviceLook { began_at: at, next: None, up_again: Vec::new() }
+    }
+
+    /// Begins anew, unless one is under way.
+    pub(super) fn begin(&mut self, now: u64) {
+        if self.is_over() {
+            *self = DeviceLook { began_at: now, next: Some(0), up_again: Vec::new() };
+        }
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.next.is_none()
+    }
+
+    /// The last one began longer ago than this, ns.
+    pub(super) fn is_older(&self, now: u64, interval: u64) -> bool {
+        now.saturating_sub(self.began_at) > interval
+    }
+}
+
 impl Manager {
     /// A router is there, or is gone.
     pub(super) fn say_liveness(&self, liveness: &Liveness) {
@@ -168,43 +201,51 @@ impl Manager {
         }
     }
 
-    /// Looks at the ports' devices: which of them went, came back, or changed.
+    /// Goes on with the look at the ports' devices: which of them went, came back, or changed.
     pub(super) fn look_at_devices(&mut self, now: u64) {
-        self.last_device_look = now;
-        self.hosts_network.look();
-        let mut up_again: Vec<u16> = Vec::new();
-        for at in 0..self.ports.len() {
-            let found = self.ports[at].look();
-            let (name, device) = &self.port_names[at];
-            match found {
-                Look::Same => {}
-                Look::Gone => say(&format!("port {name}: device {device} is gone; it is used again when it is back")),
-                Look::Back => say(&format!("port {name}: device {device} is back")),
-                Look::Refused(error) => say(&format!("port {name}: device {device} is back and cannot be used: {error}")),
-            }
-            // Frames lost at a port that another host serves are not counted: that host
-            // forwards them.
-            match self.host.serves(at as u8) {
-                true => self.ports[at].take_losses(&mut self.losses[at]),
-                false => self.ports[at].take_losses(&mut Losses::new()),
-            }
-            let (is_up, mtu) = (self.ports[at].is_up(), self.ports[at].mtu());
-            let (was_up, old_mtu) = std::mem::replace(&mut self.device_states[at], (is_up, mtu));
-            if is_up && !was_up {
-                up_again.extend(self.host.switch_of(at as u8));
-            }
-            if mtu != old_mtu {
-                say(&format!("port {name}: the MTU of device {device} is {mtu} now, it was {old_mtu}"));
-                self.set_mtu(at as u8, mtu);
-            }
+        let Some(at) = self.device_look.next else { return };
+        self.device_look.next = Some(at + 1);
+        if at < self.ports.len() {
+            return self.look_at_port(at);
         }
+        if self.hosts_network.look(at - self.ports.len()) {
+            return;
+        }
+        self.device_look.next = None;
         self.tell_links();
         // Who is at the other end now may never have heard of the box.
+        let mut up_again = core::mem::take(&mut self.device_look.up_again);
         up_again.sort_unstable();
         up_again.dedup();
         for switch in up_again.into_iter().filter(|switch| self.is_ready && self.host.hub.serves(*switch)).collect::<Vec<_>>() {
             self.host.announce(switch, now, &mut self.out, &mut self.arena);
             self.carry_out(now);
+        }
+    }
+
+    fn look_at_port(&mut self, at: usize) {
+        let found = self.ports[at].look();
+        let (name, device) = &self.port_names[at];
+        match found {
+            Look::Same => {}
+            Look::Gone => say(&format!("port {name}: device {device} is gone; it is used again when it is back")),
+            Look::Back => say(&format!("port {name}: device {device} is back")),
+            Look::Refused(error) => say(&format!("port {name}: device {device} is back and cannot be used: {error}")),
+        }
+        // Frames lost at a port that another host serves are not counted: that host
+        // forwards them.
+        match self.host.serves(at as u8) {
+            true => self.ports[at].take_losses(&mut self.losses[at]),
+            false => self.ports[at].take_losses(&mut Losses::new()),
+        }
+        let (is_up, mtu) = (self.ports[at].is_up(), self.ports[at].mtu());
+        let (was_up, old_mtu) = std::mem::replace(&mut self.device_states[at], (is_up, mtu));
+        if is_up && !was_up {
+            self.device_look.up_again.extend(self.host.switch_of(at as u8));
+        }
+        if mtu != old_mtu {
+            say(&format!("port {name}: the MTU of device {device} is {mtu} now, it was {old_mtu}"));
+            self.set_mtu(at as u8, mtu);
         }
     }
 

@@ -6,7 +6,6 @@ use super::role::{BfdKey, Keys};
 use holdfast_control::tls::TlsPaths;
 use holdfast_io::{Heartbeat, Mailbox};
 use rustix::fd::{BorrowedFd, OwnedFd};
-use rustix::fs::MemfdFlags;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
@@ -101,13 +100,6 @@ pub(super) enum FromGuard {
     Refused { id: u16, error: String },
     /// A process has ended: this one, and not one that has taken its place since.
     Ended { id: u16, pid: u32, cause: String },
-}
-
-/// Bytes in a memory that can be passed on.
-pub(super) fn memory_file(bytes: &[u8]) -> io::Result<OwnedFd> {
-    let mut file = File::from(rustix::fs::memfd_create("holdfast-line", MemfdFlags::CLOEXEC)?);
-    file.write_all(bytes)?;
-    Ok(file.into())
 }
 
 /// The bytes of a memory that was passed on.

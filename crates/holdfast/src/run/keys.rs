@@ -1,15 +1,23 @@
 //! The cluster's keys in a running box, given to every process at its start, and those for routers that are watched: both are read again on SIGHUP.
+//!
+//! Files, and the configuration that names them, are read by a thread of its own: the
+//! packet loop takes what has been read.
 
-use super::guard_link::{ToGuard, memory_file};
+use super::guard_link::ToGuard;
 use super::role::{BfdKey, Keys};
 use super::{Manager, devices};
-use crate::config;
+use crate::config::{self, Mistake};
+use crate::control::stand_back;
+use crate::files;
+use holdfast_node::bfd::Key;
 use holdfast_node::channel::KeyRing;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::OFlags;
 use std::fs::File;
 use std::io::Write;
+use std::net::IpAddr;
 use std::num::NonZeroU64;
+use std::sync::mpsc::{TryRecvError, sync_channel};
 use zeroize::Zeroizing;
 
 /// A number for a life that no other has: it decides under which key the life seals, so nothing but the system's randomness will do.
@@ -30,10 +38,89 @@ pub(super) fn keep_open(stdin: OwnedFd) -> std::io::Result<File> {
     Ok(stdin.into())
 }
 
+/// What files say that have been read again.
+pub(super) struct Reread {
+    /// What there is to say of the control API's certificate.
+    certificate: Option<String>,
+    /// The cluster's keys, if the box has any.
+    keys: Option<Result<Option<KeyRing>, Mistake>>,
+    /// The keys for routers, if there are any.
+    routers: Option<Result<RouterKeys, Mistake>>,
+}
+
+struct RouterKeys {
+    /// By port and address.
+    keys: Vec<(u8, IpAddr, Key)>,
+    /// All of them as the guard keeps them.
+    kept: Option<OwnedFd>,
+}
+
+impl Reread {
+    fn new(file: &str, text: &str, host: u16, has_keys: bool, certificate: Option<String>) -> Reread {
+        // This program has read it before.
+        let Ok(mut checked) = config::read(file, text) else { return Reread { certificate, keys: None, routers: None } };
+        let keys = has_keys.then(|| config::keys(file, text, &checked.config));
+        checked.on_host(host);
+        let has_routers = checked.bfd.iter().any(|peer| peer.key.is_some());
+        let routers = has_routers.then(|| config::bfd_keys(file, text, &checked)).map(|read| {
+            read.map(|keys| {
+                let kept: Vec<Option<BfdKey>> = keys.iter().map(|key| key.as_ref().map(BfdKey::from)).collect();
+                let kept = Zeroizing::new(serde_json::to_vec(&kept).unwrap_or_default());
+                let named = checked.bfd.iter().zip(keys).filter_map(|(peer, key)| Some((peer.port, peer.address, key?)));
+                RouterKeys { keys: named.collect(), kept: files::memory(&kept).ok() }
+            })
+        });
+        Reread { certificate, keys, routers }
+    }
+}
+
 impl Manager {
-    /// Reads the file of keys again and gives them to everyone. If it cannot be read nothing changes.
-    pub(super) fn reload_keys(&mut self, old: &KeyRing) {
-        let ring = match config::keys(&self.file, &self.text, &self.config) {
+    /// Reads the files of keys again, and what `certificate` reads: [`Manager::take_reread`]
+    /// gives what they say.
+    pub(super) fn read_again(&mut self, certificate: Option<impl FnOnce() -> String + Send + 'static>) {
+        let (file, text, host, has_keys) = (self.file.clone(), self.text.clone(), self.number, self.keys.is_some());
+        let (done, reread) = sync_channel(1);
+        let read = move || {
+            stand_back();
+            let certificate = certificate.map(|read| read());
+            // The box may have ended.
+            let _ = done.send(Reread::new(&file, &text, host, has_keys, certificate));
+        };
+        match std::thread::Builder::new().name("reload".to_owned()).spawn(read) {
+            Ok(_) => self.reread = Some(reread),
+            Err(error) => devices::say(&format!("SIGHUP: nothing was read again: {error}")),
+        }
+    }
+
+    /// What has been read again, once it has.
+    pub(super) fn take_reread(&mut self) -> Option<Reread> {
+        let reread = match self.reread.as_ref()?.try_recv() {
+            Err(TryRecvError::Empty) => return None,
+            read => read.ok(),
+        };
+        self.reread = None;
+        reread
+    }
+
+    /// Goes by what was read. What cannot be read changes nothing. False if there was nothing to read.
+    pub(super) fn handle_reread(&mut self, reread: Reread) -> bool {
+        let Reread { certificate, keys, routers } = reread;
+        let had_any = certificate.is_some() || keys.is_some() || routers.is_some();
+        certificate.iter().for_each(|news| devices::say(news));
+        if let Some(read) = routers {
+            let news = self.change_bfd_keys(read);
+            devices::say(&news);
+        }
+        if let Some(read) = keys {
+            self.change_keys(read);
+        }
+        had_any
+    }
+
+    /// Gives the cluster's keys to everyone.
+    fn change_keys(&mut self, read: Result<Option<KeyRing>, Mistake>) {
+        let Some(old) = &self.keys else { return };
+        let ring = match read {
             Ok(Some(ring)) if ring != *old => ring,
             Ok(_) => return devices::say("SIGHUP: the keys are the same"),
             Err(mistake) => return devices::say(&format!("SIGHUP: the keys stay as they are: {mistake}")),
@@ -43,7 +130,7 @@ impl Manager {
         }
         self.host.hub.set_keys(&ring);
         let mut line = Zeroizing::new(serde_json::to_vec(&Keys::from(&ring)).unwrap_or_default());
-        if let Ok(keys) = memory_file(&line) {
+        if let Ok(keys) = files::memory(&line) {
             let _ = self.link.send(&ToGuard::Keys, &[keys.as_fd()]);
         }
         line.push(b'\n');
@@ -62,35 +149,27 @@ impl Manager {
         self.keys = Some(ring);
     }
 
-    /// Reads the files of keys for routers again. If one cannot be read nothing changes. Without such files there is nothing to say.
-    pub(super) fn reload_bfd_keys(&mut self) -> Option<String> {
-        let mut checked = config::read(&self.file, &self.text).ok()?;
-        checked.on_host(self.number);
-        if checked.bfd.iter().all(|peer| peer.key.is_none()) {
-            return None;
-        }
-        let keys = match config::bfd_keys(&self.file, &self.text, &checked) {
-            Ok(keys) => keys,
-            Err(mistake) => return Some(format!("SIGHUP: the routers' keys stay as they are: {mistake}")),
+    /// Other keys for sessions with routers. What there is to say.
+    fn change_bfd_keys(&mut self, read: Result<RouterKeys, Mistake>) -> String {
+        let RouterKeys { keys, kept } = match read {
+            Ok(read) => read,
+            Err(mistake) => return format!("SIGHUP: the routers' keys stay as they are: {mistake}"),
         };
         let (now, mut changed) = (self.clock.now(), Vec::new());
-        for (peer, key) in checked.bfd.iter().zip(&keys) {
-            let address = holdfast_wire::ip_bytes(peer.address);
-            if key.as_ref().is_some_and(|key| self.host.set_bfd_key(peer.port, &address, key, now)) {
-                changed.push(peer.address.to_string());
+        for (port, router, key) in &keys {
+            if self.host.set_bfd_key(*port, &holdfast_wire::ip_bytes(*router), key, now) {
+                changed.push(router.to_string());
             }
         }
         if changed.is_empty() {
-            return Some("SIGHUP: the routers' keys are the same".to_owned());
+            return "SIGHUP: the routers' keys are the same".to_owned();
         }
-        let kept: Vec<Option<BfdKey>> = keys.iter().map(|key| key.as_ref().map(BfdKey::from)).collect();
-        let kept = Zeroizing::new(serde_json::to_vec(&kept).unwrap_or_default());
-        if let Ok(kept) = memory_file(&kept) {
+        if let Some(kept) = kept {
             let _ = self.link.send(&ToGuard::BfdKeys, &[kept.as_fd()]);
         }
-        Some(format!(
+        format!(
             "SIGHUP: another key for {}; the one before counts until the router uses the new one, at most a minute",
             changed.join(", ")
-        ))
+        )
     }
 }

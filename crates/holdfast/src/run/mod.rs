@@ -38,8 +38,9 @@ pub use start::manager_main;
 pub use state_server::main as state_server_main;
 
 use crate::config::{Config, HostEntry, NamedPool, NamedStatistic, SwitchEntry};
-use crate::control::{Answer, Asked, Server};
+use crate::control::{Asked, Server};
 use answers::Waiting;
+use devices::DeviceLook;
 use guard::Guard;
 use guard_link::{GuardLink, ToGuard};
 use holdfast_control::exit::{self, Failure};
@@ -56,15 +57,16 @@ use holdfast_node::switch::{SourceLimits, Switch, SwitchConfig};
 use holdfast_protection::{Peer, Released};
 use holdfast_wire::header::ETHERTYPE_FABRIC;
 use holdfast_wire::{DropCounters, DropReason, Packet, PacketPool};
+use keys::Reread;
 use levels::Levels;
 use network::HostsNetwork;
-use rustix::fd::BorrowedFd;
+use rustix::fd::{BorrowedFd, OwnedFd};
 use state_server::ServerGuard;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender};
+use std::sync::mpsc::Receiver;
 use workers::Worker;
 
 /// Frames per port and turn.
@@ -92,6 +94,8 @@ type ManagerNotes = Notes<{ Memory::WORDS }>;
 struct Manager {
     file: String,
     text: Arc<str>,
+    /// The same in a memory, for the guard, until the rules in it are in force.
+    applied: Option<OwnedFd>,
     /// Where packets are kept that have ended two runtimes.
     quarantine: PathBuf,
     config: Config,
@@ -134,11 +138,11 @@ struct Manager {
     /// How long a runtime's part of a trace may take to come, ns.
     trace_delay: u64,
     waiting: Waiting,
-    /// Who applied rules, until they are in force.
-    waiting_rules: Vec<(u64, Sender<Answer>)>,
     last_look: u64,
     last_death_look: u64,
-    last_device_look: u64,
+    device_look: DeviceLook,
+    /// Files that are being read again.
+    reread: Option<Receiver<Reread>>,
     /// Runtimes that ended before the box was ready, and how the last of them did.
     failed_starts: u32,
     last_cause: String,
@@ -225,29 +229,28 @@ impl Manager {
                 if let Some(news) = server.look() {
                     devices::say(&news);
                 }
-                if signals.hangup.swap(false, Ordering::Relaxed) {
-                    let news: Vec<String> = server.reload_certificates().into_iter().chain(self.reload_bfd_keys()).collect();
-                    let has_said = !news.is_empty();
-                    news.iter().for_each(|news| devices::say(news));
-                    match self.keys.clone() {
-                        Some(old) => self.reload_keys(&old),
-                        None if was_hangup_answered || has_said => {}
-                        None => {
-                            was_hangup_answered = true;
-                            devices::say(
-                                "SIGHUP: a running box does not read its file again by itself: `holdfast apply FILE` applies what can be changed",
-                            );
-                        }
-                    }
+                if self.reread.is_none() && signals.hangup.swap(false, Ordering::Relaxed) {
+                    self.read_again(server.reload());
                 }
+            }
+            if let Some(reread) = self.take_reread()
+                && !self.handle_reread(reread)
+                && !core::mem::replace(&mut was_hangup_answered, true)
+            {
+                devices::say(
+                    "SIGHUP: a running box does not read its file again by itself: `holdfast apply FILE` applies what can be changed",
+                );
             }
             // At most one request per turn: packets are forwarded between two requests.
             if let Ok(asked) = asked.try_recv() {
-                self.answer(asked);
+                self.handle_asked(asked);
                 had_work = true;
             }
-            self.pass_answers_on();
-            self.answer_rules();
+            had_work |= self.waiting.is_due();
+            self.measured(|manager| {
+                manager.pass_answers_on();
+                manager.answer_rules();
+            });
             if !self.has_served && self.guard.is_hopeless() {
                 return Err(Failure::new(exit::UNAVAILABLE, self.guard.complaint()));
             }
@@ -336,14 +339,20 @@ impl Manager {
             }
             self.look_after_state_servers(now);
         }
-        if now.saturating_sub(self.last_device_look) > SURROUNDINGS_INTERVAL {
-            self.look_at_devices(now);
+        if self.device_look.is_older(now, SURROUNDINGS_INTERVAL) {
+            self.device_look.begin(now);
+        }
+        if !self.device_look.is_over() {
+            had_work = true;
+            self.measured(|manager| manager.look_at_devices(now));
         }
         self.announce_again(now);
         self.say_paths();
         if had_work || self.host.poll_timeout() <= now {
-            self.host.turn(now, &mut self.out, &mut self.arena);
-            self.carry_out(now);
+            self.measured(|manager| {
+                manager.host.turn(now, &mut manager.out, &mut manager.arena);
+                manager.carry_out(now);
+            });
         }
         had_work
     }

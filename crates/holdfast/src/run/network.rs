@@ -58,18 +58,18 @@ impl HostsNetwork {
         }
     }
 
-    /// Looks at the devices: one that went and came back is used again.
-    pub(super) fn look(&mut self) {
-        for port in &mut self.ports {
-            let found = port.look();
-            let device = port.name();
-            match found {
-                Look::Same => {}
-                Look::Gone => say(&format!("{device}, which joins the hosts, is gone; it is used again when it is back")),
-                Look::Back => say(&format!("{device}, which joins the hosts, is back")),
-                Look::Refused(error) => say(&format!("{device}, which joins the hosts, is back and cannot be used: {error}")),
-            }
+    /// Looks at a device: one that went and came back is used again. False if there is none at this place.
+    pub(super) fn look(&mut self, at: usize) -> bool {
+        let Some(port) = self.ports.get_mut(at) else { return false };
+        let found = port.look();
+        let device = port.name();
+        match found {
+            Look::Same => {}
+            Look::Gone => say(&format!("{device}, which joins the hosts, is gone; it is used again when it is back")),
+            Look::Back => say(&format!("{device}, which joins the hosts, is back")),
+            Look::Refused(error) => say(&format!("{device}, which joins the hosts, is back and cannot be used: {error}")),
         }
+        true
     }
 }
 

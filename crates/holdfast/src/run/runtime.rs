@@ -7,7 +7,7 @@ use super::workers::MOST_QUARANTINED;
 use super::{devices, levels, privileges};
 use crate::config;
 use holdfast_control::exit::{self, Failure};
-use holdfast_io::process::{self, Clock, Watched};
+use holdfast_io::process::{self, Clock, Watched, thread_time};
 use holdfast_io::standby::{self, Turns, Watch};
 use holdfast_io::wait::Patience;
 use holdfast_io::words::shared_memory::Side;
@@ -257,7 +257,11 @@ impl World {
             runtime.set_keys(&ring);
         }
         guest.receive(burst, rx);
+        let began = runtime.is_asked().then(thread_time);
         let had_work = runtime.turn_with(rx, tx, guest, words.words(), now);
+        if let Some(began) = began {
+            runtime.note_turn((thread_time() - began) / 1000);
+        }
         guest.transmit(tx);
         had_work
     }

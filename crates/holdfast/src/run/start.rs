@@ -3,6 +3,7 @@
 //! In: the guard's assignment and descriptors. Out: a [`Manager`] that serves until it is told to stop.
 
 use super::answers::Waiting;
+use super::devices::DeviceLook;
 use super::guard::Guard;
 use super::guard_link::{Assignment, GuardLink, ToGuard};
 use super::levels::Levels;
@@ -210,6 +211,7 @@ impl Manager {
         let mut manager = Manager {
             file,
             text: text.into(),
+            applied: None,
             quarantine: quarantine.into(),
             config: checked.config.clone(),
             logs,
@@ -242,10 +244,10 @@ impl Manager {
             drops: DropCounters::default(),
             trace_delay: detection.heartbeat_ms * 3 * MILLISECOND,
             waiting: Waiting::default(),
-            waiting_rules: Vec::new(),
             last_look: 0,
             last_death_look: 0,
-            last_device_look: now,
+            device_look: DeviceLook::done(now),
+            reread: None,
             failed_starts: 0,
             last_cause: String::new(),
             causes: BTreeMap::new(),

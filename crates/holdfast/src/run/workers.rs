@@ -1,9 +1,10 @@
 //! The processes of runtimes and of the coordinator, as the manager sees them. The guard is their parent.
 
-use super::guard_link::{FromGuard, Stored, ToGuard, memory_file};
+use super::guard_link::{FromGuard, Stored, ToGuard};
 use super::role::{Assignment, Keys};
 use super::runtime::Place;
 use super::{BURST, MILLISECOND, Manager, devices, keys};
+use crate::files;
 use holdfast_control::status::{LocalStandby, Protected};
 use holdfast_io::process::{self, Stall, Watched};
 use holdfast_io::wait::sleep;
@@ -313,7 +314,7 @@ impl Manager {
         let id = self.next_id;
         self.next_id = self.next_id.wrapping_add(1);
         line.push(b'\n');
-        let line = memory_file(&line)?;
+        let line = files::memory(&line)?;
         let port = VportHost::create(id, &mut self.arena)?;
         let message = ToGuard::Start {
             id,
@@ -478,7 +479,7 @@ impl Manager {
 
     /// The next life begins with the configuration that was applied.
     pub(super) fn keep_text(&mut self) {
-        if let Ok(text) = memory_file(self.text.as_bytes()) {
+        if let Some(text) = self.applied.take() {
             let _ = self.link.send(&ToGuard::Text, &[text.as_fd()]);
         }
     }

@@ -1,7 +1,9 @@
 //! The command as a whole: what it prints where, and how it ends.
 
+use rustix::process::{Pid, Signal};
 use serde_json::Value;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -206,4 +208,36 @@ fn the_simulator_answers_by_its_exit_code() {
 fn nothing_is_coloured_in_a_pipe() {
     let (_, out, err) = run(&["check"]);
     assert!(!out.contains('\x1b') && !err.contains('\x1b'));
+}
+
+/// `drain` is interrupted while the box moves flows: it says how far that is, and that the box
+/// goes on. The box is told nothing more.
+#[test]
+fn an_interrupted_drain_says_what_it_leaves() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let socket = directory.path().join("box.sock");
+    let listener = UnixListener::bind(&socket).expect("a socket");
+    let path = socket.to_str().expect("a plain path");
+    let draining = holdfast(&["--control", path, "drain", "16"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let draining = draining.expect("the program starts");
+    let mut asked = 0;
+    for stream in listener.incoming().take(3) {
+        let stream = stream.expect("a client");
+        let mut line = String::new();
+        BufReader::new(&stream).read_line(&mut line).expect("a request");
+        let answer = match line.contains("draining") {
+            false => serde_json::json!({ "version": 1 }),
+            true => serde_json::json!({ "version": 1, "runtime": 16, "moved": 120, "refused": 0, "had": 600, "done": false,
+                "failed": false, "took_us": 1 }),
+        };
+        writeln!(&stream, "{answer}").expect("the client reads");
+        asked += 1;
+    }
+    assert_eq!(asked, 3, "it has had an answer before the last question");
+    let pid = Pid::from_raw(draining.id() as i32).expect("a process");
+    rustix::process::kill_process(pid, Signal::INT).expect("it is there");
+    let (code, out, err) = said(draining.wait_with_output().expect("it ends"));
+    assert_eq!((code, out.as_str()), (Some(130), ""));
+    assert!(err.starts_with("runtime 16: 120 of 600 flows moved; the box goes on draining 16"), "{err}");
+    assert!(err.contains("`holdfast restore 16`") && err.lines().count() == 1, "{err}");
 }

@@ -3,6 +3,7 @@
 use holdfast::control::{self, Asked, MAX_CLIENTS, Request, Server};
 use holdfast_control::exit;
 use holdfast_control::{Call, Client, MAX_REQUEST};
+use holdfast_node::message::Control;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::Shutdown;
@@ -113,12 +114,19 @@ impl Box {
                         let whole = if steps.is_empty() { u64::MAX } else { 0 };
                         json!({ "version": 1, "whole": whole, "steps": steps })
                     }
-                    Request::Configuration => json!({ "version": 1, "file": "old.yaml", "text": running, "rules": version }),
+                    Request::Configuration => {
+                        json!({ "version": 1, "file": "old.yaml", "text": running, "rules": version, "record": 2000 })
+                    }
                     Request::Apply { based_on, text, rules, .. } => {
                         assert_eq!(based_on, version, "the loop is told what the rules were compared with");
                         version += 1;
                         running = text.to_string();
-                        let _ = applying.send((rules.iter().map(|rule| rule.selector.to_string()).collect(), running.clone()));
+                        assert_eq!(rules.version(), version, "the set after the one that it is compared with");
+                        let rules = rules.records().iter().flat_map(|record| match Control::decode(record) {
+                            Ok(Control::Rules { rules, .. }) => rules,
+                            other => panic!("{other:?}"),
+                        });
+                        let _ = applying.send((rules.map(|rule| rule.selector.to_string()).collect(), running.clone()));
                         json!({ "version": 1, "rules": version })
                     }
                 };
@@ -460,7 +468,8 @@ fn rules_are_applied_once_and_a_trial_applies_nothing() {
     assert!(running.applied.try_recv().is_err(), "nothing was applied");
     assert_eq!(apply(false)["rules"], json!({ "before": 1, "now": 2, "added": added, "removed": [] }));
     let (rules, from) = running.applied.try_recv().expect("it was applied");
-    assert_eq!((rules, from), (vec!["any from any to any".to_owned(), "any from 10.0.0.0/8 to any".to_owned()], text.clone()));
+    // The most specific first.
+    assert_eq!((rules, from), (vec!["any from 10.0.0.0/8 to any".to_owned(), "any from any to any".to_owned()], text.clone()));
     let again = apply(false);
     assert_eq!((&again["changed"], &again["rules"]["now"]), (&json!(false), &json!(2)));
     assert!(running.applied.try_recv().is_err(), "there was nothing to apply");

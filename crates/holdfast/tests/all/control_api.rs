@@ -635,11 +635,11 @@ fn certificates_are_read_again() {
     let left = running.scratch.path().join("tls/left");
     let good = std::fs::read(left.join(CERTIFICATE_FILE)).unwrap();
     std::fs::write(left.join(CERTIFICATE_FILE), "nothing").unwrap();
-    let said = server.reload_certificates().unwrap();
+    let said = server.reload().unwrap()();
     assert!(said.contains("stays as it is") && said.contains(CERTIFICATE_FILE), "{said}");
     running.still_answers();
     std::fs::write(left.join(CERTIFICATE_FILE), good).unwrap();
-    assert!(server.reload_certificates().unwrap().contains("has been read again"));
+    assert!(server.reload().unwrap()().contains("has been read again"));
     held.ask(Call::Ping).expect("a connection whose authority is trusted goes on");
     // From now on another authority is trusted.
     let other = running.scratch.path().join("other");
@@ -647,7 +647,7 @@ fn certificates_are_read_again() {
     for file in [CA_FILE, CERTIFICATE_FILE, KEY_FILE] {
         std::fs::copy(other.join("left").join(file), left.join(file)).unwrap();
     }
-    assert!(server.reload_certificates().unwrap().contains("has been read again"));
+    assert!(server.reload().unwrap()().contains("has been read again"));
     assert_eq!(refusal(running.client("wall").ask(Call::Ping)).code, exit::PERMISSION);
     let new =
         Target { control: Some(format!("https://{}", running.address)), tls: Some(TlsPaths::in_directory(&other.join("new"))) };

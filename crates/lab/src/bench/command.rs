@@ -2,8 +2,8 @@
 
 use super::chains::{chain, function, functions, monitor};
 use super::{
-    StartRuntime, controls, datapath, failover, growth, instances, local, memory, messages, migration, rate, recovery, reinforce,
-    replication, rescue, sealing, takeover, tenants,
+    StartRuntime, controls, datapath, failover, growth, instances, local, memory, messages, migration, questions, rate, recovery,
+    reinforce, replication, rescue, sealing, takeover, tenants,
 };
 use crate::{Interrupt, demo};
 use clap::Subcommand;
@@ -73,6 +73,21 @@ pub enum Plan {
         /// Runtimes
         #[arg(long, default_value_t = 3)]
         runtimes: u16,
+    },
+    /// What packets notice of questions: the longest step for each, and times there and back beside those without it (root)
+    Questions {
+        /// Flows that are there
+        #[arg(long, default_value_t = 100_000)]
+        flows: usize,
+        /// Rules of each configuration that is applied
+        #[arg(long, default_value_t = 4_000)]
+        rules: usize,
+        /// Datagrams per second
+        #[arg(long, default_value_t = 10_000)]
+        rate: u64,
+        /// Windows of two seconds with each question, and as many without
+        #[arg(long, default_value_t = 5)]
+        rounds: usize,
     },
     /// What the remote standby of `reinforce` costs, by what that depends on
     Reinforce {
@@ -223,6 +238,7 @@ impl Plan {
             Plan::Memory { flows, limit, runtimes } => memory(&memory::Plan { flows, limit, runtimes }, json),
             Plan::Growth { runtimes, flows } => growth(&runtimes, flows, json),
             Plan::Migration { flows, rounds } => migration(&flows, rounds, json),
+            Plan::Questions { flows, rules, rate, rounds } => questions(flows, rules, rate, rounds, json),
             Plan::Recovery { flows, rounds } => recovery(&flows, rounds, json),
             Plan::Replication { flows, rounds, rate } => replication(flows, rounds, rate, json),
             Plan::Takeover { kills, flows, rate } => takeover(start_runtime, kills, flows, rate, json),
@@ -335,6 +351,38 @@ fn failover(kills: usize, flows: usize, packets_per_second: u64, json: bool) -> 
         cells.extend([format!("{:.0}", row.flows_each), row.packets_per_second.to_string()]);
         cells.extend([row.p50_us, row.p90_us, row.p99_us, row.max_us].map(|time| format!("{time:.0}")));
         cells.extend([row.packets.to_string(), format!("{:.1}", row.lost_each), row.late.to_string()]);
+        cells
+    })
+}
+
+fn questions(flows: usize, rules: usize, packets_per_second: u64, rounds: usize, json: bool) -> Result<(), Failure> {
+    let plan = questions::Plan { flows, rules, packets_per_second, rounds, window: Duration::from_secs(2) };
+    let failed = |error: anyhow::Error| Failure::new(demo::exit_code(&error), format!("{error:#}"));
+    let binary = std::env::current_exe().map_err(|error| failed(error.into()))?;
+    let interrupt = Interrupt::on_signals().map_err(failed)?;
+    let rows = questions::run(&plan, &binary, &interrupt).map_err(failed)?;
+    let head = [
+        "question",
+        "flows",
+        "answers",
+        "answer ms",
+        "longest µs",
+        "runtimes' µs",
+        "p50 µs",
+        "without",
+        "p99",
+        "without",
+        "p99.9",
+        "without",
+        "lost",
+    ];
+    tell(&rows, json, &head, |row: &questions::Row| {
+        let mut cells = vec![row.question.to_owned(), row.flows.to_string(), row.answers.to_string()];
+        cells.push(format!("{:.1}", row.answer_ms));
+        cells.extend([row.longest_us, row.runtimes_longest_us].map(|time| time.to_string()));
+        let times = [row.p50_us, row.idle_p50_us, row.p99_us, row.idle_p99_us, row.p999_us, row.idle_p999_us];
+        cells.extend(times.map(|time| format!("{time:.0}")));
+        cells.push(row.lost.to_string());
         cells
     })
 }

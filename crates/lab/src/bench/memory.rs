@@ -58,7 +58,7 @@ pub struct Row {
 }
 
 /// The balancer's virtual address, and its backends.
-const VIRTUAL: &str = "203.0.113.10:80";
+pub(super) const VIRTUAL: &str = "203.0.113.10:80";
 const BACKENDS: [&str; 2] = ["198.51.100.11:80", "198.51.100.12:80"];
 /// The clients, all of them at one host behind the box's neighbour.
 const CLIENTS: &str = "10.64.0.0/10";
@@ -73,7 +73,9 @@ const WINDOW: usize = 256;
 /// Retransmission timeout, and the most attempts per flow.
 const PATIENCE: Duration = Duration::from_millis(250);
 const ATTEMPTS: usize = 40;
-const LIMIT: Duration = Duration::from_secs(300);
+/// The longest that the box may take to have every flow, and to have it safe: this, and as much
+/// again for every million flows.
+const LIMIT: Duration = Duration::from_secs(120);
 const END: Duration = Duration::from_secs(20);
 
 /// Runs the plan with `binary` as the box. Needs root.
@@ -84,11 +86,7 @@ pub fn run(plan: &Plan, binary: &Path, interrupt: &Interrupt) -> Result<Vec<Row>
     ensure!(plan.flows > 0 && plan.runtimes > 1, "there is nothing to measure: a flow at least, and two runtimes");
     requirements::require(&[requirements::IP, requirements::ETHTOOL, requirements::NFT])?;
     let mut lab = Lab::new(interrupt.clone())?;
-    let mut wanted = addresses();
-    wanted.behind_box.push(("100.64.0.0/10".to_owned(), "198.51.100.1".to_owned()));
-    let topology = Topology::build(&mut lab, &wanted)?;
-    // A local route lets one host own every client's address.
-    topology.client.ip(&format!("route add local {CLIENTS} dev lo"))?;
+    let topology = topology(&mut lab)?;
 
     let began = Instant::now();
     let mut running = RunningBox::start(&lab, &topology.router, binary, &configuration(plan).to_string())?;
@@ -116,21 +114,22 @@ pub fn run(plan: &Plan, binary: &Path, interrupt: &Interrupt) -> Result<Vec<Row>
             status.protected == Protected::Yes && owned == flows as u64
         }
     };
-    running.wait_for("the box is safe", LIMIT, interrupt, is_whole(0))?;
+    let limit = LIMIT * (1 + plan.flows.div_ceil(1_000_000) as u32);
+    running.wait_for("the box is safe", limit, interrupt, is_whole(0))?;
     let idle = taken()?;
     let mut rows = vec![row("idle", 0, &idle, idle.all())];
 
-    let echoes: Vec<Echo> = BACKENDS.iter().map(|at| Echo::start(&topology.server, at.parse()?)).collect::<Result<_>>()?;
+    let echoes = echoes(&topology)?;
     let flows = plan.flows;
     topology.client.enter(|| begin(flows, interrupt))??;
-    running.wait_for("every flow is there, and safe", LIMIT, interrupt, is_whole(flows))?;
+    running.wait_for("every flow is there, and safe", limit, interrupt, is_whole(flows))?;
     rows.push(row("full", flows, &taken()?, idle.all()));
 
     let victim = running.busiest(None)?;
-    let recovery = running.kill(&victim, true, LIMIT, interrupt)?;
+    let recovery = running.kill(&victim, true, limit, interrupt)?;
     let has_lost = recovery.failover.as_ref().is_none_or(|failover| failover.lost > 0);
     ensure!(!has_lost, "flows were lost with runtime {}: {:?}", victim.id, running.status()?.failovers);
-    running.wait_for("every flow is there again, and safe", LIMIT, interrupt, is_whole(flows))?;
+    running.wait_for("every flow is there again, and safe", limit, interrupt, is_whole(flows))?;
     rows.push(row("after a death", flows, &taken()?, idle.all()));
 
     drop(echoes);
@@ -139,7 +138,21 @@ pub fn run(plan: &Plan, binary: &Path, interrupt: &Interrupt) -> Result<Vec<Row>
     Ok(rows)
 }
 
-fn configuration(plan: &Plan) -> Value {
+/// One host owns the address of every client.
+pub(super) fn topology(lab: &mut Lab) -> Result<Topology> {
+    let mut wanted = addresses();
+    wanted.behind_box.push(("100.64.0.0/10".to_owned(), "198.51.100.1".to_owned()));
+    let topology = Topology::build(lab, &wanted)?;
+    topology.client.ip(&format!("route add local {CLIENTS} dev lo"))?;
+    Ok(topology)
+}
+
+/// The echoes behind the balancer.
+pub(super) fn echoes(topology: &Topology) -> Result<Vec<Echo>> {
+    BACKENDS.iter().map(|at| Echo::start(&topology.server, at.parse()?)).collect()
+}
+
+pub(super) fn configuration(plan: &Plan) -> Value {
     let limit = plan.limit.unwrap_or(room_for(plan.flows));
     let outside = room_for(plan.flows).div_ceil(LEASES).next_power_of_two();
     let timeouts = json!({ "udp": 86_400, "udp_unanswered": 86_400 });
@@ -167,12 +180,12 @@ fn configuration(plan: &Plan) -> Value {
 }
 
 /// The client's end of this flow.
-fn client(flow: usize) -> SocketAddr {
+pub(super) fn client(flow: usize) -> SocketAddr {
     (Ipv4Addr::from(FIRST_CLIENT + (flow / PORTS) as u32), (FIRST_PORT + flow % PORTS) as u16).into()
 }
 
 /// Opens so many flows from the current namespace; returns when each has had an answer.
-fn begin(flows: usize, interrupt: &Interrupt) -> Result<()> {
+pub(super) fn begin(flows: usize, interrupt: &Interrupt) -> Result<()> {
     let server: SocketAddr = VIRTUAL.parse().context("an address")?;
     for first in (0..flows).step_by(WINDOW) {
         interrupt.check()?;
@@ -265,5 +278,19 @@ mod tests {
         let ends: std::collections::BTreeSet<_> = (0..120_000).map(client).collect();
         assert_eq!(ends.len(), 120_000);
         assert_eq!(client(50_000), "10.64.0.2:10000".parse().unwrap());
+    }
+    /// Ten million flows: each has an end inside the clients' network and a port at the NAT, and
+    /// a configuration may have so many.
+    #[test]
+    fn ten_million_flows_have_room() {
+        let flows = 10_000_000;
+        let SocketAddr::V4(last) = client(flows - 1) else { panic!("IPv4") };
+        assert_eq!((*last.ip(), last.port()), (Ipv4Addr::new(10, 64, 0, 200), 59_999));
+        let configuration = configuration(&Plan { flows, limit: None, runtimes: 3 });
+        let limit = configuration["limits"]["flows"].as_u64().unwrap() as usize;
+        assert!(limit > flows && limit <= 16_000_000, "{limit}");
+        let pool = configuration["chains"]["web"]["functions"][1]["nat"]["pool"][0].as_str().unwrap();
+        let addresses = pool.strip_prefix("100.64.0.0/").map(|len| 1 << (32 - len.parse::<u32>().unwrap())).unwrap();
+        assert!(addresses * LEASES >= limit, "{pool}");
     }
 }

@@ -14,6 +14,7 @@ pub mod local;
 pub mod memory;
 pub mod messages;
 pub mod migration;
+pub mod questions;
 pub mod rate;
 pub mod recovery;
 mod redis;

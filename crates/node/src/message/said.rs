@@ -57,6 +57,9 @@ pub struct Report {
     pub drops: Vec<(u8, u64)>,
     /// What it has of each pool.
     pub pools: Vec<(PoolId, Share)>,
+    /// The longest processor time of a turn in which it listed or moved flows, since the
+    /// report before, µs.
+    pub longest_us: u32,
 }
 
 /// What a runtime has of a pool.

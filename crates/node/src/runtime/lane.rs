@@ -3,13 +3,16 @@
 mod absent;
 mod ending;
 mod fields;
+mod heirs;
 mod pressure;
 mod replies;
+mod tracing;
+mod waiting;
 
 pub(crate) use ending::contain;
 pub(crate) use fields::Wish;
 
-use super::parking::{Parked, Parking, Visitor};
+use super::parking::Parking;
 use super::replay::Replays;
 use super::suspects::Suspect;
 use super::timers::Wheel;
@@ -21,15 +24,16 @@ use crate::channel::format::after;
 use crate::gone::GoneFlows;
 use crate::message::Ended;
 use crate::reset::reset_ahead;
-use holdfast_nf::{Chain, Context, Direction, Function, Outcome, Position, Standing};
+use holdfast_nf::{Chain, Context, Direction, Outcome, Position, Standing};
 use holdfast_protection::flows::{ActorHeader, Found, Journal, NO_SLOT, NoReply, flag, role};
-use holdfast_protection::{Admission, Flows, Outbox, Peer, Protection, Released, Slot};
+use holdfast_protection::{Admission, Flows, Outbox, Protection, Released, Slot};
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::header::proto;
 use holdfast_wire::nsh::Flags;
 use holdfast_wire::{DropReason, FlowKey, Packet, PacketPool};
 use pressure::Pressure;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use tracing::{run_traced, trace_drop, trace_exit};
 use zerocopy::IntoBytes;
 
 /// Flows that are remembered when they have ended or left.
@@ -229,21 +233,6 @@ impl Lane {
         self.likely.clear();
     }
 
-    /// Packets that waited outside go ahead of this turn's, as far as there is room for their flows.
-    #[cold]
-    fn let_in(&mut self, shared: &mut Shared, pool: &mut dyn PacketPool) {
-        let room = self.make_room_for_new();
-        let life = shared.sides[self.side].life;
-        // What an earlier life of the switch had sent opens no flow: the present one would not know it.
-        let is_late = |visitor: &mut Visitor| life.is_some_and(|now| now != visitor.packet.meta.switch);
-        let mut coming = if room > 0 { self.parking.come_in(room) } else { Vec::new() };
-        for Visitor { packet, .. } in coming.extract_if(.., is_late) {
-            shared.drop(packet, DropReason::LostInFailure, pool);
-        }
-        let arrival = |Visitor { key, hash, packet }| Arrival { packet: Some(packet), key, hash };
-        self.work.splice(0..0, coming.into_iter().map(arrival));
-    }
-
     /// A flow of this key is no more, or was not let in: the switch is told, and packets that are under way under its epoch open none.
     fn end(&mut self, key: FlowKey, epoch: u32, shared: &mut Shared) {
         self.gone.note(self.flows.hash(&key), epoch);
@@ -357,10 +346,10 @@ impl Lane {
         self.undo.copy_from_slice(state);
         self.running = Some((slot, position.opening));
         shared.hands.take(shared.sides[self.side].switch, packet.meta.stamp);
-        let outcome = if packet.meta.flags & Flags::TRACE == 0 {
-            self.chain.run(packet, state, position, &mut shared.cx)
-        } else {
+        let outcome = if shared.follows(packet) {
             run_traced(&mut self.chain, packet, state, position, shared)
+        } else {
+            self.chain.run(packet, state, position, &mut shared.cx)
         };
         self.running = None;
         shared.hands.put();
@@ -387,7 +376,7 @@ impl Lane {
             }
             Outcome::Drop(reason, function) | Outcome::Reject(reason, function) => {
                 let is_answered = matches!(outcome, Outcome::Reject(..));
-                if packet.meta.flags & Flags::TRACE != 0 {
+                if shared.follows(packet) {
                     let what = if is_answered { "rejected" } else { "dropped" };
                     let function = &self.chain.functions()[usize::from(function)];
                     let begins = header.role == role::OPENING;
@@ -465,7 +454,7 @@ impl Lane {
     fn settle(&mut self, step: Step, packet: Packet, key: &FlowKey, shared: &mut Shared, pool: &mut dyn PacketPool) {
         match step {
             Step::Commit(slot) => {
-                if packet.meta.flags & Flags::TRACE != 0 {
+                if shared.follows(&packet) {
                     trace_exit(&self.name, &packet, key, shared);
                 }
                 let nondeterministic = shared.cx.is_nondeterministic();
@@ -538,44 +527,6 @@ impl Lane {
         }
     }
 
-    #[cold]
-    fn wait_outside(&mut self, packet: Packet, key: &FlowKey, shared: &mut Shared, pool: &mut dyn PacketPool) {
-        let visitor = Visitor { key: *key, hash: self.flows.hash(key), packet };
-        if let Err(Visitor { key, packet, .. }) = self.parking.wait_outside(visitor) {
-            shared.sides[self.side].is_full = true;
-            self.end(key, packet.meta.commit, shared);
-            shared.drop(packet, DropReason::FlowTableFull, pool);
-        }
-    }
-
-    #[inline(never)]
-    fn park(
-        &mut self,
-        slot: Slot,
-        position: Position,
-        packet: Packet,
-        key: &FlowKey,
-        shared: &mut Shared,
-        pool: &mut dyn PacketPool,
-    ) {
-        if packet.meta.flags & Flags::TRACE != 0 {
-            shared.trace(&packet, format!("chain {}: {key} waits", self.name));
-        }
-        let generation = self.flows.header(slot).generation;
-        let parked = Parked { slot, generation, key: *key, position, since: shared.sides[self.side].now, packet };
-        let header = self.flows.header_mut(slot);
-        match self.parking.push(parked, header.parked) {
-            Ok(()) => header.parked += 1,
-            Err(packet) => {
-                if header.role == role::OPENING && position.opening {
-                    // Nothing else would ever open it, or end it.
-                    self.abandon_opening(slot, position, shared);
-                }
-                shared.drop(packet, DropReason::ParkedOverflow, pool);
-            }
-        }
-    }
-
     /// A function panicked on this packet: the flow is as before the packet, the packet is dropped, the others go on.
     /// A flow that was being opened does not exist; what the functions before had opened is closed, so that nothing it leased is lost.
     fn contain_panic(&mut self, packet: Option<Packet>, shared: &mut Shared, pool: &mut dyn PacketPool) {
@@ -604,143 +555,6 @@ impl Lane {
             }
         }
     }
-
-    /// Tries the parked packets again, each flow's in order.
-    pub(crate) fn unpark(&mut self, shared: &mut Shared, pool: &mut dyn PacketPool) {
-        self.retry = false;
-        let mut blocked: Vec<Slot> = Vec::new();
-        for _ in 0..self.parking.len() {
-            let Some(parked) = self.parking.pop() else { break };
-            let header = self.flows.header_mut(parked.slot);
-            if header.generation != parked.generation || header.role == role::FREE {
-                shared.drop(parked.packet, DropReason::NoFlow, pool);
-                continue;
-            }
-            let is_opening_itself = header.role == role::OPENING && parked.position.opening;
-            let is_owned = header.role == role::OWNER;
-            if is_owned && self.is_anothers(&parked) {
-                self.put_off(parked, shared, pool);
-                continue;
-            }
-            let may_run = (is_owned || is_opening_itself) && !blocked.contains(&parked.slot);
-            // Of what is away nothing is tried but to have it fetched.
-            let may_run = may_run && (self.flows.is_present(parked.slot) || self.protection.fetch(&self.flows, parked.slot));
-            if !may_run || self.is_replaying(parked.slot) {
-                let header = self.flows.header_mut(parked.slot);
-                if header.role == role::REPLICA {
-                    header.parked -= 1;
-                    shared.drop(parked.packet, DropReason::StaleEpoch, pool);
-                } else {
-                    self.parking.put_back(parked);
-                }
-                continue;
-            }
-            let header = self.flows.header_mut(parked.slot);
-            header.parked -= 1;
-            // It may have been forwarded under the epoch before the flow came here.
-            let is_reply = header.reply == parked.key && header.key != parked.key;
-            let (slot, key, mut packet) = (parked.slot, parked.key, parked.packet);
-            let step =
-                catch_unwind(AssertUnwindSafe(|| self.run(&mut packet, Found { slot, is_reply }, &key, parked.position, shared)));
-            let Ok(step) = step else {
-                self.contain_panic(Some(packet), shared, pool);
-                continue;
-            };
-            if let Step::Park(slot, position) = step {
-                blocked.push(slot);
-                let header = self.flows.header_mut(slot);
-                header.parked += 1;
-                self.parking.put_back(Parked { slot, position, packet, key, generation: parked.generation, since: parked.since });
-            } else {
-                self.settle(step, packet, &key, shared, pool);
-            }
-        }
-    }
-
-    /// A packet that the flow's dead owner was sent and had not processed, as far as anybody knows: it goes through like any other.
-    pub(crate) fn run_late(
-        &mut self,
-        mut packet: Packet,
-        found: Found,
-        key: &FlowKey,
-        shared: &mut Shared,
-        pool: &mut dyn PacketPool,
-    ) {
-        match catch_unwind(AssertUnwindSafe(|| self.run(&mut packet, found, key, Position::START, shared))) {
-            Ok(step) => self.settle(step, packet, key, shared, pool),
-            Err(_) => self.contain_panic(Some(packet), shared, pool),
-        }
-    }
-
-    /// A packet that the flow's dead owner had processed: its flow is as after it, and nothing of it leaves.
-    pub(crate) fn run_again(&mut self, packet: &mut Packet, found: Found, key: &FlowKey, shared: &mut Shared) {
-        let run = AssertUnwindSafe(|| self.run(packet, found, key, Position::START, shared));
-        match catch_unwind(run) {
-            // It went through before.
-            Ok(Step::Park(..)) => shared.drops.count(DropReason::InputMissing),
-            Ok(_) => {}
-            Err(_) => self.roll_back(shared),
-        }
-    }
-
-    /// The flow's route was given to this runtime under `epoch`, and the switch has so many packets of it that were sent to its owner `dead`. True if these have to be seen first.
-    pub(crate) fn claimed(&mut self, slot: Slot, epoch: u32, dead: Peer, logged: u32) -> bool {
-        let inputs = self.protection.take_inputs(&self.flows, slot);
-        let header = self.flows.header_mut(slot);
-        header.epoch = epoch;
-        header.flags &= !flag::MOVING;
-        self.protection.claimed(&mut self.flows, slot);
-        self.gather_replies(slot);
-        let may_forget = self.protection.safety(&self.flows).may_forget;
-        if !self.flows.is_present(slot) {
-            // There was nothing of it here: nobody asks for the route of such a flow.
-            self.outbox.lost.push((slot, self.flows.header(slot).generation));
-            self.retry = true;
-            return false;
-        }
-        let (header, state) = self.flows.parts_mut(slot);
-        header.flags |= flag::UNCONFIRMED;
-        self.chain.recover(state);
-        if may_forget > 0 && !is_planted(Fault::KeepsOldWindows) {
-            self.chain.outdated(state, may_forget);
-        }
-        self.gather_wishes(epoch);
-        self.wheel.remove(&mut self.flows, slot);
-        self.wheel.file(&mut self.flows, slot);
-        self.retry = true;
-        self.begin_replay(slot, dead, logged, inputs)
-    }
-}
-
-/// The chain with a packet of which the operator wants to see what becomes of it.
-#[cold]
-fn run_traced(chain: &mut Chain, packet: &mut Packet, state: &mut [u8], position: Position, shared: &mut Shared) -> Outcome {
-    let mut steps = Vec::new();
-    let outcome = chain.run_observed(packet, state, position, &mut shared.cx, |function, packet, state| {
-        let begins = position.opening.then(|| function.explain(packet, None));
-        let why = [begins.unwrap_or_default(), function.explain(packet, Some(state))];
-        let why: String = why.iter().filter(|why| !why.is_empty()).map(|why| format!(", {why}")).collect();
-        let name = function.name();
-        steps.push(match FlowKey::of(packet) {
-            Some(key) => format!("{name} passes it as {key}{why}"),
-            None => format!("{name} passes it{why}"),
-        });
-    });
-    steps.into_iter().for_each(|step| shared.trace(packet, step));
-    outcome
-}
-
-#[cold]
-fn trace_drop(function: &dyn Function, packet: &Packet, (what, reason): (&str, DropReason), begins: bool, shared: &mut Shared) {
-    let why = if begins { function.explain(packet, None) } else { String::new() };
-    let why = if why.is_empty() { why } else { format!(", {why}") };
-    shared.trace(packet, format!("{what} by {}: {reason}{why}", function.name()));
-}
-
-#[cold]
-fn trace_exit(chain: &str, packet: &Packet, key: &FlowKey, shared: &mut Shared) {
-    let now = FlowKey::of(packet).map_or(String::new(), |key| key.to_string());
-    shared.trace(packet, format!("chain {chain}: {key} leaves as {now}"));
 }
 
 /// Tells a switch of flows, with their epochs, many in one record. Returns how many the channel took.

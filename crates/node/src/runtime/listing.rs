@@ -73,6 +73,11 @@ impl Listings {
         self.open.retain(|listing| listing.to != node);
     }
 
+    /// Nobody waits for an answer.
+    pub(super) fn is_empty(&self) -> bool {
+        self.open.is_empty()
+    }
+
     /// When a turn is due without input, after now, ns; `None` for never.
     pub(super) fn patience(&self) -> Option<u64> {
         match self.open.is_empty() {

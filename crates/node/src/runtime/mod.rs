@@ -51,6 +51,8 @@ use telling::Telling;
 
 /// A turn takes no longer, ns.
 const LONGEST_TURN: u64 = 1_000_000;
+/// Steps of traced packets that wait for the next report.
+const STEPS_KEPT: usize = 64;
 
 /// A chain as a runtime is given it.
 pub struct ChainSpec {
@@ -98,7 +100,7 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn drop(&mut self, packet: Packet, reason: DropReason, pool: &mut dyn PacketPool) {
         self.drops.count(reason);
-        if packet.meta.flags & Flags::TRACE != 0 {
+        if self.follows(&packet) {
             self.trace(&packet, format!("dropped: {reason}"));
         }
         pool.put(packet);
@@ -109,9 +111,15 @@ impl Shared {
         self.sides.iter_mut().find(|side| side.switch == node)
     }
 
+    /// An operator follows the packet, and there is room for what is to be said of it. A
+    /// tracing operator reads a few packets, not a flood.
+    #[inline]
+    pub(crate) fn follows(&self, packet: &Packet) -> bool {
+        packet.meta.flags & Flags::TRACE != 0 && self.traces.len() < STEPS_KEPT
+    }
+
     pub(crate) fn trace(&mut self, packet: &Packet, text: String) {
-        // A tracing operator reads a few packets, not a flood.
-        if self.traces.len() < 64 {
+        if self.traces.len() < STEPS_KEPT {
             self.traces.push(TraceStep { stamp: packet.meta.stamp, node: self.node, stage: 1, ingress: None, rule: None, text });
         }
     }
@@ -174,6 +182,8 @@ pub struct Runtime {
     time: u64,
     busy_time: u64,
     was_busy: bool,
+    /// The longest turn for an operator since the last report, µs: see [`Runtime::note_turn`].
+    longest_us: u32,
     fenced: bool,
     was_settled: bool,
     packets: u64,
@@ -237,6 +247,7 @@ impl Runtime {
             next_report: 0,
             time: 0,
             busy_time: 0,
+            longest_us: 0,
             was_busy: false,
             fenced: false,
             was_settled: false,
@@ -290,6 +301,17 @@ impl Runtime {
     /// Changes the keys: see [`Fabric::set_keys`].
     pub fn set_keys(&mut self, ring: &KeyRing) {
         self.fabric.set_keys(ring);
+    }
+
+    /// Flows are listed or moved: an operator waits for the turns.
+    pub fn is_asked(&self) -> bool {
+        !self.listings.is_empty() || !self.migrations.is_idle()
+    }
+
+    /// A turn, begun while [`Runtime::is_asked`], took so much processor time, µs. The next
+    /// report says the longest.
+    pub fn note_turn(&mut self, micros: u64) {
+        self.longest_us = self.longest_us.max(micros.min(u64::from(u32::MAX)) as u32);
     }
 
     /// Another incarnation has taken this one's place: the process has nothing left to do.

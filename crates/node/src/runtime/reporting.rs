@@ -43,6 +43,7 @@ impl Runtime {
             forgotten: self.shared.forgotten,
             fill: self.lanes.iter().map(|lane| lane.fill() as u16).max().unwrap_or(0),
             logs: self.needed_logs(),
+            longest_us: core::mem::take(&mut self.longest_us),
             drops: self.shared.drops.iter().map(|(reason, count)| (reason as u8, count)).collect(),
             ..Report::default()
         };

@@ -76,6 +76,9 @@ const IDLE: u64 = 3 * 3600 * 1_000_000_000;
 /// A route over which nothing was ever released is forgotten when no packet has taken it for so long beyond the switch's patience: its
 /// packets may wait here, and after that at the runtime.
 const UNREAL_IDLE: u64 = 5 * 1_000_000_000;
+/// Packets of a burst that a trace begins to follow: what is said of each is text, and the
+/// others wait meanwhile.
+const TRACED_AT_ONCE: u32 = 16;
 
 struct Held {
     since: u64,
@@ -239,7 +242,8 @@ impl Switch {
         self.routes.iter().map(|(_, route)| route)
     }
 
-    /// Traces the next `count` packets that the selector matches; a count of 0 ends it.
+    /// Traces the next `count` packets that the selector matches, at most 16 of a burst; a
+    /// count of 0 ends it.
     pub fn set_trace(&mut self, selector: Selector, count: u32) {
         self.trace = (count > 0).then_some((selector, count));
     }
@@ -261,13 +265,14 @@ impl Switch {
         core::hint::black_box(self.routes.touch(&self.hashes));
         self.hashes.clear();
         let mut work = core::mem::take(&mut self.work);
+        let mut traced = TRACED_AT_ONCE;
         for (key, hash, mut packet) in work.drain(..) {
             self.stamp(now);
             packet.meta.stamp = self.last_stamp;
             packet.meta.switch = self.config.number;
             packet.meta.flags &= Flags::OWN;
-            if self.trace.is_some() {
-                self.start_trace(&key, &mut packet);
+            if self.trace.is_some() && traced > 0 {
+                traced -= u32::from(self.start_trace(&key, &mut packet));
             }
             self.route(key, hash, packet, now, out, pool);
         }
@@ -602,6 +607,9 @@ impl Switch {
 
     /// When [`Switch::handle_timeout`] is due next.
     pub fn poll_timeout(&self) -> u64 {
+        if self.coming.has_work() {
+            return 0;
+        }
         let held = self.held.front().map_or(u64::MAX, |held| held.since + self.config.patience + 1);
         self.next_tick.min(held)
     }

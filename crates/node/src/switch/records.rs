@@ -47,9 +47,15 @@ impl Switch {
                     self.handle_routes(record.from, body, now)
                 }
                 // Only the coordinator says which runtimes serve which chains, and by which rules.
-                kind::CONTROL if record.from.node == COORDINATOR => Control::decode(body)
-                    .and_then(|message| self.handle_control(message, now))
-                    .map(|is_change| changed |= is_change),
+                kind::CONTROL if record.from.node == COORDINATOR => match Control::rules_part(body) {
+                    Some(part) => {
+                        self.keep_rules(part, body);
+                        Ok(())
+                    }
+                    None => Control::decode(body)
+                        .and_then(|message| self.handle_control(message, now))
+                        .map(|is_change| changed |= is_change),
+                },
                 _ => Err(DropReason::Malformed),
             };
             if let Err(reason) = result {
@@ -58,9 +64,40 @@ impl Switch {
         }
         self.fabric.inbox = inbox;
         self.fabric.inbox.clear();
+        match self.read_rules() {
+            Ok(are_newer) => changed |= are_newer,
+            Err(reason) => self.drops.count(reason),
+        }
+        self.coming.free();
         if changed {
             self.retry_held(now, out, pool);
         }
+    }
+
+    /// A part of new rules, to be read in a later turn.
+    fn keep_rules(&mut self, part: u16, record: &[u8]) {
+        // The coordinator repeats all of it later.
+        if self.is_introduced() {
+            self.coming.keep(part, record);
+        }
+    }
+
+    /// Reads a part of new rules, if one has come. A record's rules take some tens of
+    /// microseconds, and packets wait meanwhile: so one record per turn. True if the rules
+    /// have changed.
+    fn read_rules(&mut self) -> Result<bool, DropReason> {
+        let Some(record) = self.coming.poll_record() else { return Ok(false) };
+        let Control::Rules { version, part, parts, rules } = Control::decode(&record)? else { return Ok(false) };
+        let Some(rules) = self.coming.take(version, part, parts, rules)? else { return Ok(false) };
+        let is_newer = rules.version() > self.rules.version();
+        let old = if is_newer { core::mem::replace(&mut self.rules, rules) } else { rules };
+        self.coming.retire(old);
+        if is_newer && is_planted(Fault::Reclassifies) {
+            let rules = &self.rules;
+            self.routes.visit(|route| route.chain = rules.find(&route.key, 0).map_or(0, |rule| rule.chain));
+        }
+        self.say_rules();
+        Ok(is_newer)
     }
 
     /// True if packets that wait may go on.
@@ -84,21 +121,6 @@ impl Switch {
                 self.go_on_rebuilding();
                 true
             }
-            Control::Rules { version, part, parts, rules } => match self.coming.take(version, part, parts, rules)? {
-                Some(rules) => {
-                    let is_newer = rules.version() > self.rules.version();
-                    if is_newer {
-                        self.rules = rules;
-                        if is_planted(Fault::Reclassifies) {
-                            let rules = &self.rules;
-                            self.routes.visit(|route| route.chain = rules.find(&route.key, 0).map_or(0, |rule| rule.chain));
-                        }
-                    }
-                    self.say_rules();
-                    is_newer
-                }
-                None => false,
-            },
             Control::Sweep { node, incarnation, is_over } => {
                 let dead = Peer { node, incarnation };
                 self.sweep(dead);

@@ -23,20 +23,20 @@ impl Switch {
         self.traces.push(self.step(packet, stage, text));
     }
 
-    /// Follows a packet from here on, if it is meant.
-    pub(super) fn start_trace(&mut self, key: &FlowKey, packet: &mut Packet) {
-        if let Some((selector, left)) = &mut self.trace
-            && selector.matches(key, packet.meta.ingress)
-        {
-            *left -= 1;
-            if *left == 0 {
-                self.trace = None;
-            }
-            packet.meta.flags |= Flags::TRACE;
-            let text = format!("{} bytes: {key}", packet.len());
-            let ingress = Some(packet.meta.ingress);
-            self.traces.push(TraceStep { ingress, ..self.step(packet, Stage::In, text) });
+    /// Follows a packet from here on, if it is meant. True if so.
+    pub(super) fn start_trace(&mut self, key: &FlowKey, packet: &mut Packet) -> bool {
+        let Some((_, left)) = self.trace.as_mut().filter(|(selector, _)| selector.matches(key, packet.meta.ingress)) else {
+            return false;
+        };
+        *left -= 1;
+        if *left == 0 {
+            self.trace = None;
         }
+        packet.meta.flags |= Flags::TRACE;
+        let text = format!("{} bytes: {key}", packet.len());
+        let ingress = Some(packet.meta.ingress);
+        self.traces.push(TraceStep { ingress, ..self.step(packet, Stage::In, text) });
+        true
     }
 
     /// Which rule decides about a flow that begins.

@@ -1,6 +1,6 @@
 //! A flow on its way from one runtime to another: what becomes of it when the one that sends it, or the switch, dies.
 
-use crate::spot::{PerPacket, SECOND, Spot, accepting, datagram, frames_of};
+use crate::spot::{PerPacket, SECOND, Spot, accepting, datagram, frames_of, view_of};
 use holdfast_nf::{Context, Verdict};
 use holdfast_node::address::{COORDINATOR, SWITCH, mac_of, node_of};
 use holdfast_node::channel::{Fabric, FabricConfig};
@@ -9,7 +9,7 @@ use holdfast_node::message::{
     Claim, Control, Member, MemberState, NEEDS_EARLIER, RENOUNCED, RouteInfo, WHEN_SWEPT, kind, numbered,
 };
 use holdfast_protection::flows::role;
-use holdfast_protection::{NfvActor, Peer, ReleaseAt};
+use holdfast_protection::{NfvActor, Peer, ReleaseAt, Unprotected};
 use holdfast_wire::nsh::{Flags, index};
 use holdfast_wire::{Meta, Packet};
 use zerocopy::{FromBytes, IntoBytes};
@@ -448,4 +448,80 @@ fn who_is_asked_again_has_heard_that_they_do_not_come() {
     for pair in kinds.windows(2) {
         assert_ne!(pair, [kind::PREPARE; 2], "{kinds:?}");
     }
+}
+
+/// A runtime's four hundred flows move to another one as quickly as they can: no turn of the
+/// source sends more than 64, and the next turn is due at once while some are left.
+#[test]
+fn a_turn_sends_few_flows() {
+    const FLOWS: usize = 400;
+    const MOST: usize = 64;
+    let mut source = Spot::new(SOURCE, vec![accepting::<Counter>()], Box::new(Unprotected), 1024, 1024);
+    let fabric = |peer| Fabric::new(peer, FabricConfig::default());
+    let first_life = |node| fabric(Peer { node, incarnation: 1 });
+    let (mut target, mut switch, mut coordinator) = (fabric(TARGET), first_life(SWITCH), first_life(COORDINATOR));
+    for fabric in [&mut target, &mut switch, &mut coordinator] {
+        fabric.set_peer(SOURCE);
+    }
+    coordinator.send_control(SOURCE.node, &view_of([TARGET, SOURCE]));
+    let mut now = SECOND;
+    let mut frames: Vec<Vec<u8>> =
+        (1..=FLOWS as u16).map(|port| source.packet(&datagram(port, 0), (now, EPOCH, Flags::NEW))).collect();
+    let (mut sent, mut arrived, mut turns, mut most) = (std::collections::BTreeMap::<u32, u32>::new(), 0, 0, 0);
+    while arrived < FLOWS {
+        turns += 1;
+        assert!(turns < 1_000, "{arrived} flows have come");
+        if turns == 3 {
+            let targets = vec![(TARGET.node, TARGET.incarnation)];
+            let order = Control::Migrate { request: 1, targets, limit: u64::MAX, selector: "any".to_owned() };
+            coordinator.send_control(SOURCE.node, &order);
+        }
+        now += 1_000_000;
+        for fabric in [&mut target, &mut switch, &mut coordinator] {
+            frames.extend(frames_of(fabric, now));
+        }
+        let out = source.turn(&core::mem::take(&mut frames), now);
+        for frame in out {
+            let node = frame[..6].try_into().ok().and_then(|mac| node_of(&mac));
+            let to = [&mut target, &mut switch, &mut coordinator].into_iter().find(|fabric| Some(fabric.me().node) == node);
+            // Packets of the flows have no fabric's address.
+            let _ = to.map(|fabric| fabric.handle_frame(&frame, now));
+        }
+        let number = |body: &[u8]| u32::from_be_bytes(body[..4].try_into().expect("a batch"));
+        let claims = |body: &[u8], before: usize| (body.len() - before) / size_of::<Claim>();
+        let mut here = 0;
+        let records = |fabric: &mut Fabric| -> Vec<(u8, Vec<u8>)> {
+            let records = fabric.inbox.records().map(|(record, body)| (record.kind, body.to_vec())).collect();
+            fabric.inbox.clear();
+            records
+        };
+        for (record, body) in records(&mut target) {
+            match record {
+                kind::PREPARE => {
+                    let welcome = ((1u64 << claims(&body, 12)) - 1) as u32;
+                    let answer = [number(&body).to_be_bytes(), welcome.to_be_bytes()].concat();
+                    target.send(SOURCE.node, kind::PREPARED, &answer).expect("there is room");
+                }
+                kind::FLOW => {
+                    here += 1;
+                    *sent.entry(number(&body)).or_default() |= 1 << body[4];
+                }
+                _ => {}
+            }
+        }
+        arrived += here;
+        most = most.max(here);
+        for (number, bits) in core::mem::take(&mut sent) {
+            target.send(SOURCE.node, kind::ARRIVED, &[number.to_be_bytes(), bits.to_be_bytes()].concat()).expect("there is room");
+        }
+        for (_, body) in records(&mut switch).into_iter().filter(|(record, _)| *record == kind::MOVE) {
+            let epochs = (0..claims(&body, 10)).flat_map(|at| (EPOCH + 1 + at as u32).to_be_bytes());
+            let answer: Vec<u8> = body[..4].iter().copied().chain(epochs).collect();
+            switch.send(SOURCE.node, kind::MOVED, &answer).expect("there is room");
+            let meta = Meta { commit: number(&body), flags: Flags::OAM, ..Meta::default() };
+            frames.push(source.encapsulated(&[], index::MARK, meta));
+        }
+        records(&mut coordinator);
+    }
+    assert_eq!(most, MOST, "in {turns} turns");
 }

@@ -164,6 +164,10 @@ fn parts_that_do_not_belong_together_make_no_set() {
     assert!(matches!(assembly.take(1, 0, 2, some()), Ok(None)), "it begins anew");
     let whole = assembly.take(1, 1, 2, some()).expect("in its place").expect("the last");
     assert_eq!(whole.rules().len(), 2);
+    let late = vec![rule("from 10.0.0.0/8", 1, 0), rule("from 10.0.0.1", 2, 0)];
+    assert!(matches!(assembly.take(2, 0, 2, some()), Ok(None)));
+    let whole = assembly.take(2, 1, 2, late).expect("in its place").expect("the last");
+    assert_eq!(whole.rules().iter().map(|rule| rule.chain).collect::<Vec<_>>(), [2, 1, 0], "rules out of order are put in order");
     let too_many = (0..=MAX_RULES).map(|_| rule("any", 0, 0)).collect();
     assert!(assembly.take(3, 0, 1, too_many).is_err());
 }
@@ -412,6 +416,39 @@ fn many_rules_come_in_parts_and_a_flow_without_a_rule_is_dropped() {
     world.pass(50);
     assert_eq!(world.released, before + 1, "the flow that is there goes on");
     assert_eq!(world.hub.switch().drops().get(DropReason::NoRule), 1);
+}
+
+/// More rules than a record holds come to a hub, and a burst of packets is forwarded between
+/// any two turns: no turn reads more than one record. While the first set is freed and the
+/// second read, the first decides about new flows.
+#[test]
+fn a_turn_reads_one_record_of_rules() {
+    let mut world = World::new(ClusterConfig::only(2, 2, true), vec![rule("any", 0, 0)]);
+    let many = |chain: u16| (0..MAX_RULES as u32).map(move |at| rule(&format!("from 10.0.{}.{}", at / 256, at % 256), chain, 0));
+    let records = RuleSet::new(2, many(0).collect()).messages(2300).len();
+    for (version, chain) in [(2, 0), (3, 1)] {
+        let began = world.hub.switch().rules().version();
+        world.coordinator.set_rules(many(chain).collect());
+        let (mut turns, mut read) = (0, 0);
+        while world.hub.switch().rules().version() != version {
+            // All that the coordinator has to say has come.
+            world.turn_coordinator();
+            if world.coordinator.fabric().is_settled(SWITCH) {
+                read += 1;
+            }
+            assert_eq!(world.hub.switch().rules().version(), began, "in part");
+            assert!(world.hub.poll_timeout() <= world.now || read == 0, "the next turn is due at once");
+            world.hub.turn(world.now, &mut world.out, &mut world.pool);
+            world.carry();
+            turns += 1;
+            assert!(turns < 10 * records, "it ends");
+        }
+        assert!(turns >= records, "{turns} turns for {records} records");
+        world.send(7, chain);
+        world.pass(50);
+        world.assert_in((7, chain), chain, &[16, 17]);
+    }
+    assert_eq!(world.hub.switch().drops().total(), 0);
 }
 
 /// A switch starts again: it asks, packets wait meanwhile, and it gets the rules of now, not those of the beginning.

@@ -6,7 +6,7 @@ use super::{Event, MICROSECOND, MILLISECOND, World};
 use holdfast_node::address::COORDINATOR;
 use holdfast_node::coordinator::{Coordinator, CoordinatorConfig, Ledger, describe};
 use holdfast_node::message::{Cause, Drain, Failover, Order, Protected};
-use holdfast_node::rules::Rule;
+use holdfast_node::rules::{Rule, RuleSet, version_after};
 use holdfast_protection::Peer;
 use holdfast_wire::DropCounters;
 use holdfast_wire::fault::{Fault, is_planted};
@@ -219,7 +219,10 @@ impl World {
         // Nobody may be there to ask, or to say which rules are in force: the operator is told so.
         let in_force = self.hosts.served().filter(|switch| switch.is_whole()).map(|switch| switch.rules().version()).max();
         let (Some(at), Some(in_force)) = (self.hosts.serving(0), in_force) else { return };
-        self.hosts[at].hub.manager.set_rules(in_force, rules);
+        let manager = &mut self.hosts[at].hub.manager;
+        let rules = RuleSet::new(version_after(manager.rules_wanted(in_force)), rules);
+        let records = rules.records(manager.fabric().max_record());
+        manager.set_rules(records);
         self.turn_hub(at);
     }
 

@@ -116,9 +116,10 @@ impl Server {
         move || counts.report(address)
     }
 
-    /// Reads its files again. If they cannot be used nothing changes. What there is to say.
-    pub(crate) fn reload(&self) -> String {
-        match load(&self.paths).and_then(|identity| self.trust.change(&identity)) {
+    /// What reads its files again. If they cannot be used nothing changes. Says what there is to say.
+    pub(crate) fn reload(&self) -> impl FnOnce() -> String + Send + use<> {
+        let (paths, trust) = (self.paths.clone(), self.trust.clone());
+        move || match load(&paths).and_then(|identity| trust.change(&identity)) {
             Ok(()) => "SIGHUP: the control API's certificate has been read again".to_owned(),
             Err(message) => format!("SIGHUP: the control API's certificate stays as it is: {message}"),
         }

@@ -276,8 +276,12 @@ fn a_life_that_is_not_there_is_asked_for_again() {
         for _ in 0..100 {
             now += 20 * MILLISECOND;
             for _ in 0..4 {
-                frames(&mut a, now).iter().for_each(|frame| drop(b.handle_frame(frame, now)));
-                frames(&mut b, now).iter().for_each(|frame| drop(a.handle_frame(frame, now)));
+                for frame in frames(&mut a, now) {
+                    let _ = b.handle_frame(&frame, now);
+                }
+                for frame in frames(&mut b, now) {
+                    let _ = a.handle_frame(&frame, now);
+                }
             }
         }
         assert_eq!(a.peer(B.node), Some(B), "bit {bit}");

@@ -2,8 +2,9 @@
 //!
 //! In: the stamped time, what a protection says of newer owners. Out: the switch and the protection are told; functions give back what the flow had. Never: a flow of which a function did not hear.
 
-use super::{Chain, DropReason, EXPIRE_BUDGET, Lane, PacketPool, Position, Shared, Slot, Visitor, role};
+use super::{Chain, DropReason, EXPIRE_BUDGET, Lane, PacketPool, Position, Shared, Slot, role};
 use crate::ahead::AHEAD;
+use crate::runtime::parking::Visitor;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 impl Lane {

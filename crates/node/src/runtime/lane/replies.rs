@@ -3,7 +3,8 @@
 //! The switch gives a reply key to one flow, and a packet says by its epoch for which one it is. A flow that moves here, or is claimed, is told its epoch
 //! only when packets under it may be here already.
 
-use super::{DropReason, Lane, PacketPool, Parked, Position, Shared, Slot};
+use super::{DropReason, Lane, PacketPool, Position, Shared, Slot};
+use crate::runtime::parking::Parked;
 
 impl Lane {
     /// The epoch of a flow is known from now on: replies that came under it before wait with it, and not with another flow that wants replies under the same key.

@@ -15,8 +15,10 @@ use zerocopy::IntoBytes;
 
 /// Batches under way at a time.
 const BATCHES: usize = 32;
-/// Slots looked at per turn in search of flows that shall go.
-const SCAN: u32 = 4096;
+/// Slots looked at per turn in search of flows that shall go, for all orders together.
+const SCAN: u32 = 1024;
+/// Flows sent per turn: packets wait meanwhile.
+const SENT_AT_ONCE: usize = 64;
 /// Of a target that has not answered for so long another one may have the flows, if there is one; worker's time, ns.
 const PATIENCE: u64 = 300_000_000;
 /// Before a mark is asked for again, ns.
@@ -123,6 +125,7 @@ impl Migrations {
     /// At the beginning of a turn, when everything that was released before has gone out: sends the flows that have nothing left to do here.
     pub(crate) fn depart(&mut self, parts: &mut Parts<'_>) {
         self.is_urgent = false;
+        let mut left = SENT_AT_ONCE;
         let Parts { lanes, shared, fabric, recoveries } = parts;
         for departure in &mut self.departures {
             if departure.answered && departure.is_target_dead {
@@ -136,6 +139,10 @@ impl Migrations {
             for (at, flow) in departure.flows.iter_mut().enumerate() {
                 if flow.stage != Stage::Moved {
                     continue;
+                }
+                if left == 0 {
+                    self.is_urgent = true;
+                    break;
                 }
                 if !is_here(lane, flow) {
                     flow.stage = Stage::Over;
@@ -155,6 +162,7 @@ impl Migrations {
                 let sent = fabric.send_parts(departure.to.node, kind::FLOW, &parts);
                 debug_assert!(sent.is_ok(), "there was room");
                 flow.stage = Stage::Sent;
+                left -= 1;
             }
         }
     }
@@ -417,8 +425,8 @@ impl Migrations {
 
     pub(super) fn start(&mut self, lanes: &mut [Lane], fabric: &mut Fabric, members: &[Peer], clock: u64) {
         let mut body = Vec::new();
+        let mut budget = SCAN;
         for at in 0..self.orders.len() {
-            let mut budget = SCAN;
             self.orders[at].targets.retain(|target| members.contains(target));
             while self.departures.len() < BATCHES && budget > 0 {
                 let order = &mut self.orders[at];
@@ -468,6 +476,7 @@ impl Migrations {
                 });
             }
         }
+        self.is_urgent |= budget == 0;
     }
 }
 

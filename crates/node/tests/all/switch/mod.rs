@@ -332,6 +332,25 @@ fn a_trace_says_which_rule_decided() {
     assert_eq!(steps, [(Some(1), None), (None, Some(rule)), (Some(1), None)]);
 }
 
+/// An operator follows twenty packets, and a burst has thirty: those that follow wait for the
+/// text of sixteen, and no more.
+#[test]
+fn a_burst_waits_for_few_traces() {
+    let mut bench = Bench::new();
+    bench.switch.set_trace(Selector::any(), 20);
+    let mut traced = Vec::new();
+    for _ in 0..3 {
+        for from in 1..=30 {
+            let (key, packet) = bench.packet(&datagram(from, false));
+            bench.switch.handle_packet(key, packet);
+        }
+        bench.switch.forward(bench.now, &mut bench.out, &mut bench.pool);
+        traced.push(bench.out.iter().filter(|(_, packet)| packet.meta.flags & Flags::TRACE != 0).count());
+        bench.deliver();
+    }
+    assert_eq!(traced, [16, 4, 0]);
+}
+
 /// A rule for one port of the box: what comes by another finds none.
 #[test]
 fn a_rule_for_a_port_means_who_comes_in_by_it() {

@@ -1,0 +1,113 @@
+//! Of several hosts: what the manager says to those of the others, and which ports this one
+//! serves.
+//!
+//! In: links, terms that an earlier life knew, the time. Out: beats, what is to be served or
+//! not any more. Never: a decision about who serves: see [`Quorum`].
+
+use super::{BEAT_BACKLOG, Manager, Wish};
+use crate::address::{COORDINATOR, host_of, manager_of};
+use crate::message::{Control, Sealing};
+use crate::quorum::{Change, Quorum};
+use holdfast_protection::Peer;
+
+impl Manager {
+    /// It is one of so many hosts, with so many switches. `patience`: see [`Quorum`], ns.
+    pub fn join(&mut self, hosts: u16, switches: u16, patience: u64, now: u64) {
+        let me = host_of(self.fabric.me().node).unwrap_or(0);
+        self.quorum = Some(Quorum::new(me, hosts, switches, patience, now));
+    }
+
+    /// Sets how many of a switch's ports have links that are up here; for one of several hosts.
+    pub fn set_links(&mut self, switch: u16, links: u8) {
+        if let Some(quorum) = &mut self.quorum {
+            quorum.set_links(switch, links);
+        }
+    }
+
+    /// Announces that this host, one of several, is about to end, so that others take
+    /// over its service. False if none is there.
+    pub fn leave(&mut self) -> bool {
+        let Some(quorum) = &mut self.quorum else { return false };
+        quorum.leave();
+        let own = 1 << host_of(self.fabric.me().node).unwrap_or(0);
+        self.standing.as_ref().is_some_and(|standing| standing.hosts & !own != 0)
+    }
+
+    /// Of several hosts: an earlier life of this manager knew of this term of a switch's service.
+    pub fn remember_term(&mut self, switch: u16, term: u32) {
+        if let Some(quorum) = &mut self.quorum {
+            quorum.remember(switch, term);
+        }
+    }
+
+    /// What to keep for [`Manager::remember_term`], per switch, if it has changed, before anything is sent.
+    pub fn take_terms(&mut self) -> Option<impl Iterator<Item = u32> + '_> {
+        self.quorum.as_mut()?.take_news()
+    }
+
+    /// Of several hosts, wherever it is: the coordinator has been heard lately.
+    pub(crate) fn is_coordinator_heard(&self) -> bool {
+        let patience = self.quorum.as_ref().map_or(0, Quorum::patience);
+        self.coordinator_at.is_some_and(|at| self.now.saturating_sub(at) <= 4 * patience)
+    }
+
+    /// Nobody else serves now what this host does: see [`Quorum::may_serve_at`].
+    pub(crate) fn may_serve_at(&self, now: u64) -> bool {
+        self.quorum.as_ref().is_none_or(|quorum| quorum.may_serve_at(now))
+    }
+
+    /// What managers of other hosts have said of how they seal.
+    pub(crate) fn take_sealings(&mut self) -> Vec<(Peer, Sealing)> {
+        core::mem::take(&mut self.sealings)
+    }
+
+    /// A beat has gone out since this was asked last.
+    pub(crate) fn take_beaten(&mut self) -> bool {
+        core::mem::take(&mut self.has_beaten)
+    }
+
+    /// Tells another host's manager how this host seals. False if that one does not listen now.
+    pub(crate) fn tell_sealing(&mut self, host: u16, sealing: Sealing) -> bool {
+        let node = manager_of(host);
+        self.fabric.backlog(node) < BEAT_BACKLOG && self.fabric.send_control(node, &Control::Sealing(sealing))
+    }
+
+    pub(super) fn change(&mut self, changes: impl IntoIterator<Item = Change>) {
+        self.wishes.extend(changes.into_iter().map(|change| match change {
+            Change::Begin(switch, term) => Wish::Serve(switch, term),
+            Change::Retire(switch) => Wish::Retire(switch),
+        }));
+    }
+
+    /// More than half of the hosts hear this one, and it hears them; alone it is all there are.
+    pub fn is_connected(&self) -> bool {
+        self.quorum.as_ref().is_none_or(|quorum| quorum.is_connected(self.now))
+    }
+
+    /// Whether it is still to serve, or to begin; and tells the others that it lives.
+    pub(super) fn keep_quorum(&mut self, now: u64) {
+        let Some(quorum) = &mut self.quorum else { return };
+        let change = quorum.turn(now);
+        if let Some(beat) = quorum.poll_beat(now) {
+            self.has_beaten = true;
+            let others = quorum.others().map(manager_of).chain([COORDINATOR]);
+            let beat = Control::Beat(beat);
+            for node in others {
+                if self.fabric.backlog(node) < BEAT_BACKLOG {
+                    self.fabric.send_control(node, &beat);
+                }
+            }
+        }
+        self.change(change);
+    }
+
+    /// Runtimes of other hosts that have ended, as these have said.
+    pub(crate) fn take_ended_elsewhere(&mut self) -> Vec<Peer> {
+        core::mem::take(&mut self.ended_elsewhere)
+    }
+
+    /// Other hosts that this one is not connected to, a bit each.
+    pub(crate) fn hosts_away(&self, now: u64) -> u16 {
+        self.quorum.as_ref().map_or(0, |quorum| !quorum.connected(now))
+    }
+}

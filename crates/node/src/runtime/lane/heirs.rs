@@ -1,0 +1,70 @@
+//! Flows whose owner has died, and that are this runtime's now: what is seen again of their
+//! packets, and what becomes of their state.
+//!
+//! In: routes that were given to this runtime, packets that the dead owner was sent. Out:
+//! flows that go on. Never: a packet that left before.
+
+use super::{Lane, Step};
+use crate::runtime::Shared;
+use holdfast_nf::Position;
+use holdfast_protection::flows::{Found, flag};
+use holdfast_protection::{Peer, Slot};
+use holdfast_wire::fault::{Fault, is_planted};
+use holdfast_wire::{DropReason, FlowKey, Packet, PacketPool};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+impl Lane {
+    /// A packet that the flow's dead owner was sent and had not processed, as far as anybody knows: it goes through like any other.
+    pub(crate) fn run_late(
+        &mut self,
+        mut packet: Packet,
+        found: Found,
+        key: &FlowKey,
+        shared: &mut Shared,
+        pool: &mut dyn PacketPool,
+    ) {
+        match catch_unwind(AssertUnwindSafe(|| self.run(&mut packet, found, key, Position::START, shared))) {
+            Ok(step) => self.settle(step, packet, key, shared, pool),
+            Err(_) => self.contain_panic(Some(packet), shared, pool),
+        }
+    }
+
+    /// A packet that the flow's dead owner had processed: its flow is as after it, and nothing of it leaves.
+    pub(crate) fn run_again(&mut self, packet: &mut Packet, found: Found, key: &FlowKey, shared: &mut Shared) {
+        let run = AssertUnwindSafe(|| self.run(packet, found, key, Position::START, shared));
+        match catch_unwind(run) {
+            // It went through before.
+            Ok(Step::Park(..)) => shared.drops.count(DropReason::InputMissing),
+            Ok(_) => {}
+            Err(_) => self.roll_back(shared),
+        }
+    }
+
+    /// The flow's route was given to this runtime under `epoch`, and the switch has so many packets of it that were sent to its owner `dead`. True if these have to be seen first.
+    pub(crate) fn claimed(&mut self, slot: Slot, epoch: u32, dead: Peer, logged: u32) -> bool {
+        let inputs = self.protection.take_inputs(&self.flows, slot);
+        let header = self.flows.header_mut(slot);
+        header.epoch = epoch;
+        header.flags &= !flag::MOVING;
+        self.protection.claimed(&mut self.flows, slot);
+        self.gather_replies(slot);
+        let may_forget = self.protection.safety(&self.flows).may_forget;
+        if !self.flows.is_present(slot) {
+            // There was nothing of it here: nobody asks for the route of such a flow.
+            self.outbox.lost.push((slot, self.flows.header(slot).generation));
+            self.retry = true;
+            return false;
+        }
+        let (header, state) = self.flows.parts_mut(slot);
+        header.flags |= flag::UNCONFIRMED;
+        self.chain.recover(state);
+        if may_forget > 0 && !is_planted(Fault::KeepsOldWindows) {
+            self.chain.outdated(state, may_forget);
+        }
+        self.gather_wishes(epoch);
+        self.wheel.remove(&mut self.flows, slot);
+        self.wheel.file(&mut self.flows, slot);
+        self.retry = true;
+        self.begin_replay(slot, dead, logged, inputs)
+    }
+}

@@ -1,0 +1,120 @@
+//! Packets that wait: for room in the table, for their flow, for what a function has asked for.
+//!
+//! In: packets that cannot go on, turns. Out: packets that go on where they had stopped. Never:
+//! a packet before an earlier one of its flow.
+
+use super::{Arrival, Lane, Step};
+use crate::runtime::Shared;
+use crate::runtime::parking::{Parked, Visitor};
+use holdfast_nf::Position;
+use holdfast_protection::Slot;
+use holdfast_protection::flows::{Found, role};
+use holdfast_wire::{DropReason, FlowKey, Packet, PacketPool};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+impl Lane {
+    /// Packets that waited outside go ahead of this turn's, as far as there is room for their flows.
+    #[cold]
+    pub(super) fn let_in(&mut self, shared: &mut Shared, pool: &mut dyn PacketPool) {
+        let room = self.make_room_for_new();
+        let life = shared.sides[self.side].life;
+        // What an earlier life of the switch had sent opens no flow: the present one would not know it.
+        let is_late = |visitor: &mut Visitor| life.is_some_and(|now| now != visitor.packet.meta.switch);
+        let mut coming = if room > 0 { self.parking.come_in(room) } else { Vec::new() };
+        for Visitor { packet, .. } in coming.extract_if(.., is_late) {
+            shared.drop(packet, DropReason::LostInFailure, pool);
+        }
+        let arrival = |Visitor { key, hash, packet }| Arrival { packet: Some(packet), key, hash };
+        self.work.splice(0..0, coming.into_iter().map(arrival));
+    }
+
+    #[cold]
+    pub(super) fn wait_outside(&mut self, packet: Packet, key: &FlowKey, shared: &mut Shared, pool: &mut dyn PacketPool) {
+        let visitor = Visitor { key: *key, hash: self.flows.hash(key), packet };
+        if let Err(Visitor { key, packet, .. }) = self.parking.wait_outside(visitor) {
+            shared.sides[self.side].is_full = true;
+            self.end(key, packet.meta.commit, shared);
+            shared.drop(packet, DropReason::FlowTableFull, pool);
+        }
+    }
+
+    #[inline(never)]
+    pub(super) fn park(
+        &mut self,
+        slot: Slot,
+        position: Position,
+        packet: Packet,
+        key: &FlowKey,
+        shared: &mut Shared,
+        pool: &mut dyn PacketPool,
+    ) {
+        if shared.follows(&packet) {
+            shared.trace(&packet, format!("chain {}: {key} waits", self.name));
+        }
+        let generation = self.flows.header(slot).generation;
+        let parked = Parked { slot, generation, key: *key, position, since: shared.sides[self.side].now, packet };
+        let header = self.flows.header_mut(slot);
+        match self.parking.push(parked, header.parked) {
+            Ok(()) => header.parked += 1,
+            Err(packet) => {
+                if header.role == role::OPENING && position.opening {
+                    // Nothing else would ever open it, or end it.
+                    self.abandon_opening(slot, position, shared);
+                }
+                shared.drop(packet, DropReason::ParkedOverflow, pool);
+            }
+        }
+    }
+
+    /// Tries the parked packets again, each flow's in order.
+    pub(crate) fn unpark(&mut self, shared: &mut Shared, pool: &mut dyn PacketPool) {
+        self.retry = false;
+        let mut blocked: Vec<Slot> = Vec::new();
+        for _ in 0..self.parking.len() {
+            let Some(parked) = self.parking.pop() else { break };
+            let header = self.flows.header_mut(parked.slot);
+            if header.generation != parked.generation || header.role == role::FREE {
+                shared.drop(parked.packet, DropReason::NoFlow, pool);
+                continue;
+            }
+            let is_opening_itself = header.role == role::OPENING && parked.position.opening;
+            let is_owned = header.role == role::OWNER;
+            if is_owned && self.is_anothers(&parked) {
+                self.put_off(parked, shared, pool);
+                continue;
+            }
+            let may_run = (is_owned || is_opening_itself) && !blocked.contains(&parked.slot);
+            // Of what is away nothing is tried but to have it fetched.
+            let may_run = may_run && (self.flows.is_present(parked.slot) || self.protection.fetch(&self.flows, parked.slot));
+            if !may_run || self.is_replaying(parked.slot) {
+                let header = self.flows.header_mut(parked.slot);
+                if header.role == role::REPLICA {
+                    header.parked -= 1;
+                    shared.drop(parked.packet, DropReason::StaleEpoch, pool);
+                } else {
+                    self.parking.put_back(parked);
+                }
+                continue;
+            }
+            let header = self.flows.header_mut(parked.slot);
+            header.parked -= 1;
+            // It may have been forwarded under the epoch before the flow came here.
+            let is_reply = header.reply == parked.key && header.key != parked.key;
+            let (slot, key, mut packet) = (parked.slot, parked.key, parked.packet);
+            let step =
+                catch_unwind(AssertUnwindSafe(|| self.run(&mut packet, Found { slot, is_reply }, &key, parked.position, shared)));
+            let Ok(step) = step else {
+                self.contain_panic(Some(packet), shared, pool);
+                continue;
+            };
+            if let Step::Park(slot, position) = step {
+                blocked.push(slot);
+                let header = self.flows.header_mut(slot);
+                header.parked += 1;
+                self.parking.put_back(Parked { slot, position, packet, key, generation: parked.generation, since: parked.since });
+            } else {
+                self.settle(step, packet, &key, shared, pool);
+            }
+        }
+    }
+}
