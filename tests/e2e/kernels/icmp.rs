@@ -154,7 +154,7 @@ pub(super) fn port_unreachable<'a>(stage: &'a Stage<'a>, client: &str, server: &
         let other = stage.outside.namespace.enter(|| UdpSocket::bind(server))??;
         one.connect(server)?;
         for socket in [&one, &other] {
-            socket.set_read_timeout(Some(Duration::from_millis(500)))?;
+            socket.set_read_timeout(Some(PATIENCE))?;
         }
         one.send(b"hello")?;
         let mut block = [0; 16];
@@ -162,6 +162,9 @@ pub(super) fn port_unreachable<'a>(stage: &'a Stage<'a>, client: &str, server: &
         other.connect(peer)?;
         other.send(b"hello")?;
         one.recv(&mut block)?;
+        for socket in [&one, &other] {
+            socket.set_read_timeout(Some(Duration::from_millis(500)))?;
+        }
         Ok([one, other])
     };
     let [outwards, closed_outside] = pair()?;
