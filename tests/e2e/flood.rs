@@ -1,15 +1,19 @@
-//! Floods of openings: connections that are there go on, and those that come meanwhile are served.
+//! Floods: connections that are there go on, those that come meanwhile are served, and each frame is in a counter.
 
 use anyhow::{Context, Result, ensure};
-use holdfast_control::status::Status;
+use holdfast_control::status::{self, Process, Status};
+use holdfast_lab::keepalive::{KeepAlive, Plan};
 use holdfast_lab::requirements::*;
-use holdfast_lab::{Interrupt, link, programs};
-use holdfast_tests::network::{Chain, INSIDE, Network, Options, VIRTUAL, ip, socket};
+use holdfast_lab::topology::Topology;
+use holdfast_lab::{Interrupt, until};
+use holdfast_tests::network::{Chain, Network, Options, VIRTUAL, held, socket};
 use holdfast_tests::runner::{Test, alone};
-use holdfast_tests::verdict::ensure_unbroken;
-use holdfast_tests::{frames, soak};
+use holdfast_tests::soak;
+use holdfast_tests::torrent::{BOTH, Books, KINDS, Kind, Side, Torrent};
+use holdfast_tests::transfer::LongDownload;
+use holdfast_tests::verdict::{ensure_same, ensure_unbroken};
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, TcpStream};
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 pub(crate) fn tests() -> Vec<Test> {
@@ -17,6 +21,7 @@ pub(crate) fn tests() -> Vec<Test> {
     vec![
         alone(why, "syns_from_one_source", 10, &[NGINX], syns_from_one_source),
         alone(why, "syns_from_many_sources", 10, &[NGINX], syns_from_many_sources),
+        alone(why, "floods_of_every_kind", 45, &[NGINX, CURL], floods_of_every_kind),
     ]
 }
 
@@ -24,8 +29,6 @@ pub(crate) fn tests() -> Vec<Test> {
 const ROOM: u64 = 4096;
 /// Openings per second: five seconds of them are five times as many as there is room for.
 const RATE: u64 = 4000;
-/// An address behind the server at which nobody answers.
-const NOWHERE: [u8; 4] = [198, 51, 100, 77];
 /// A new connection is served in this time.
 const SOON: Duration = Duration::from_secs(1);
 
@@ -33,68 +36,74 @@ fn start(interrupt: &Interrupt) -> Result<Network> {
     let options = Options { more: "limits: { flows: 4096 }\n", ..Options::protected(Chain::Balanced) };
     let mut network = Network::start(&options, interrupt)?;
     network.serve_web()?;
-    network.topology.server.ip("route add blackhole 198.51.100.0/24")?;
+    swallow(&network)?;
     Ok(network)
 }
 
-/// The sender of a flood, at the client's device.
-struct Flood {
-    sender: frames::Sender,
-    from_mac: [u8; 6],
-    to_mac: [u8; 6],
-    sources: u64,
-    sent: u64,
+/// What a flood's frames lead to at the hosts beside the box ends there.
+fn swallow(network: &Network) -> Result<()> {
+    let Topology { client, server, .. } = &network.topology;
+    for network in ["198.51.100.0/24", "203.0.0.0/16"] {
+        server.ip(&format!("route add blackhole {network}"))?;
+    }
+    [client, server].iter().try_for_each(|host| host.sysctl("net/ipv4/ip_forward", "0"))
 }
 
-impl Flood {
-    fn prepare(network: &Network, sources: u64) -> Result<Flood> {
-        let client = &network.topology.client;
-        programs::ping(client, ip(INSIDE), 1, 56, Duration::from_millis(10))?;
-        let (from_mac, to_mac) = (link::mac(client, "eth0")?, link::neighbour(client, INSIDE)?);
-        Ok(Flood { sender: frames::Sender::open(client, "eth0")?, from_mac, to_mac, sources, sent: 0 })
+/// Asks for new connections through a box.
+struct Asking<'a> {
+    network: &'a Network,
+    /// The box's processes through which a packet goes.
+    processes: Vec<u32>,
+}
+
+impl Asking<'_> {
+    fn through(network: &Network) -> Result<Asking<'_>> {
+        let status = network.running.status()?;
+        let is_on_the_way = |process: &&Process| ["manager", status::ROLE_RUNTIME].contains(&process.role.as_str());
+        let processes = status.processes.iter().filter(is_on_the_way).map(|process| process.pid).collect();
+        Ok(Asking { network, processes })
     }
 
-    /// Sends the openings that are due so long after the flood's beginning. Each is another flow.
-    fn go_on(&mut self, elapsed: Duration) {
-        let Flood { from_mac, to_mac, sources, .. } = *self;
-        let due = elapsed.as_millis() as u64 * RATE / 1000;
-        while self.sent < due {
-            let (host, of_host) = (20 + self.sent % sources, self.sent / sources);
-            let from = (Ipv4Addr::new(172, 20, 5, host as u8), 1024 + (of_host % 60_000) as u16);
-            // Each pass over all ports asks another host.
-            let [a, b, c, d] = NOWHERE;
-            let to = (Ipv4Addr::new(a, b, c, d + (of_host / 60_000) as u8), 80);
-            // A full device queue (ENOBUFS) only slows this down.
-            let _ = self.sender.send(&frames::Ends { from_mac, to_mac, from, to }.syn());
-            self.sent += 1;
+    /// How long each process has waited for a processor, ns.
+    fn waits(&self) -> Vec<u64> {
+        let read = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/schedstat")).ok();
+        let waited = |text: String| text.split_whitespace().nth(1)?.parse().ok();
+        self.processes.iter().map(|pid| read(pid).and_then(waited).unwrap_or(0)).collect()
+    }
+
+    /// Opens a connection, asks for something and waits for the answer's first bytes. How long all that took, without the longest time for which a process of the box had no
+    /// processor: floods and hosts share the machine with the box.
+    fn ask(&self) -> Result<Duration> {
+        let (began, waits) = (Instant::now(), self.waits());
+        let asked = self.network.topology.client.enter(|| -> std::io::Result<()> {
+            let mut stream = TcpStream::connect_timeout(&socket(VIRTUAL), 5 * SOON)?;
+            stream.set_read_timeout(Some(5 * SOON))?;
+            stream.write_all(b"GET / HTTP/1.0\r\n\r\n")?;
+            stream.read_exact(&mut [0; 8])
+        })?;
+        let took = began.elapsed();
+        asked.with_context(|| format!("a new connection, {took:?} later"))?;
+        let waited = self.waits().iter().zip(waits).map(|(now, before)| now.saturating_sub(before)).max().unwrap_or(0);
+        Ok(took.saturating_sub(Duration::from_nanos(waited)))
+    }
+
+    /// Asks for one after the other, for so long. How long the slowest took.
+    fn go_on(&self, lasts: Duration) -> Result<Duration> {
+        let (began, mut slowest) = (Instant::now(), Duration::ZERO);
+        while began.elapsed() < lasts {
+            slowest = slowest.max(self.ask()?);
         }
+        Ok(slowest)
     }
 }
 
-/// Opens a connection, asks for something and waits for the answer's first bytes. How long all that took.
-fn ask(network: &Network) -> Result<Duration> {
-    let began = Instant::now();
-    let asked = network.topology.client.enter(|| -> std::io::Result<()> {
-        let mut stream = TcpStream::connect_timeout(&socket(VIRTUAL), 5 * SOON)?;
-        stream.set_read_timeout(Some(5 * SOON))?;
-        stream.write_all(b"GET / HTTP/1.0\r\n\r\n")?;
-        stream.read_exact(&mut [0; 8])
-    })?;
-    asked.with_context(|| format!("a new connection, {:?} later", began.elapsed()))?;
-    Ok(began.elapsed())
-}
-
-/// Floods the box, and opens one new connection after the other meanwhile. Returns the box's status at the end.
-fn play(network: &Network, sources: u64, interrupt: &Interrupt) -> Result<Status> {
+/// Floods the box with openings from inside, and opens one new connection after the other meanwhile. Returns the box's status at the end.
+fn play(network: &Network, kind: Kind, interrupt: &Interrupt) -> Result<Status> {
     let held = network.hold(VIRTUAL, 50)?;
-    let lasts = Duration::from_secs(if soak() { 30 } else { 5 });
-    let mut flood = Flood::prepare(network, sources)?;
-    let (began, mut slowest) = (Instant::now(), Duration::ZERO);
-    while began.elapsed() < lasts {
-        flood.go_on(began.elapsed());
-        slowest = slowest.max(ask(network)?);
-    }
-    ensure!(flood.sent > 3 * ROOM, "only {} openings were sent", flood.sent);
+    let flood = Torrent::start(network, kind, &[Side::Inside], Some(RATE), 0)?;
+    let slowest = Asking::through(network)?.go_on(Duration::from_secs(if soak() { 30 } else { 5 }))?;
+    let [(sent, _), _] = flood.stop()?;
+    ensure!(sent > 3 * ROOM, "only {sent} openings were sent");
     ensure!(slowest < SOON, "a new connection took {slowest:?}");
     ensure_unbroken(&held, interrupt)?;
     let status = network.running.status()?;
@@ -107,7 +116,7 @@ fn play(network: &Network, sources: u64, interrupt: &Interrupt) -> Result<Status
 /// A single source opens flow after flow to a silent address: it gets a tenth of the table and no more.
 fn syns_from_one_source(interrupt: &Interrupt) -> Result<()> {
     let network = start(interrupt)?;
-    let status = play(&network, 1, interrupt)?;
+    let status = play(&network, Kind::SynsOfOne, interrupt)?;
     let table = status.flow_tables.iter().find(|table| table.half_open.is_some()).context("a switch has a table")?;
     ensure!(
         table.size == ROOM && table.half_open.is_some_and(|flows| (ROOM / 20..=ROOM / 10 + 10).contains(&flows)),
@@ -120,8 +129,99 @@ fn syns_from_one_source(interrupt: &Interrupt) -> Result<()> {
 /// The same from two hundred sources: half-open flows make room for one another, and for everybody else.
 fn syns_from_many_sources(interrupt: &Interrupt) -> Result<()> {
     let network = start(interrupt)?;
-    let status = play(&network, 200, interrupt)?;
+    let status = play(&network, Kind::SynsOfMany, interrupt)?;
     let forgotten: u64 = status.flow_tables.iter().filter_map(|table| table.forgotten).sum();
     ensure!(forgotten > ROOM, "{:?}", status.flow_tables);
     network.stop()
+}
+
+/// How long a flood lasts of all that one sender gets onto the wires, while it is measured how many of its frames the box handles, and one of half as many.
+fn lengths() -> (Duration, Duration) {
+    if soak() {
+        (Duration::from_secs(30), Duration::from_secs(30))
+    } else {
+        (Duration::from_millis(600), Duration::from_millis(1200))
+    }
+}
+
+/// A connection that is cut off for half a minute may ask again half a minute later: each of TCP's pauses is twice as long as the one before.
+const STALLED: Duration = Duration::from_secs(90);
+/// When the larger flood has ended, a new connection is served in this time.
+const SOON_AFTER: Duration = Duration::from_secs(2);
+/// Packets that wait inside have gone on or are dropped in this time, and all counters are there.
+const SETTLED: Duration = Duration::from_secs(15);
+
+/// Frames of every kind come from both sides, first as many as one sender gets onto the wires, then half as many as the box has been seen to handle: no connection breaks, new ones are served, and every
+/// frame is counted once.
+fn floods_of_every_kind(interrupt: &Interrupt) -> Result<()> {
+    let mut network = Network::start(&Options::protected(Chain::Balanced), interrupt)?;
+    network.serve_web()?;
+    swallow(&network)?;
+    let held = KeepAlive::open(&network.topology.client, &Plan { answer_within: STALLED, ..held(VIRTUAL, 50) }, interrupt)?;
+    let before = network.running.status()?;
+    for kind in KINDS {
+        inundate(&network, kind, interrupt).with_context(|| format!("{kind:?}"))?;
+        ensure_unbroken(&held, interrupt).with_context(|| format!("{kind:?}"))?;
+    }
+    let after = network.running.status()?;
+    ensure_same(before.processes.iter(), &after)?;
+    ensure!(after.failovers.is_empty(), "{:?}", after.failovers);
+    network.stop()
+}
+
+fn inundate(network: &Network, kind: Kind, interrupt: &Interrupt) -> Result<()> {
+    let (full, half) = lengths();
+    let (client, site) = (&network.topology.client, &network.site);
+    let mut download = LongDownload::start(client, site, VIRTUAL, 200_000, STALLED, interrupt)?;
+    let (books, asking) = (Books::open(network)?, Asking::through(network)?);
+
+    let flood = Torrent::start(network, kind, &BOTH, None, 0)?;
+    last(full / 3, interrupt)?;
+    let (began, first) = (Instant::now(), Books::open(network)?);
+    last(full * 2 / 3, interrupt)?;
+    let second = Books::open(network)?;
+    let rate = (second.handled(&first) as f64 / began.elapsed().as_secs_f64()) as u64;
+    let at_once = flood.stop()?;
+    let after = asking.ask().context("after all that a sender could send")?;
+    ensure!(after < SOON_AFTER, "a new connection took {after:?} after all that a sender could send");
+    download.goes_on(interrupt)?;
+
+    let sent_before: u64 = at_once.iter().map(|(taken, refused)| taken + refused).sum();
+    let (rate, began) = (rate / 2, Instant::now());
+    let flood = Torrent::start(network, kind, &BOTH, Some(rate), sent_before as u32)?;
+    let slowest = asking.go_on(half)?;
+    let due = began.elapsed().as_secs_f64() * rate as f64;
+    let paced = flood.stop()?;
+    let sent: u64 = paced.iter().map(|(taken, _)| taken).sum();
+    say(format_args!(
+        "{kind:?}: {at_once:?}, then {sent} of {due:.0} at {rate}/s, new connections took {slowest:?}, before that {after:?}"
+    ));
+    ensure!(sent as f64 > due / 4.0, "only {sent} of {due} frames were sent");
+    ensure!(slowest < SOON, "a new connection took {slowest:?} beside {rate} frames per second");
+    download.finish(interrupt)?;
+
+    let add = |side: usize| (at_once[side].0 + paced[side].0, at_once[side].1 + paced[side].1);
+    let flood = [add(0), add(1)];
+    let mut why = None;
+    let balances = || {
+        let balance = Books::open(network)?.balance(&books, flood);
+        Ok(balance.map_err(|error| why = Some(error)).ok())
+    };
+    let done = until("each frame is in a counter", SETTLED, interrupt, balances);
+    done.map_err(|error| why.unwrap_or(error))
+}
+
+/// Time passes.
+fn last(time: Duration, interrupt: &Interrupt) -> Result<()> {
+    let began = Instant::now();
+    while began.elapsed() < time {
+        interrupt.check()?;
+        std::thread::sleep(Duration::from_millis(5).min(time));
+    }
+    Ok(())
+}
+
+#[expect(clippy::print_stdout, reason = "it belongs to the test's results")]
+fn say(line: std::fmt::Arguments<'_>) {
+    println!("flood  {line}");
 }

@@ -17,6 +17,7 @@ pub mod routers;
 pub mod runner;
 pub mod sockets;
 pub mod standby;
+pub mod torrent;
 pub mod traffic;
 pub mod transfer;
 pub mod verdict;

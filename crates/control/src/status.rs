@@ -2,6 +2,19 @@
 //!
 //! One definition for the process that fills it, the command that prints it, and whoever reads it (the demo, the tests). Fields are only
 //! ever added; a change of meaning increases [`VERSION`].
+//!
+//! Each frame that comes to a box is in one counter of each of these rows, once the box is through with it:
+//!
+//! | frames | are as many as |
+//! |---|---|
+//! | that come to a port's device | the port's `received`, `lost` (all but `device_tx_…`), and `frame_too_large` of its `drops` |
+//! | `received` and `originated` by all ports | `consumed` and `forwarded` by all ports, and the box's `drops` without those of the ports |
+//!
+//! A port is given to send what is forwarded, in fragments or whole, and the box's answers and questions for neighbours: its `transmitted`, and its `drops` but `frame_too_large`. Of what it transmitted the
+//! device may lose some (`device_tx_dropped`, `device_tx_errors`).
+//!
+//! Small differences remain. Packets wait inside: for a neighbour's address up to three seconds, for other fragments of their datagram, for a flow's state, in queues. Counters of runtimes
+//! come here a few times in a second, those of devices once. The box's `drops` have messages between its processes, too, and copies of packets that are processed again after a failure; a packet that was inside a process when that ended is in none.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -290,13 +303,22 @@ pub struct Port {
     pub up: bool,
     /// Frames that came in.
     pub received: u64,
-    /// Frames that went out.
+    /// Frames that went out: packets of chains, in fragments or whole, and the box's own.
     pub transmitted: u64,
-    /// Drops by reason.
+    /// Of those that came in: frames for the box itself that it has used, which are ARP, neighbour discovery, ping, and BFD of its routers.
+    #[serde(default)]
+    pub consumed: u64,
+    /// Packets that went out to a neighbour: those of chains, and those that were originated; a packet in fragments once.
+    #[serde(default)]
+    pub forwarded: u64,
+    /// Packets of the box itself that were forwarded or dropped: errors about packets of chains, BFD, and answers that could not be sent.
+    #[serde(default)]
+    pub originated: u64,
+    /// Drops by reason, of the port itself: `frame_too_large` of frames that would have come in, all else of frames that would have gone out.
     #[serde(default)]
     pub drops: BTreeMap<String, u64>,
-    /// Frames that the kernel and the device lost outside the port, by their counters (the names of `holdfast explain`), while this host serves it. A frame may be
-    /// counted twice, at the device and at its socket.
+    /// Frames that the kernel and the device lost outside the port, by their counters (the names of `holdfast explain`), while this host serves it. A frame that
+    /// would have come in is in one of them.
     #[serde(default)]
     pub lost: BTreeMap<String, u64>,
     /// Routers there that are watched, while this host serves the port.

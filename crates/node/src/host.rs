@@ -6,7 +6,7 @@
 //! In: frames from ports and runtimes, ends of processes, the time. Out: [`HostOut`]. Never: I/O.
 
 use crate::bfd::{Key, Memory, Session};
-use crate::edge::{Edge, EdgeOut, Liveness};
+use crate::edge::{Edge, EdgeOut, Liveness, PortCounts};
 use crate::hub::{Hub, HubOut};
 use holdfast_protection::{Peer, Released};
 use holdfast_wire::{DropCounters, Packet, PacketPool};
@@ -184,6 +184,11 @@ impl Host {
             sessions.filter(move |(at, ..)| *at == number)
         });
         all.map(|(_, peer, session, is_dead)| (peer, session, is_dead))
+    }
+
+    /// What became of a port's packets: see [`Edge::counts`].
+    pub fn counts(&self, port: u8) -> PortCounts {
+        self.place(port).map_or_else(PortCounts::default, |(switch, number)| self.fronts[usize::from(switch)].edge.counts(number))
     }
 
     /// Packets inside the edges: see [`Edge::held`].

@@ -244,10 +244,10 @@ pub struct Port {
     /// Frames that came in.
     #[prost(uint64, tag = "7")]
     pub received: u64,
-    /// Frames that went out.
+    /// Frames that went out: packets of chains, in fragments or whole, and the box's own.
     #[prost(uint64, tag = "8")]
     pub transmitted: u64,
-    /// Drops by reason.
+    /// Drops by reason, of the port itself: `frame_too_large` of frames that would have come in, all else of frames that would have gone out.
     #[prost(btree_map = "string, uint64", tag = "9")]
     pub drops: ::prost::alloc::collections::BTreeMap<
         ::prost::alloc::string::String,
@@ -256,10 +256,18 @@ pub struct Port {
     /// Routers there that are watched, while this host serves the port.
     #[prost(message, repeated, tag = "10")]
     pub bfd: ::prost::alloc::vec::Vec<Bfd>,
-    /// Frames that the kernel and the device lost outside the port, by their counters, while this host serves it. A frame may be counted twice, at the device and at its
-    /// socket.
+    /// Frames that the kernel and the device lost outside the port, by their counters, while this host serves it. A frame that would have come in is in one of them.
     #[prost(btree_map = "string, uint64", tag = "11")]
     pub lost: ::prost::alloc::collections::BTreeMap<::prost::alloc::string::String, u64>,
+    /// Of those that came in: frames for the box itself that it has used, which are ARP, neighbour discovery, ping, and BFD of its routers.
+    #[prost(uint64, tag = "12")]
+    pub consumed: u64,
+    /// Packets that went out to a neighbour: those of chains, and those that were originated; a packet in fragments once.
+    #[prost(uint64, tag = "13")]
+    pub forwarded: u64,
+    /// Packets of the box itself that were forwarded or dropped: errors about packets of chains, BFD, and answers that could not be sent.
+    #[prost(uint64, tag = "14")]
+    pub originated: u64,
 }
 /// A router that is watched (RFC 5880). Words are those of the RFC.
 #[derive(serde::Serialize, serde::Deserialize)]

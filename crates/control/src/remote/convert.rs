@@ -125,6 +125,9 @@ mod tests {
                 up: true,
                 received: 1 << 40,
                 transmitted: 5,
+                consumed: 31,
+                forwarded: 32,
+                originated: 33,
                 drops: drops.clone(),
                 lost: BTreeMap::from([("device_rx_dropped".to_owned(), 29)]),
                 bfd: vec![status::Bfd {

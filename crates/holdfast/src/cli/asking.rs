@@ -147,11 +147,15 @@ fn status_text(status: &Status, style: Style) -> String {
             port.mtu.to_string(),
             if port.up { "up" } else { "down" }.to_owned(),
             port.received.to_string(),
+            port.consumed.to_string(),
             port.transmitted.to_string(),
+            port.forwarded.to_string(),
             port.drops.values().sum::<u64>().to_string(),
         ]
     });
-    let ports = Table::of(&["port", "device", "driver", "mac", "mtu", "state", "received", "transmitted", "dropped"], ports);
+    let columns =
+        ["port", "device", "driver", "mac", "mtu", "state", "received", "consumed", "transmitted", "forwarded", "dropped"];
+    let ports = Table::of(&columns, ports);
     if !ports.is_empty() {
         text += &format!("{}\n", ports.text(style));
     }

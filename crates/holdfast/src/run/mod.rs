@@ -396,8 +396,9 @@ impl Manager {
         }
         for ((port, frames), traffic) in self.ports.iter_mut().zip(&mut self.outgoing).zip(&mut self.traffic) {
             if !frames.is_empty() {
-                traffic.1 += frames.len() as u64;
+                let (given, dropped) = (frames.len() as u64, port.drops().total());
                 port.transmit(frames, &mut self.arena);
+                traffic.1 += given.saturating_sub(port.drops().total() - dropped);
             }
         }
         for liveness in core::mem::take(&mut self.out.liveness) {

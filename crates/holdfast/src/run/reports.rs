@@ -468,6 +468,7 @@ impl Manager {
         let numbered = (0u8..).zip(self.ports.iter().zip(&self.traffic).zip(&self.losses).zip(&self.port_names));
         let ports = numbered.map(|(number, (((port, traffic), losses), (name, device)))| {
             let mac = port.mac().map(|byte| format!("{byte:02x}")).join(":");
+            let counts = self.host.counts(number);
             Port {
                 name: name.clone(),
                 device: device.clone(),
@@ -477,6 +478,9 @@ impl Manager {
                 up: port.is_up(),
                 received: traffic.0,
                 transmitted: traffic.1,
+                consumed: counts.consumed,
+                forwarded: counts.forwarded,
+                originated: counts.originated,
                 drops: named(port.drops()),
                 lost: losses.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect(),
                 bfd: self.host.liveness(number).map(|watched| bfd(watched, self.clock.now())).collect(),

@@ -75,22 +75,74 @@ const COUNTERS: [(&str, &str); 5] = [
     ("tx_errors", "device_tx_errors"),
 ];
 
-/// A device's counters when they were looked at last. A counter that went back is that of a device that begins anew.
-pub(super) struct Counters([u64; COUNTERS.len()]);
+/// The place of `rx_dropped` in [`COUNTERS`].
+const RX_DROPPED: usize = 0;
+
+/// Drivers that count among the frames that they dropped those for which an XDP socket had no room (Linux: `rx_drops` in drivers/net/veth.c, `drops` in
+/// drivers/net/virtio_net.c, `tun_xdp_act` in drivers/net/tun.c). Others have a counter of their own for them, or none.
+const COUNT_SOCKETS: [&str; 3] = ["veth", "virtio_net", "tun"];
+
+/// A device's counters as they were looked at last.
+pub(super) struct Counters {
+    seen: [u64; COUNTERS.len()],
+    /// See [`COUNT_SOCKETS`].
+    counts_sockets: bool,
+    /// Frames that sockets have counted and the device has not counted yet.
+    ahead: u64,
+}
 
 impl Counters {
     pub(super) fn of(name: &str) -> Counters {
-        let read = |file: &str| read_sys(name, &format!("statistics/{file}")).ok().flatten()?.parse().ok();
-        Counters(COUNTERS.map(|(file, _)| read(file).unwrap_or(0)))
+        let counts_sockets = driver_of(name).is_some_and(|driver| COUNT_SOCKETS.contains(&driver.as_str()));
+        Counters { seen: Counters::read(name), counts_sockets, ahead: 0 }
     }
 
-    /// Adds what has been counted since.
-    pub(super) fn take_losses(&mut self, name: &str, into: &mut Losses) {
-        let Counters(before) = core::mem::replace(self, Counters::of(name));
-        for (((_, name), now), before) in COUNTERS.iter().zip(self.0).zip(before) {
-            lose(into, name, now.saturating_sub(before));
+    fn read(name: &str) -> [u64; COUNTERS.len()] {
+        let read = |file: &str| read_sys(name, &format!("statistics/{file}")).ok().flatten()?.parse().ok();
+        COUNTERS.map(|(file, _)| read(file).unwrap_or(0))
+    }
+
+    /// What has been counted since the last look. A counter that went back is that of a device that begins anew.
+    pub(super) fn look(&mut self, name: &str) -> [u64; COUNTERS.len()] {
+        let before = core::mem::replace(&mut self.seen, Counters::read(name));
+        core::array::from_fn(|at| self.seen[at].saturating_sub(before[at]))
+    }
+
+    /// Adds what [`Counters::look`] has found, without the frames that the port's XDP sockets, which were asked behind it, count themselves: `at_sockets` since
+    /// they were asked before.
+    pub(super) fn add(&mut self, mut found: [u64; COUNTERS.len()], at_sockets: u64, into: &mut Losses) {
+        if self.counts_sockets {
+            let of_sockets = self.ahead + at_sockets;
+            let counted = found[RX_DROPPED].min(of_sockets);
+            found[RX_DROPPED] -= counted;
+            self.ahead = of_sockets - counted;
+        }
+        for ((_, name), count) in COUNTERS.iter().zip(found) {
+            lose(into, name, count);
         }
     }
+}
+
+/// The name of a device's driver, as `ethtool -i` prints it.
+fn driver_of(name: &str) -> Option<String> {
+    const SIOCETHTOOL: u32 = 0x8946;
+    const ETHTOOL_GDRVINFO: u32 = 3;
+    let socket = packet_socket().ok()?;
+    // `struct ethtool_drvinfo`: the command, 32 bytes of the driver's name, and the rest.
+    let mut info = [0u8; 196];
+    info[..4].copy_from_slice(&ETHTOOL_GDRVINFO.to_ne_bytes());
+    // SAFETY: all zero is a valid value of this plain structure.
+    let mut request: libc::ifreq = unsafe { zeroed() };
+    // The last byte stays zero.
+    for (to, from) in request.ifr_name[..libc::IFNAMSIZ - 1].iter_mut().zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    request.ifr_ifru.ifru_data = (&raw mut info).cast();
+    // SAFETY: the request names a buffer as long as the kernel's structure, and both outlive the call.
+    if unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL as _, &raw mut request) } < 0 {
+        return None;
+    }
+    CStr::from_bytes_until_nul(&info[4..36]).ok()?.to_str().ok().map(str::to_owned)
 }
 
 /// Sends the messages of one batch. A full queue is given a moment; a message that the kernel does not take then, or ever, is dropped and counted. `up`
@@ -269,4 +321,42 @@ pub(super) fn promiscuous(device: &Device) -> io::Result<OwnedFd> {
     let socket = packet_socket()?;
     join_promiscuous(socket.as_fd(), device)?;
     Ok(socket)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counters(counts_sockets: bool) -> Counters {
+        Counters { seen: [0; COUNTERS.len()], counts_sockets, ahead: 0 }
+    }
+
+    /// The device's frames beyond those of the sockets, whichever of the two is the first to count one.
+    #[test]
+    fn a_frame_that_a_socket_had_no_room_for_is_counted_once() {
+        let mut counters = counters(true);
+        let mut told = |dropped: u64, at_sockets: u64| {
+            let mut losses = Losses::new();
+            counters.add([dropped, 0, 1, 0, 0], at_sockets, &mut losses);
+            assert_eq!(losses.get("device_rx_errors"), Some(&1));
+            losses.get("device_rx_dropped").copied().unwrap_or(0)
+        };
+        assert_eq!(told(10, 7), 3);
+        assert_eq!(told(0, 5), 0, "the device counts at the end of its burst");
+        assert_eq!(told(4, 0), 0);
+        assert_eq!(told(3, 1), 1);
+        assert_eq!(told(2, 0), 2);
+    }
+
+    #[test]
+    fn a_driver_that_does_not_count_sockets_counts_other_frames() {
+        let (mut counters, mut losses) = (counters(false), Losses::new());
+        counters.add([10, 0, 0, 0, 0], 7, &mut losses);
+        assert_eq!(losses, Losses::from([("device_rx_dropped", 10)]));
+    }
+
+    #[test]
+    fn a_device_without_a_driver_has_no_name_for_it() {
+        assert_eq!(driver_of("there-is-none"), None);
+    }
 }

@@ -263,13 +263,13 @@ impl Dpdk {
         let mut stats = Stats::default();
         // SAFETY: the device is open, and `stats` outlives the call.
         if unsafe { (self.shim.stats)(self.device.as_ptr(), &raw mut stats) } == 0 {
-            self.drops.add_count(DropReason::QueueFull, stats.missed.saturating_sub(self.counted.missed));
-            self.drops.add_count(DropReason::ArenaEmpty, stats.no_buffer.saturating_sub(self.counted.no_buffer));
-            let errors = [
+            let losses = [
+                ("device_rx_missed", stats.missed, self.counted.missed),
+                ("device_rx_missed", stats.no_buffer, self.counted.no_buffer),
                 ("device_rx_errors", stats.receive_errors, self.counted.receive_errors),
                 ("device_tx_errors", stats.transmit_errors, self.counted.transmit_errors),
             ];
-            errors.iter().for_each(|(name, now, before)| lose(&mut self.losses, name, now.saturating_sub(*before)));
+            losses.iter().for_each(|(name, now, before)| lose(&mut self.losses, name, now.saturating_sub(*before)));
             self.counted = stats;
         }
     }

@@ -4,7 +4,7 @@
 //! what a configuration has. The port keeps the MAC address that it began with: it is the address that the neighbours know.
 
 use super::device::{self, Counters, State};
-use super::{AfPacket, AfXdp, Look, Losses, Port, PortError};
+use super::{AfPacket, AfXdp, Look, Losses, Port, PortError, lose};
 use holdfast_protection::Released;
 use holdfast_wire::header::Mac;
 use holdfast_wire::{DropCounters, DropReason, Packet, PacketPool};
@@ -235,8 +235,12 @@ impl Port for Linux {
 
     fn take_losses(&mut self, into: &mut Losses) {
         if let Some(driver) = &mut self.driver {
-            driver.port_mut().take_losses(into);
-            self.counters.take_losses(&self.name, into);
+            // In this order: a device counts a frame of a socket later than that does.
+            let found = self.counters.look(&self.name);
+            let mut own = Losses::new();
+            driver.port_mut().take_losses(&mut own);
+            self.counters.add(found, AfXdp::lost_at_sockets(&own), into);
+            own.into_iter().for_each(|(name, count)| lose(into, name, count));
         }
     }
 }

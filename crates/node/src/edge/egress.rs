@@ -105,9 +105,12 @@ impl Edge {
         pool: &mut dyn PacketPool,
     ) {
         packet.set_macs(to, self.config.ports[port as usize].mac);
+        let before = out.transmit.len();
         // The MTU may have shrunk while the packet waited.
         if let Err(packet) = self.push_cut(port, packet, out, pool) {
             self.refuse_too_long(port, packet.into_inner(), now, out, pool);
+        } else if out.transmit.len() > before {
+            self.counts[port as usize].forwarded += 1;
         }
     }
 
@@ -172,6 +175,7 @@ impl Edge {
     ) {
         if let Some(mut packet) = self.make_error(port, packet, problem, now, pool) {
             packet.meta.flags = Flags::OWN;
+            self.originate(port);
             out.reinject.push((port, packet));
         }
     }

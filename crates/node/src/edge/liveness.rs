@@ -184,6 +184,7 @@ impl Edge {
             }
             Err(reason) => return self.drop(packet, reason, pool),
         }
+        self.consume(port, 1);
         pool.put(packet);
         self.send_bfd(now, out, pool);
     }
@@ -240,6 +241,7 @@ impl Edge {
             self.note(outgoing.at, out);
             let Some(source) = self.own_address(outgoing.port, &outgoing.peer) else { continue };
             let Some(mut packet) = pool.take() else {
+                self.originate(outgoing.port);
                 self.drops.count(DropReason::ArenaEmpty);
                 continue;
             };
@@ -250,6 +252,7 @@ impl Edge {
                 pool.put(packet);
                 continue;
             }
+            self.originate(outgoing.port);
             self.send_by(outgoing.port, &outgoing.peer, Released::stateless(packet), now, out, pool);
         }
     }

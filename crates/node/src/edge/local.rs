@@ -48,8 +48,11 @@ impl Edge {
             let assembled = self.reassembly.handle(packet, now, pool);
             self.drop_fragments(pool);
             match assembled {
-                // Back where the first one came from.
-                Assembled::Whole(whole) => (port, packet) = (whole.meta.ingress, whole),
+                Assembled::Whole(whole, others) => {
+                    self.consume(port, others);
+                    // Back where the first one came from.
+                    (port, packet) = (whole.meta.ingress, whole);
+                }
                 Assembled::Held => return,
                 Assembled::Dropped(packet, reason) => return self.drop(packet, reason, pool),
             }
@@ -67,6 +70,7 @@ impl Edge {
             return self.drop(packet, DropReason::BadChecksum, pool);
         }
         if icmp::is_echo_request(&packet) && self.echoes.admit(now) {
+            self.consume(port, 1);
             icmp::turn_echo(&mut packet);
             return self.send_back(port, Released::stateless(packet), out, pool);
         }

@@ -78,6 +78,17 @@ pub struct EdgeRoute {
     pub gateway: Option<IpAddr>,
 }
 
+/// What became of a port's packets here, besides those that were dropped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PortCounts {
+    /// Frames that came in for the box itself and that it has used: ARP, neighbour discovery, ping, BFD.
+    pub consumed: u64,
+    /// Packets that went out to a neighbour: those of chains, and those that were originated. One that was cut into fragments is one.
+    pub forwarded: u64,
+    /// Packets of the box itself that were forwarded, or dropped: errors about packets of chains, BFD, and answers that could not be sent.
+    pub originated: u64,
+}
+
 /// What the edge is told at its start.
 #[derive(Debug, Clone)]
 pub struct EdgeConfig {
@@ -160,6 +171,7 @@ pub struct Edge {
     reassembly: Reassembly,
     watch: Watch,
     drops: DropCounters,
+    counts: Vec<PortCounts>,
     errors: RateLimit,
     echoes: RateLimit,
     resets: RateLimit,
@@ -201,6 +213,7 @@ impl Edge {
             reassembly: Reassembly::new(),
             watch: Watch::new(core::mem::take(&mut config.bfd), config.seed),
             drops: DropCounters::default(),
+            counts: vec![PortCounts::default(); config.ports.len()],
             errors: RateLimit::new(ICMP_PER_SECOND, ICMP_PER_SECOND),
             echoes: RateLimit::new(ICMP_PER_SECOND, ICMP_PER_SECOND),
             resets: RateLimit::new(ICMP_PER_SECOND, ICMP_PER_SECOND),
@@ -213,6 +226,25 @@ impl Edge {
     /// Drops by reason.
     pub fn drops(&self) -> &DropCounters {
         &self.drops
+    }
+
+    /// What became of the packets of a port. A port that is not there has none.
+    pub fn counts(&self, port: u8) -> PortCounts {
+        self.counts.get(usize::from(port)).copied().unwrap_or_default()
+    }
+
+    /// The box has made a packet that is counted as others are.
+    fn originate(&mut self, port: u8) {
+        if let Some(counts) = self.counts.get_mut(usize::from(port)) {
+            counts.originated += 1;
+        }
+    }
+
+    /// The box has used so many frames of a port for itself.
+    fn consume(&mut self, port: u8, frames: u64) {
+        if let Some(counts) = self.counts.get_mut(usize::from(port)) {
+            counts.consumed += frames;
+        }
     }
 
     /// A port has another MTU now, in bytes of an IP packet. It holds for packets that wait inside, too. A port that is not there has none.
@@ -519,6 +551,15 @@ impl Edge {
 
     /// Sends a packet of the box's own by the port that its cause came from, to the station that sent that.
     fn send_back(&mut self, port: u8, packet: Released<Packet>, out: &mut EdgeOut, pool: &mut dyn PacketPool) {
+        let before = out.transmit.len();
+        self.address_back(port, packet, out, pool);
+        // One that is dropped is in a counter: it was none of those that came.
+        if out.transmit.len() == before {
+            self.originate(port);
+        }
+    }
+
+    fn address_back(&mut self, port: u8, packet: Released<Packet>, out: &mut EdgeOut, pool: &mut dyn PacketPool) {
         let Some(mac) = self.config.ports.get(port as usize).map(|port| port.mac) else {
             return self.drop(packet.into_inner(), DropReason::PortDown, pool);
         };

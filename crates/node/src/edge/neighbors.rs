@@ -20,9 +20,14 @@ const TRIES: u32 = 3;
 const LIMIT: usize = 16_384;
 /// Addresses that all are asked for at one time (RFC 6583, section 6).
 const ASKING: usize = 1024;
-/// Packets that wait for one neighbour, and for all.
+/// Neighbours that were there and are asked for again, at one time, a scan's addresses counted: a scan does not keep them from being asked for (RFC 6583, section 7.1).
+const ASKING_AGAIN: usize = LIMIT / 2;
+/// Packets that wait for one neighbour.
 pub(super) const HELD_PER_NEIGHBOR: usize = 256;
-const HELD: usize = 2048;
+/// Packets that wait for all neighbours, as long as one may have several; beyond that each has one, the latest (RFC 1122, section 2.3.2.2).
+const HELD_FREELY: usize = ASKING;
+/// Packets that wait for all neighbours: a scan's addresses, each with its one, leave room for those of others.
+const HELD: usize = HELD_FREELY + 2 * ASKING;
 
 type Name = (u8, [u8; 16]);
 
@@ -142,7 +147,7 @@ impl Neighbors {
         let Some(Entry { state: State::Asking { held, .. }, .. }) = self.entries.get_mut(&(port, *address)) else {
             return Some(packet);
         };
-        if held.len() >= HELD_PER_NEIGHBOR {
+        if held.len() >= HELD_PER_NEIGHBOR || (self.held >= HELD_FREELY && !held.is_empty()) {
             held.push_back(packet);
             return held.pop_front();
         }
@@ -222,7 +227,7 @@ impl Neighbors {
                 }
                 State::Probing { mac, tries, next } if *next <= now => {
                     if *tries >= TRIES {
-                        if *asking >= ASKING {
+                        if *asking >= ASKING_AGAIN {
                             return false;
                         }
                         *asking += 1;
@@ -297,18 +302,75 @@ mod tests {
         assert_eq!(neighbors.known(&(0, address(LIMIT as u32 - 1))), Some([2; 6]));
     }
 
+    /// Packets for each of these neighbours, so many one after the other. How many were given back.
+    fn hold(neighbors: &mut Neighbors, to: core::ops::Range<u32>, packets: usize, now: u64, pool: &mut MemoryPool) -> usize {
+        let mut refused = Vec::new();
+        for at in to {
+            for _ in 0..packets {
+                neighbors.lookup(0, &address(at), now);
+                let packet = pool.take().expect("there are enough");
+                refused.extend(neighbors.hold(0, &address(at), Released::stateless(packet)));
+            }
+        }
+        let count = refused.len();
+        refused.into_iter().for_each(|packet| pool.put(packet.into_inner()));
+        count
+    }
+
+    /// While a scan asks for all addresses that it may, neighbours that were there and do not answer are asked for again, and of each a packet waits, the latest.
+    #[test]
+    fn a_scan_takes_nobodys_place() {
+        const ASKED: u32 = ASKING as u32;
+        let mut neighbors = Neighbors::new();
+        let mut pool = MemoryPool::new(2 * HELD);
+        let known = 10_000..10_000 + ASKED;
+        for at in known.clone() {
+            neighbors.learn((0, address(at)), [2; 6], Evidence::Question, 0);
+            neighbors.lookup(0, &address(at), 0);
+        }
+        let few = HELD_FREELY / HELD_PER_NEIGHBOR;
+        assert_eq!(hold(&mut neighbors, 0..few as u32, HELD_PER_NEIGHBOR, SECOND, &mut pool), 0);
+        assert_eq!(neighbors.held(), HELD_FREELY);
+        let (of_others, too_many) = (2 * (ASKING - few), 3 * 100);
+        assert_eq!(hold(&mut neighbors, few as u32..ASKED + 100, 3, SECOND, &mut pool), of_others + too_many);
+        let mut due = Vec::new();
+        for second in 1..=3 {
+            neighbors.due(second * SECOND, &mut due);
+        }
+        let is_known = |due: &&Due| matches!(due, Due::Ask(_, at, None) if *at >= address(known.start));
+        assert_eq!((due.iter().filter(is_known).count(), neighbors.asking), (ASKING, 2 * ASKING), "all are asked");
+        let held = neighbors.held();
+        assert_eq!(hold(&mut neighbors, known, 2, 3 * SECOND, &mut pool), ASKING, "the earlier ones");
+        assert_eq!(neighbors.held(), held + ASKING);
+        for packet in neighbors.abandon() {
+            pool.put(packet.into_inner());
+        }
+        assert_eq!(pool.free(), pool.total());
+    }
+
+    /// However many of them do not answer any more.
     #[test]
     fn packets_for_all_neighbours_together_are_bounded() {
         let mut neighbors = Neighbors::new();
-        let mut pool = MemoryPool::new(HELD + 64);
-        let mut refused = Vec::new();
-        while let Some(packet) = pool.take() {
-            let to = address((HELD + 64 - pool.free()) as u32 % 500);
-            neighbors.lookup(0, &to, 0);
-            refused.extend(neighbors.hold(0, &to, Released::stateless(packet)));
+        let mut pool = MemoryPool::new(2 * HELD);
+        let known = 0..LIMIT as u32;
+        for at in known.clone() {
+            neighbors.learn((0, address(at)), [2; 6], Evidence::Question, 0);
+            neighbors.lookup(0, &address(at), 0);
         }
-        assert_eq!((neighbors.held(), refused.len()), (HELD, 64));
-        for packet in neighbors.abandon().into_iter().chain(refused) {
+        for second in 1..=3 {
+            neighbors.due(second * SECOND, &mut Vec::new());
+        }
+        assert_eq!(neighbors.asking, ASKING_AGAIN);
+        let asked: Vec<u32> = known.filter(|at| neighbors.entries.contains_key(&(0, address(*at)))).collect();
+        let refused: usize = asked.iter().map(|&at| hold(&mut neighbors, at..at + 1, 1, 3 * SECOND, &mut pool)).sum();
+        assert_eq!((neighbors.held(), refused), (HELD, ASKING_AGAIN - HELD));
+        // A full table has room for who comes next.
+        for at in 0..LIMIT as u32 {
+            neighbors.learn((1, address(at)), [2; 6], Evidence::Question, 0);
+        }
+        assert!(neighbors.entries.len() <= LIMIT);
+        for packet in neighbors.abandon() {
             pool.put(packet.into_inner());
         }
         assert_eq!(pool.free(), pool.total());

@@ -23,8 +23,8 @@ const PARTS: usize = 16;
 /// What became of a fragment.
 #[derive(Debug)]
 pub(super) enum Assembled {
-    /// The datagram, parsed.
-    Whole(Packet),
+    /// The datagram, parsed, and how many other fragments have become part of it.
+    Whole(Packet, u64),
     /// Other fragments are missing.
     Held,
     /// The fragment is dropped.
@@ -147,27 +147,35 @@ impl Reassembly {
         let slot = &mut slots[at];
         (slot.datagram, slot.until, slot.total) = (None, u64::MAX, None);
         slot.parts.sort_unstable_by_key(|part| part.from);
-        let mut parts = slot.parts.drain(..).map(|part| part.packet);
-        let Some(mut whole) = parts.next() else { return Assembled::Held };
+        let mut parts = slot.parts.drain(..);
+        let Some(Part { packet: mut whole, .. }) = parts.next() else { return Assembled::Held };
         whole.truncate(usize::from(whole.layers.end));
-        let mut is_whole = true;
-        for part in parts {
-            let data = part.bytes().get(data_of(&part)..usize::from(part.layers.end)).unwrap_or(&[]);
-            match whole.extend_back(data.len()) {
-                Some(place) if is_whole => {
-                    place.copy_from_slice(data);
-                    pool.put(part);
-                }
-                _ => {
-                    is_whole = false;
-                    dropped.push((part, DropReason::LocalFragment));
-                }
+        let fits = parts.as_slice().iter().all(|part| append(&mut whole, &part.packet));
+        let is_whole = fits && unmark(&mut whole).is_some() && whole.parse().is_ok();
+        let others = parts.len() as u64;
+        for Part { packet, .. } in parts {
+            match is_whole {
+                true => pool.put(packet),
+                // One reason for all of them: none has become part of anything.
+                false => dropped.push((packet, DropReason::LocalFragment)),
             }
         }
-        if is_whole && unmark(&mut whole).is_some() && whole.parse().is_ok() {
-            return Assembled::Whole(whole);
+        match is_whole {
+            true => Assembled::Whole(whole, others),
+            false => Assembled::Dropped(whole, DropReason::LocalFragment),
         }
-        Assembled::Dropped(whole, DropReason::LocalFragment)
+    }
+}
+
+/// Puts a fragment's data behind the first one's. False if there is no room.
+fn append(whole: &mut Packet, part: &Packet) -> bool {
+    let data = part.bytes().get(data_of(part)..usize::from(part.layers.end)).unwrap_or(&[]);
+    match whole.extend_back(data.len()) {
+        Some(place) => {
+            place.copy_from_slice(data);
+            true
+        }
+        None => false,
     }
 }
 

@@ -44,6 +44,7 @@ impl Edge {
         pool: &mut dyn PacketPool,
     ) {
         let Some(mut packet) = pool.take() else {
+            self.originate(port);
             self.drops.count(DropReason::ArenaEmpty);
             return;
         };
@@ -133,6 +134,7 @@ impl Edge {
             return self.drop(packet, DropReason::AddressConflict, pool);
         }
         let is_to_us = packet.bytes()[0] & 1 == 0;
+        self.consume(port, 1);
         pool.put(packet);
         let is_for_us = self.answers_for(port, &map_v4(target));
         if sender != [0; 4] {
@@ -203,6 +205,7 @@ impl Edge {
             }
             return self.drop(packet, DropReason::AddressConflict, pool);
         }
+        self.consume(port, 1);
         pool.put(packet);
         if kind == icmpv6::NEIGHBOR_SOLICITATION {
             let asker = Asker { address: ip.source, link, mac: link.unwrap_or(frame_source) };

@@ -151,7 +151,7 @@ impl Lane {
             likely: Vec::with_capacity(BURST),
             undo,
             running: None,
-            due: Vec::with_capacity(EXPIRE_BUDGET),
+            due: Vec::with_capacity(2 * EXPIRE_BUDGET),
             wishes: Vec::new(),
             gone: GoneFlows::new(GONE),
         }

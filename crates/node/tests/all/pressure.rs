@@ -72,7 +72,7 @@ fn a_flood_of_openings_leaves_what_stands_for_more() {
     assert!(established < 60);
 }
 
-/// Flows of every standing, ten of each, and then new ones, which are established at once: closing flows make room first, then half-open ones, unreplied ones, and answered ones when they have been idle for a sixteenth of their time. When there
+/// Flows of every standing, ten of each, idle for a second, and then new ones, which are established at once: closing flows make room first, then half-open ones, unreplied ones, and answered ones when they have been idle for a sixteenth of their time. When there
 /// are only established ones left the table is full.
 #[test]
 fn those_go_first_that_stand_for_least() {
@@ -81,6 +81,7 @@ fn those_go_first_that_stand_for_least() {
     for (at, standing) in (0..4).zip([Standing::Answered, Standing::Closing, Standing::Unreplied, Standing::HalfOpen]) {
         open(&mut bench, 100 * (at + 1)..100 * (at + 1) + 10, standing);
     }
+    bench.advance(SECOND);
     let all = |bench: &Bench| [1, 2, 3, 4].map(|at| there(bench, 100 * at..100 * at + 10));
     open(&mut bench, 1000..1010, Standing::Established);
     assert_eq!(all(&bench), [10, 10, 10, 10], "nine tenths are not too much");
@@ -95,6 +96,27 @@ fn those_go_first_that_stand_for_least() {
     open(&mut bench, 3000..3020, Standing::Established);
     assert_eq!((bench.flows(), bench.spot.runtime.drops().get(DropReason::FlowTableFull)), (100, 10));
     assert_eq!((there(&bench, 1..41), bench.spot.runtime.counts().forgotten), (40, 40));
+}
+
+/// Flows of one standing flood a table, so quickly that none of them gets a second old. Whatever begins meanwhile, half open or unreplied, is there a while later; what has been idle for longer is not.
+#[test]
+fn what_has_only_just_begun_stays() {
+    const LATELY: u16 = 10;
+    for (flood, other) in [(Standing::Unreplied, Standing::HalfOpen), (Standing::HalfOpen, Standing::Unreplied)] {
+        let mut bench = bench(400);
+        open(&mut bench, 1..11, other);
+        bench.advance(SECOND);
+        for round in 0..40_u16 {
+            let flooded = (1000 + 20 * round..1020 + 20 * round).map(|flow| datagram(flow, flood as u8));
+            let frames: Vec<_> = [datagram(100 + round, other as u8)].into_iter().chain(flooded).collect();
+            bench.send(&frames);
+            bench.advance(SECOND / 50);
+            let lately = 100 + round.saturating_sub(LATELY)..101 + round;
+            assert_eq!(there(&bench, lately.clone()), lately.len(), "{flood:?}, round {round}");
+        }
+        assert_eq!((there(&bench, 1..11), there(&bench, 100..110)), (0, 0), "{flood:?}");
+        assert_eq!(bench.spot.runtime.drops().get(DropReason::FlowTableFull), 0);
+    }
 }
 
 /// Half-open flows whose time is over first end first. A flow that has had a packet since

@@ -83,6 +83,11 @@ impl AfXdp {
         self.index
     }
 
+    /// Frames among these losses that came and for which a socket had no room.
+    pub(super) fn lost_at_sockets(losses: &Losses) -> u64 {
+        socket::RECEIVE_COUNTERS.iter().filter_map(|name| losses.get(name)).sum()
+    }
+
     /// Goes on from what was counted before.
     pub(super) fn adopt(&mut self, drops: &DropCounters) {
         self.drops.add(drops);

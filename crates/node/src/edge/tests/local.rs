@@ -250,6 +250,10 @@ fn datagrams_that_never_become_whole() {
     bench.port_bytes(0, &longer[1]);
     bench.port_bytes(0, &longer[2]);
     assert_eq!(bench.port_bytes(0, &longer[0]), ["drop local_fragment"; 3]);
+    // Some of it fits, and is counted all the same.
+    let longer = pieces("ping 10.0.0.9 > 10.0.0.1 len=4000", &[1480, 2200, 2960, 3896]);
+    longer[1..].iter().for_each(|piece| assert!(bench.port_bytes(0, piece).is_empty()));
+    assert_eq!(bench.port_bytes(0, &longer[0]), ["drop local_fragment"; 5]);
     // A datagram in too many fragments.
     let many: Vec<usize> = (1..17).map(|at| at * 80).collect();
     let many = pieces("ping 10.0.0.9 > 10.0.0.1 len=1400", &many);

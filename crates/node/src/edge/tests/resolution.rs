@@ -263,3 +263,33 @@ fn neighbour_discovery_that_cannot_be_is_refused() {
     assert_eq!(only("rs"), "drop local", "the box advertises itself to nobody");
     assert_eq!(only("ra"), "drop local");
 }
+
+/// What the box uses itself is counted where it came in, and a packet of a chain where it goes out, once however it is cut.
+#[test]
+fn what_is_used_and_what_is_forwarded_is_counted() {
+    let mut bench = Bench::new();
+    let counts = |bench: &Bench| {
+        let counts = [0, 1].map(|port| bench.edge.counts(port));
+        assert!(counts[0].originated == 0);
+        counts.map(|counts| (counts.consumed, counts.forwarded))
+    };
+    for words in
+        ["arp who-has 10.0.0.1 tell 10.0.0.9", "arp who-has 10.0.0.7 tell 10.0.0.9", "ns 2001:db8:a::1 from 2001:db8:a::9"]
+    {
+        bench.port(0, words);
+    }
+    assert_eq!(counts(&bench), [(3, 0), (0, 0)], "whether it is answered or not");
+    bench.port(0, "ping 10.0.0.9 > 10.0.0.1");
+    bench.port(0, "arp who-has 10.0.0.1 tell 10.0.0.255");
+    assert_eq!(counts(&bench), [(4, 0), (0, 0)], "a frame that is dropped is in no other counter");
+    bench.released(0, "udp 198.51.100.4:1 > 192.0.2.7:2 len=2000");
+    assert_eq!(counts(&bench), [(4, 0), (0, 0)], "it waits");
+    assert_eq!(bench.port(1, "arp 203.0.113.254 is-at 02:00:00:00:01:fe to=box1").len(), 2);
+    assert_eq!(counts(&bench), [(4, 0), (1, 1)]);
+    bench.port(0, "udp 10.0.0.9:5 > 192.0.2.7:33434 ttl=1");
+    assert_eq!(counts(&bench), [(4, 0), (1, 1)], "an error to who has sent what it is about is none");
+    // An error that takes its chain's way is counted as whatever becomes of it, and so it is counted where it begins.
+    bench.released(0, "udp 198.51.100.4:1 > 203.0.113.9:2");
+    bench.wait(4 * SECOND);
+    assert_eq!((counts(&bench), bench.edge.counts(1).originated), ([(4, 0), (1, 1)], 1));
+}

@@ -2,8 +2,9 @@
 //!
 //! Theory of operation. Two tables may be short: this chain's here, and the one of the switch, which tells by its ticks how full that is. From three
 //! quarters on, flows that stand for little live shorter: half open, unreplied, closing. At nine tenths they live a sixteenth of their time; what is above that is too much, and
-//! those that would end first end now: closing flows first, which both ends are done with, then half-open ones, unreplied ones, at last those of protocols without a handshake that have
-//! been idle for a sixteenth of their time. A table full of closed connections must not cost the one that is being opened. A flow that is established never makes room for another. If
+//! those that would end first end now: closing flows first, which both ends are done with; then half-open ones whose handshake has not gone on for a second; of the other half-open ones and the unreplied ones those that have been idle for longest;
+//! at last those of protocols without a handshake that have been idle for a sixteenth of their time. A table full of closed connections must not cost the one that is being opened, nor must
+//! one full of unreplied datagrams: what has only just begun is no flood's, whatever its protocol. A flow that is established never makes room for another. If
 //! that is not enough the table is full, and new flows are refused.
 //!
 //! A search looks at a bounded number of flows. Those that may not end are not to hide others behind
@@ -28,6 +29,8 @@ const SHORTER_FROM: usize = 750;
 const NEARLY_FULL: usize = 900;
 /// The least share of its timeout that a flow keeps, in 1/1000.
 const SHORTEST: u64 = 1000 / 16;
+/// A handshake that goes on does so in less time: after a second its segments are repeated (RFC 6298, section 2). Stamped time, ns.
+const HANDSHAKE: u64 = 1_000_000_000;
 /// Flows of a lane that one turn looks at.
 const LOOKS: usize = 4 * EXPIRE_BUDGET;
 /// Between two looks for flows that live shorter, or where the one before has not found enough: stamped time, ns, as a power of two.
@@ -36,6 +39,15 @@ const LOOK_SHIFT: u32 = 23;
 const SWEEP_SHIFT: u32 = 30;
 /// Flows that may be waiting for their state to come so that they can end.
 const MAX_AWAITED: usize = LOOKS;
+
+/// Where a turn looks for flows that may end.
+#[derive(Clone, Copy)]
+enum Step {
+    /// Flows that stand so and have been idle for so long, ns.
+    Of(Standing, u64),
+    /// Half-open and unreplied ones, whichever have been idle for longest.
+    Idlest,
+}
 
 /// A lane's work on tables that are nearly full.
 #[derive(Debug)]
@@ -103,18 +115,27 @@ impl Lane {
         let above = (fill.min(NEARLY_FULL) - SHORTER_FROM) as u64;
         let share = 1000 - above * (1000 - SHORTEST) / (NEARLY_FULL - SHORTER_FROM) as u64;
         let (mut excess, mut looks) = (excess.min(EXPIRE_BUDGET), LOOKS);
-        let order = [Standing::Closing, Standing::HalfOpen, Standing::Unreplied, Standing::Answered];
-        let order = match is_planted(Fault::ForgetsEstablished) {
-            true => [Standing::Established, order[0], order[1], order[2]],
-            false => order,
+        let first = match is_planted(Fault::ForgetsEstablished) {
+            true => Step::Of(Standing::Established, 0),
+            false => Step::Of(Standing::Closing, 0),
         };
+        let order = [
+            first,
+            Step::Of(Standing::HalfOpen, HANDSHAKE),
+            Step::Of(Standing::Unreplied, u64::MAX),
+            Step::Idlest,
+            Step::Of(Standing::Answered, 0),
+        ];
         let mut found = core::mem::take(&mut self.due);
-        for standing in order {
-            if standing == Standing::Answered && excess == 0 {
-                break;
+        for step in order {
+            match step {
+                Step::Idlest | Step::Of(Standing::Answered, _) if excess == 0 => break,
+                Step::Idlest => self.find_idlest(&mut excess, &mut looks, &mut found),
+                Step::Of(standing, idle) => {
+                    self.pressure.next[standing as usize] =
+                        self.find_forgettable(standing, (now, share, idle), (&mut excess, &mut looks), &mut found);
+                }
             }
-            self.pressure.next[standing as usize] =
-                self.find_forgettable(standing, (now, share), (&mut excess, &mut looks), &mut found);
             for slots in found.chunks(AHEAD) {
                 // No packet has touched their states and keys for long.
                 core::hint::black_box(self.flows.touch_blocks(slots.iter().copied()));
@@ -138,11 +159,11 @@ impl Lane {
         pressure.awaited.len()
     }
 
-    /// Finds flows of one standing that are too much, or whose time is over, shortened as it is; and those that stand otherwise by now, or have had packets. Returns where the next search begins.
+    /// Finds flows of one standing that are too much and have been `idle` for that time, or whose time is over, shortened as it is; and those that stand otherwise by now, or have had packets. Returns where the next search begins.
     fn find_forgettable(
         &self,
         standing: Standing,
-        (now, share): (u64, u64),
+        (now, share, idle): (u64, u64, u64),
         (excess, looks): (&mut usize, &mut usize),
         found: &mut Vec<Slot>,
     ) -> Place {
@@ -158,13 +179,7 @@ impl Lane {
                 found.push(slot);
                 return true;
             }
-            let is_one_too_many = || self.pressure.awaited.len() + found.len() >= MAX_AWAITED;
-            if header.flags & IN_HAND != 0
-                || header.role != role::OWNER
-                || header.parked > 0
-                || self.is_replaying(slot)
-                || !self.flows.is_present(slot) && is_one_too_many()
-            {
+            if self.is_busy(slot) || self.is_one_too_many(slot, found.len()) {
                 is_in_vain = true;
                 return true;
             }
@@ -173,7 +188,7 @@ impl Lane {
                 is_in_vain = true;
                 return *excess > 0;
             }
-            if !is_over && *excess == 0 {
+            if !is_over && (*excess == 0 || now.saturating_sub(header.last_stamp) < idle) {
                 return false;
             }
             *excess = excess.saturating_sub(1);
@@ -181,6 +196,44 @@ impl Lane {
             standing != Standing::Answered || *excess > 0
         });
         if is_in_vain { stopped } else { Place::START }
+    }
+
+    /// Finds those half-open and unreplied flows that have been idle for longest, as many as are too much; and those that stand otherwise by now, or have had packets.
+    fn find_idlest(&self, excess: &mut usize, looks: &mut usize, found: &mut Vec<Slot>) {
+        let mut wrong = 0;
+        for standing in [Standing::HalfOpen, Standing::Unreplied] {
+            let mut right = 0;
+            self.wheel.visit(&self.flows, standing, Place::START, |slot| {
+                if *looks == 0 || right == *excess || found.len() == 2 * EXPIRE_BUDGET {
+                    return false;
+                }
+                *looks -= 1;
+                let is_right = self.wheel.is_right(self.flows.header(slot));
+                if !is_right || !self.is_busy(slot) && !self.is_one_too_many(slot, found.len()) {
+                    found.push(slot);
+                    (right, wrong) = (right + usize::from(is_right), wrong + usize::from(!is_right));
+                }
+                true
+            });
+        }
+        // Those that are filed wrongly do not end.
+        found.sort_unstable_by_key(|slot| {
+            let header = self.flows.header(*slot);
+            if self.wheel.is_right(header) { header.last_stamp } else { 0 }
+        });
+        found.truncate(wrong + *excess);
+        *excess -= found.len() - wrong;
+    }
+
+    /// The flow would end only once its state has come, and as many as may be wait for that.
+    fn is_one_too_many(&self, slot: Slot, found: usize) -> bool {
+        !self.flows.is_present(slot) && self.pressure.awaited.len() + found >= MAX_AWAITED
+    }
+
+    /// Work on the flow is under way, so it must not end yet.
+    fn is_busy(&self, slot: Slot) -> bool {
+        let header = self.flows.header(slot);
+        header.flags & IN_HAND != 0 || header.role != role::OWNER || header.parked > 0 || self.is_replaying(slot)
     }
 
     /// Ends a flow before its time; or files it as what it is by now.
