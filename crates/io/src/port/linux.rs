@@ -266,8 +266,10 @@ mod tests {
             port.receive(64, pool, &mut received);
             received.into_iter().for_each(|packet| pool.put(packet));
         };
-        into(&mut port, &mut pool);
-        assert!(pool.free() < 64, "the driver keeps buffers ready");
+        // The driver keeps buffers ready, unless as many frames came: others use the loopback device, too.
+        while pool.free() == 64 {
+            into(&mut port, &mut pool);
+        }
         port.close();
         assert!(!port.is_up() && port.wait_fd().is_none());
         into(&mut port, &mut pool);
