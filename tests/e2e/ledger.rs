@@ -79,6 +79,12 @@ fn the_ledger_finds_what_is_wrong(_interrupt: &Interrupt) -> Result<()> {
     let c = socket("192.0.2.34:4000");
     found(Wrong::MappingChanged { flow: 1, was: a, is: c }, &|book| book.see_mapping(1, Transport::Udp, c))?;
     found(Wrong::MappingShared { mapping: a, flows: [1, 9] }, &|book| book.see_mapping(9, Transport::Udp, a))?;
+    // A connection that is over has no address any more, one that is not has.
+    let mut book = right()?;
+    book.see_mapping(4, Transport::Tcp, a);
+    ensure!(book.wrong().is_empty(), "{:?}", book.wrong());
+    book.see_mapping(5, Transport::Tcp, a);
+    ensure!(book.wrong() == [Wrong::MappingShared { mapping: a, flows: [4, 5] }], "{:?}", book.wrong());
     found(Wrong::Doubled { at: End::Server, flow: 2, number: 1 }, &|book| {
         book.receive(End::Server, 2, 1, digest(2, End::Server, 1))
     })?;

@@ -154,9 +154,11 @@ impl Ledger {
         if let Some(was) = known.filter(|was| *was != source) {
             self.note(Wrong::MappingChanged { flow, was, is: source });
         }
-        match self.mappings.insert((by, source), flow) {
-            Some(other) if other != flow => self.note(Wrong::MappingShared { mapping: source, flows: [other, flow] }),
-            _ => {}
+        // A connection that both ends have ended needs it no more, and minutes later the box knows that too.
+        let has_ended = |flow: &u32| self.flows.get(flow).is_some_and(|flow| flow.streams.iter().all(|stream| stream.is_over));
+        let other = self.mappings.insert((by, source), flow).filter(|other| *other != flow && !has_ended(other));
+        if let Some(other) = other {
+            self.note(Wrong::MappingShared { mapping: source, flows: [other, flow] });
         }
     }
 
