@@ -4,20 +4,24 @@ use anyhow::{Result, ensure};
 use holdfast_io::process::Clock;
 use holdfast_lab::Interrupt;
 use holdfast_lab::requirements::*;
+use holdfast_lab::udp::Datagrams;
 use holdfast_lab::until;
 use holdfast_tests::PATIENCE;
-use holdfast_tests::cluster::{Cluster, SERVING};
-use holdfast_tests::runner::{Test, alone};
+use holdfast_tests::cluster::{Cluster, SERVING, WITNESS};
+use holdfast_tests::runner::{Test, alone, cluster};
 use std::time::Duration;
 
 pub(crate) fn tests() -> Vec<Test> {
-    vec![alone(
-        "when a host is missed is measured",
-        "service_passes_before_two_patiences_have_passed",
-        14,
-        &[NGINX, NFT],
-        service_passes_before_two_patiences_have_passed,
-    )]
+    vec![
+        alone(
+            "when a host is missed is measured",
+            "service_passes_before_two_patiences_have_passed",
+            14,
+            &[NGINX, NFT],
+            service_passes_before_two_patiences_have_passed,
+        ),
+        cluster("planned_ends_wait_for_no_detection", 20, &[NGINX, NFT], planned_ends_wait_for_no_detection),
+    ]
 }
 
 /// So long that what else the machine does counts for little.
@@ -60,4 +64,48 @@ fn service_passes_before_two_patiences_have_passed(interrupt: &Interrupt) -> Res
     ensure!(silence > patience && silence < patience * 2, "{silence:?}, detected after {detected:?}");
     ensure!(datagrams.flows_alive == 20 && (datagrams.doubled, datagrams.changed) == (0, 0), "{datagrams:?}");
     cluster.stop()
+}
+
+/// Of each flow a datagram every few milliseconds.
+const PLANNED: (usize, u64) = (8, 2_000);
+
+/// The serving host is drained, and restored; then the host that serves meanwhile is ended by
+/// SIGTERM. A host is missed after seconds here, and each time another one serves long before:
+/// nobody waits for a silence.
+fn planned_ends_wait_for_no_detection(interrupt: &Interrupt) -> Result<()> {
+    let mut cluster = Cluster::start_missing_after(2 * HOST_MS, interrupt)?;
+    cluster.wait_serving(WITNESS, SERVING[0])?;
+    let drained = through(&mut cluster, interrupt, |cluster| {
+        cluster.on(WITNESS)?.ask(&format!("drain {}", SERVING[0]))?;
+        cluster.wait_serving(WITNESS, SERVING[1]).map(drop)
+    })?;
+    cluster.on(WITNESS)?.ask(&format!("restore {}", SERVING[0]))?;
+    let ended = through(&mut cluster, interrupt, |cluster| {
+        cluster.end(SERVING[1])?;
+        cluster.wait_serving(WITNESS, SERVING[0]).map(drop)
+    })?;
+    // A quarter of the time after which a silent host is missed.
+    let bound = Duration::from_millis(HOST_MS / 2);
+    for (what, datagrams) in [("drained", drained), ("ended", ended)] {
+        let silence = Duration::from_micros(datagrams.longest_silence_us);
+        ensure!(silence < bound, "{what}: {silence:?}, {datagrams:?}");
+        ensure!((datagrams.doubled, datagrams.changed, datagrams.flows_alive) == (0, 0, PLANNED.0), "{what}: {datagrams:?}");
+    }
+    cluster.stop()
+}
+
+/// What became of datagrams while service moved.
+fn through(cluster: &mut Cluster, interrupt: &Interrupt, act: impl FnOnce(&mut Cluster) -> Result<()>) -> Result<Datagrams> {
+    let (_echo, stream) = cluster.stream(PLANNED.0, PLANNED.1)?;
+    cluster.wait_safe()?;
+    let go_on = || {
+        let returned = stream.datagrams().returned;
+        until("datagrams return", PATIENCE, interrupt, || {
+            Ok((stream.datagrams().returned > returned + PLANNED.1 / 2).then_some(()))
+        })
+    };
+    go_on()?;
+    act(cluster)?;
+    go_on()?;
+    Ok(stream.finish())
 }
