@@ -20,7 +20,7 @@ mod suspects;
 mod targets;
 mod trace;
 
-pub use routes::{Opening, Route};
+pub use routes::{Doubt, Opening, Route};
 pub use sources::SourceLimits;
 pub use suspects::SetAside;
 
@@ -77,6 +77,10 @@ const IDLE: u64 = 3 * 3600 * 1_000_000_000;
 /// packets may wait here, and after that at the runtime.
 const UNREAL_IDLE: u64 = 5 * 1_000_000_000;
 
+/// Replies under a key that two flows want, neither of which has had one, go to neither for so
+/// long: by then those that were on their way when the switch died have come.
+const LATE_REPLIES: u64 = 5 * 1_000_000_000;
+
 struct Held {
     since: u64,
     key: FlowKey,
@@ -95,6 +99,8 @@ pub struct Switch {
     /// What a new life has still to learn.
     rebuild: Option<Rebuild>,
     claims: Claims,
+    /// Until then replies of [`Doubt::Contested`] routes are dropped, ns.
+    contested_until: u64,
     logs: Logs,
     suspects: Suspects,
     /// The runtimes live on several hosts.
@@ -134,6 +140,7 @@ impl Switch {
             coming: Assembly::default(),
             rebuild: config.succeeds.then(Rebuild::default),
             claims: Claims::default(),
+            contested_until: 0,
             logs: Logs::new(config.logs.clone()),
             suspects: Suspects::default(),
             has_hosts: false,
@@ -313,11 +320,17 @@ impl Switch {
         };
         let Some(route) = self.routes.get_mut(id) else { return };
         route.last_seen = now;
-        // A reply: whoever had one before the switch died has asked by now.
-        route.is_doubtful &= !(is_reply && self.rebuild.is_none());
+        let is_late = route.doubt == Doubt::Contested && now < self.contested_until;
+        if is_reply && self.rebuild.is_none() && !is_late {
+            // A reply: whoever had one before the switch died has asked by now.
+            route.doubt = Doubt::None;
+        }
         let route = *route;
         // While runtimes tell, the key may turn out to be that of another flow, which has had replies.
-        let is_unsure = is_reply && route.is_doubtful;
+        let is_unsure = is_reply && route.is_doubtful();
+        if is_unsure && self.rebuild.is_none() {
+            return self.drop(packet, DropReason::LostInFailure, pool);
+        }
         let may_go_on = match route.opening {
             Opening::Unanswered => is_reply,
             Opening::Answered => true,

@@ -18,7 +18,7 @@
 
 use super::Switch;
 use super::ownership::opening;
-use super::routes::Route;
+use super::routes::{Route, RouteId};
 use crate::address::NodeId;
 use crate::channel::format::after;
 use crate::message::{RouteInfo, kind};
@@ -216,23 +216,24 @@ impl Switch {
         }
         let reply = FlowKey::from(info.claim.reply);
         if reply != FlowKey::default() && !self.give_reply(id, &info.claim, reply) {
-            self.settle_reply(id, epoch, reply);
+            self.settle_reply(id, epoch, reply, now);
         }
         Ok(())
     }
 
     /// Two routes want one reply key. A flow that has had a reply keeps the key. A flow
     /// that has had none may live all the same, and goes on without; the older of two
-    /// such keeps the key, because its replies may be on their way. The older of two that
-    /// have had replies is no more.
-    fn settle_reply(&mut self, id: super::routes::RouteId, epoch: u32, reply: FlowKey) {
+    /// such keeps the key, because it is more likely the first that asked; what comes under the
+    /// key soon may be for either, and goes to neither. The older of two that have had replies is
+    /// no more.
+    fn settle_reply(&mut self, id: RouteId, epoch: u32, reply: FlowKey, now: u64) {
         let Some(other) = self.routes.find(&reply, self.routes.hash(&reply)).filter(|found| found.slot != id) else { return };
-        let is_doubtful = self.routes.get(id).is_some_and(|route| route.is_doubtful);
-        let yields = |route: &Route| match (other.is_reply && route.is_doubtful) == is_doubtful {
+        let is_doubtful = self.routes.get(id).is_some_and(Route::is_doubtful);
+        let yields = |route: &Route| match (other.is_reply && route.is_doubtful()) == is_doubtful {
             true => (epoch.wrapping_sub(route.epoch) as i32 > 0) != is_doubtful,
-            false => route.is_doubtful,
+            false => route.is_doubtful(),
         };
-        let Some((yields, was_doubtful)) = self.routes.get(other.slot).map(|route| (yields(route), route.is_doubtful)) else {
+        let Some((yields, was_doubtful)) = self.routes.get(other.slot).map(|route| (yields(route), route.is_doubtful())) else {
             return;
         };
         let (loser, lives) =
@@ -243,6 +244,9 @@ impl Switch {
         }
         if yields {
             self.routes.set_reply(id, reply);
+        }
+        if is_doubtful && other.is_reply && was_doubtful {
+            self.contest(if yields { id } else { other.slot }, now);
         }
     }
 }

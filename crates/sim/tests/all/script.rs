@@ -1,6 +1,6 @@
 //! Worlds as texts: what is written is read again, and what cannot be read is said with its line.
 
-use holdfast_sim::{Fault, PUBLISHED_FROM as PUBLISHED, Scenario, Script, World, shrink};
+use holdfast_sim::{Fault, Habits, PUBLISHED_FROM as PUBLISHED, Plan, Scenario, Script, World, shrink};
 
 /// Seeds from here on stand for worlds with several state servers.
 const DIVIDED: u64 = 30_000_000;
@@ -60,6 +60,16 @@ fn what_a_seed_did_is_written_down_and_read_again() {
         steps += script.plan.steps.len();
     }
     assert!(steps > 500, "only {steps} steps were taken");
+}
+
+/// Links that were made calm one by one are written as such: a calm network has besides no late
+/// fragments, and other sequence numbers.
+#[test]
+fn calm_links_are_written_as_links() {
+    let plan = Plan { habits: Some([Habits::CALM; 2]), lasts: 1_000_000_000, ..Plan::default() };
+    let script = Script { name: String::new(), scenario: Scenario::of_seed(1), plan, expects: Vec::new() };
+    let read = Script::read(&script.to_string()).unwrap();
+    assert_eq!(read[0].plan, script.plan, "{script}");
 }
 
 /// A world is done again by plan: the same packets leave at the same time.

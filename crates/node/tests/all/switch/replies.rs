@@ -13,6 +13,26 @@ impl Bench {
         self.runtime(by).send(SWITCH, kind::ROUTES, &body).expect("room");
         self.exchange();
     }
+
+    /// A reply to the flow with port `to` comes. Whom it is sent to.
+    fn reply(&mut self, to: u16) -> Vec<Peer> {
+        let (key, packet) = self.packet(&datagram(to, true));
+        self.switch.handle_packet(key, packet);
+        self.switch.forward(self.now, &mut self.out, &mut self.pool);
+        self.sent_to()
+    }
+
+    /// Replies under a key that two flows want go to neither while they may be the other's, and
+    /// then to this one's owner.
+    fn expect_late_replies(&mut self, to: u16, owner: Peer) {
+        let lost = self.switch.drops().get(DropReason::LostInFailure);
+        assert_eq!(self.reply(to), []);
+        self.wait(4 * SECOND);
+        assert_eq!(self.reply(to), []);
+        assert_eq!(self.switch.drops().get(DropReason::LostInFailure), lost + 2);
+        self.wait(SECOND);
+        assert_eq!(self.reply(to), [owner]);
+    }
 }
 
 /// Two services on one backend, and one client port: replies could not be told apart. The first flow has them; the packets of the second do not leave until the first has ended, and
@@ -66,6 +86,19 @@ fn of_two_that_want_a_reply_key_the_answered_one_gets_it() {
     }
 }
 
+/// The owner of two flows without replies died with the switch, and copies of both are claimed. The first claim gets the key; replies that may be
+/// on their way to the other flow go to neither.
+#[test]
+fn of_two_claims_without_replies_one_gets_the_key() {
+    let mut bench = Bench::life(2);
+    bench.introduce(&[X], &[Y]);
+    bench.tell(X, &[], 50, true);
+    assert_ne!(bench.claim_replied(X, 1, 1, 41, 0).0, 0);
+    assert_eq!(bench.claim_replied(X, 2, 1, 42, 0), (0, 0));
+    bench.sweep(Y, true);
+    bench.expect_late_replies(1, X);
+}
+
 /// The switch remembers epochs of late; that of a flow that is refused again and again is among them, however many flows have begun since.
 #[test]
 fn a_refused_flow_is_refused_for_as_long_as_it_tries() {
@@ -105,7 +138,7 @@ fn a_claim_that_is_refused_takes_nothing_away() {
     bench.switch.forward(bench.now, &mut bench.out, &mut bench.pool);
     assert_eq!(bench.sent_to(), [X], "a reply");
     assert_eq!(bench.claim_replied(X, 3, 1, 43, ANSWERED), (0, 0), "whoever had one before has asked by now");
-    assert!(bench.route(2).is_some_and(|route| !route.is_doubtful));
+    assert!(bench.route(2).is_some_and(|route| route.doubt == Doubt::None));
 }
 
 /// A new life hears of two flows that want one reply key. The one that never had a reply has none, and stays where it is served, so that nobody opens it a second time; nothing of it leaves.
@@ -139,7 +172,8 @@ fn a_flow_without_replies_stays_where_it_is() {
     }
 }
 
-/// A new life hears of two flows that want one reply key and had no reply yet. The older one has asked first, and its replies may be on their way: they are its own, whoever tells first.
+/// A new life hears of two flows that want one reply key and had no reply yet. The older one keeps the key, whoever tells first. It may be the other
+/// whose first packet left: replies that may be on their way go to neither.
 #[test]
 fn of_two_without_replies_the_older_one_was_first() {
     for mut told in [[(X, 1, 41), (Y, 2, 42)], [(X, 1, 42), (Y, 2, 41)]] {
@@ -155,6 +189,8 @@ fn of_two_without_replies_the_older_one_was_first() {
                 let (epoch, has_replies) = of(&mut bench, from).expect("a route");
                 assert_eq!(has_replies, epoch == 41, "{told:?}");
             }
+            let owner = if told.contains(&(X, 1, 41)) || told.contains(&(X, 2, 41)) { X } else { Y };
+            bench.expect_late_replies(1, owner);
         }
     }
 }
