@@ -77,7 +77,7 @@ const IDLE: u64 = 3 * 3600 * 1_000_000_000;
 /// packets may wait here, and after that at the runtime.
 const UNREAL_IDLE: u64 = 5 * 1_000_000_000;
 
-/// Replies under a key that two flows want, neither of which has had one, go to neither for so
+/// Replies under a key that two flows want, neither of which is known to have it, go to neither for so
 /// long: by then those that were on their way when the switch died have come.
 const LATE_REPLIES: u64 = 5 * 1_000_000_000;
 
@@ -326,7 +326,7 @@ impl Switch {
             route.doubt = Doubt::None;
         }
         let route = *route;
-        // While runtimes tell, the key may turn out to be that of another flow, which has had replies.
+        // While runtimes tell, the key may turn out to be another flow's.
         let is_unsure = is_reply && route.is_doubtful();
         if is_unsure && self.rebuild.is_none() {
             return self.drop(packet, DropReason::LostInFailure, pool);
@@ -368,7 +368,9 @@ impl Switch {
         packet.meta.chain = route.chain;
         packet.meta.commit = route.epoch;
         packet.meta.epoch = route.epoch as u16;
-        if route.reply.is_none() {
+        // A key that may be taken away is not shown to the flow's owner as its own.
+        let is_unsure = route.doubt == Doubt::Contested || route.is_doubtful() && self.rebuild.is_some();
+        if route.reply.is_none() || is_unsure {
             packet.meta.flags |= Flags::NEW;
         }
         if !self.logs.note(route.owner, route.chain, route.epoch, &packet) {

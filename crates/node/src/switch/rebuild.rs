@@ -221,11 +221,11 @@ impl Switch {
         Ok(())
     }
 
-    /// Two routes want one reply key. A flow that has had a reply keeps the key. A flow
-    /// that has had none may live all the same, and goes on without; the older of two
+    /// Two routes want one reply key. A flow whose own it is known to be keeps it. A flow of
+    /// which that is not known may live all the same, and goes on without; the older of two
     /// such keeps the key, because it is more likely the first that asked; what comes under the
-    /// key soon may be for either, and goes to neither. The older of two that have had replies is
-    /// no more.
+    /// key soon may be for either, and goes to neither. The older of two that are known to have
+    /// had it is no more.
     fn settle_reply(&mut self, id: RouteId, epoch: u32, reply: FlowKey, now: u64) {
         let Some(other) = self.routes.find(&reply, self.routes.hash(&reply)).filter(|found| found.slot != id) else { return };
         let is_doubtful = self.routes.get(id).is_some_and(Route::is_doubtful);

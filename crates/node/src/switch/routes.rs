@@ -43,11 +43,12 @@ impl Opening {
 /// Whether replies under a route's reply key may be another flow's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Doubt {
-    /// The flow has had replies, or this life of the switch saw its first packet leave.
+    /// They are the flow's: its owner has said so, or this life of the switch saw its first packet
+    /// leave.
     None,
-    /// The key comes from a claim or a telling of a flow that had had no reply yet: a flow that
-    /// had one takes the key away.
-    Unanswered,
+    /// The key comes from a claim or a telling of a flow of which that is not known: one of which
+    /// it is takes the key away.
+    Unconfirmed,
     /// Another such flow wants the same key. Nobody knows whose first packet left, so replies to
     /// either may be on their way.
     Contested,

@@ -73,12 +73,12 @@ fn of_two_that_want_a_reply_key_the_answered_one_gets_it() {
         bench.tell(X, &[], 50, true);
         let mut claim = |from, bits| bench.claim_replied(X, from, 1, 40 + u32::from(from), bits).0;
         let epochs = if is_first_first {
-            let first = claim(1, ANSWERED);
+            let first = claim(1, KEYED);
             (first, claim(2, 0))
         } else {
             let second = claim(2, 0);
             assert_ne!(second, 0, "nobody has said yet that it is not his");
-            (claim(1, ANSWERED), 0)
+            (claim(1, KEYED), 0)
         };
         assert!(epochs.0 != 0 && epochs.1 == 0, "{epochs:?}");
         assert!(bench.route(2).is_none_or(|route| route.reply.is_none()));
@@ -126,18 +126,18 @@ fn a_claim_that_is_refused_takes_nothing_away() {
     let mut bench = Bench::life(2);
     bench.introduce(&[X], &[Y]);
     bench.tell(X, &[], 50, true);
-    let first = bench.claim_replied(X, 1, 1, 41, ANSWERED).0;
+    let first = bench.claim_replied(X, 1, 1, 41, KEYED).0;
     bench.end(X, 1, first);
     assert_ne!(bench.claim_replied(X, 2, 1, 42, 0).0, 0, "it is free");
     let second = bench.route(2).expect("a route");
-    assert_eq!(bench.claim_replied(X, 1, 1, 41, ANSWERED), (0, 0), "it has ended");
+    assert_eq!(bench.claim_replied(X, 1, 1, 41, KEYED), (0, 0), "it has ended");
     assert_eq!(bench.route(2).expect("a route"), second);
     bench.sweep(Y, true);
     let (key, packet) = bench.packet(&datagram(1, true));
     bench.switch.handle_packet(key, packet);
     bench.switch.forward(bench.now, &mut bench.out, &mut bench.pool);
     assert_eq!(bench.sent_to(), [X], "a reply");
-    assert_eq!(bench.claim_replied(X, 3, 1, 43, ANSWERED), (0, 0), "whoever had one before has asked by now");
+    assert_eq!(bench.claim_replied(X, 3, 1, 43, KEYED), (0, 0), "whoever had one before has asked by now");
     assert!(bench.route(2).is_some_and(|route| route.doubt == Doubt::None));
 }
 
@@ -147,7 +147,7 @@ fn a_flow_without_replies_stays_where_it_is() {
     for is_first_first in [true, false] {
         let mut bench = Bench::life(2);
         bench.introduce(&[X, Y], &[]);
-        let mut told = [(X, 1, 41, ANSWERED), (Y, 2, 42, 0)];
+        let mut told = [(X, 1, 41, KEYED), (Y, 2, 42, 0)];
         if !is_first_first {
             told.reverse();
         }
@@ -251,7 +251,7 @@ fn nothing_leaves_whose_replies_might_be_anothers() {
     bench.tell_replied(X, 2, 1, 42, 0, false);
     bench.tell_replied(X, 3, 3, 43, 0, true);
     assert!(!bench.release_under(1, 42) && !bench.release_under(3, 43), "another may have had replies");
-    bench.tell_replied(Y, 1, 1, 41, ANSWERED, false);
+    bench.tell_replied(Y, 1, 1, 41, KEYED, false);
     assert!(bench.release_under(1, 41));
     assert!(!bench.release_under(1, 42) && !bench.release_under(3, 43));
     assert_eq!(bench.switch.drops().get(DropReason::LostInFailure), 6);
