@@ -14,7 +14,7 @@ pub use standing::{Cause, Drain, Failover, Notice, Order, Protected, Refusal, Re
 use crate::address::NodeId;
 use crate::rules::Rule;
 use holdfast_protection::Peer;
-use holdfast_protection::flows::ActorHeader;
+use holdfast_protection::flows::{ActorHeader, flag};
 use holdfast_wire::{DropReason, FlowKey};
 use serde::{Deserialize, Serialize};
 use zerocopy::byteorder::network_endian::{U16, U32};
@@ -96,8 +96,9 @@ pub const RENOUNCED: u32 = 1 << 31;
 /// In [`Claim::chain`] of a flow that is about to come: copies of it as it was with earlier owners are to stay. Who has one cannot have the flow yet.
 pub const NEEDS_EARLIER: u32 = 1 << 30;
 
-/// In [`Claim::chain`]: the flow has had replies, so that its reply key is known to be its own.
-pub const ANSWERED: u32 = 1 << 29;
+/// In [`Claim::chain`]: the reply key is known to be the flow's own. It has had replies, or the
+/// switch has shown that it learned the key from this flow.
+pub const KEYED: u32 = 1 << 29;
 
 /// In [`Claim::chain`]: the flow is half open, or nobody has answered it.
 pub const HALF_OPEN: u32 = 1 << 28;
@@ -112,7 +113,7 @@ pub struct Claim {
     pub reply: KeyBytes,
     /// The epoch under which the replica has the flow.
     pub epoch: U32,
-    /// The chain, and above it bits: [`RENOUNCED`], [`NEEDS_EARLIER`], [`ANSWERED`], [`HALF_OPEN`].
+    /// The chain, and above it bits: [`RENOUNCED`], [`NEEDS_EARLIER`], [`KEYED`], [`HALF_OPEN`].
     pub chain: U32,
 }
 
@@ -124,9 +125,10 @@ impl Claim {
 
     /// The claim of a flow of this chain, from the flow's header. `bits`: [`RENOUNCED`], [`NEEDS_EARLIER`].
     pub(crate) fn of(header: &ActorHeader, chain: u16, bits: u32) -> Claim {
-        let answered = if header.packets()[1] > 0 { ANSWERED } else { 0 };
+        let is_keyed = header.packets()[1] > 0 || header.flags & flag::UNCONFIRMED == 0;
+        let keyed = if is_keyed { KEYED } else { 0 };
         let half_open = if header.standing() <= holdfast_nf::Standing::HalfOpen { HALF_OPEN } else { 0 };
-        let chain = u32::from(chain) | bits | answered | half_open;
+        let chain = u32::from(chain) | bits | keyed | half_open;
         Claim { key: header.key.into(), reply: header.reply.into(), epoch: header.epoch.into(), chain: chain.into() }
     }
 }

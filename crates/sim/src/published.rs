@@ -23,7 +23,7 @@ const SERVICES: [(u8, [End; 2]); 2] = [
     (proto::TCP, [([203, 0, 113, 20], 7), ([203, 0, 113, 21], 7)]),
     (proto::UDP, [([203, 0, 113, 22], 7), ([203, 0, 113, 23], 7)]),
 ];
-const BACKEND: &str = "198.51.100.13:9";
+pub(crate) const BACKEND: End = ([198, 51, 100, 13], 9);
 
 /// The static mappings, as an operator writes them.
 pub(crate) fn mappings() -> Vec<String> {
@@ -42,10 +42,13 @@ pub(crate) fn allowed() -> [String; 2] {
 
 /// The configurations of the services' balancers.
 pub(crate) fn configurations() -> impl Iterator<Item = serde_json::Value> {
-    let of_protocol = |(protocol, services): (u8, [End; 2])| {
+    let (address, port) = BACKEND;
+    let backend = format!("{}:{port}", std::net::Ipv4Addr::from(address));
+    let of_protocol = move |(protocol, services): (u8, [End; 2])| {
+        let backend = backend.clone();
         services.into_iter().map(move |(address, port)| {
             let (address, name) = (std::net::Ipv4Addr::from(address), if protocol == proto::TCP { "tcp" } else { "udp" });
-            serde_json::json!({ "virtual": format!("{address}:{port}"), "protocol": name, "backends": [BACKEND] })
+            serde_json::json!({ "virtual": format!("{address}:{port}"), "protocol": name, "backends": [backend] })
         })
     };
     SERVICES.into_iter().flat_map(of_protocol)

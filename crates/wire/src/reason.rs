@@ -72,7 +72,7 @@ reasons! {
     Fenced "fenced" "Sent by a process after its role had moved to another; it may not release packets.";
     StaleEpoch "stale_epoch" "Belongs to an older owner of its flow.";
     StaleDuplicate "stale_duplicate" "The same packet came before.";
-    LostInFailure "lost_in_failure" "Was inside a process when that failed, or on its way out before the switch's next life knew its flow.";
+    LostInFailure "lost_in_failure" "Was inside a process when that failed, or on its way out before the switch's next life knew its flow; or a reply that may be to either of two flows, of which nobody knows any more whose packets left.";
     Malformed "malformed_fabric" "A frame on the fabric that is not as the protocol says.";
     Unauthenticated "unauthenticated" "A frame on the fabric that does not prove that it comes from this cluster: forged, damaged, sealed under a key that this node does not have, or with a key where the other side has none. If it goes on, compare the files that `fabric.key` names on all hosts.";
     Replayed "replayed" "A sealed frame on the fabric that came before, or so late that nobody can tell. The network doubled it, or somebody plays it back. Where two networks join the hosts, a few came by both.";

@@ -354,14 +354,15 @@ impl Lane {
         self.running = None;
         shared.hands.put();
         let is_whole = position == Position::START && packet.meta.flags & Flags::REPLAY == 0;
-        let is_logged = packet.meta.commit == header.epoch && shared.sides[self.side].heard == Some(packet.meta.switch);
-        if is_late || !is_whole || !is_logged {
+        // The present life of the switch has sent it, under the flow's present epoch.
+        let is_current = packet.meta.commit == header.epoch && shared.sides[self.side].heard == Some(packet.meta.switch);
+        if is_late || !is_whole || !is_current {
             // Whoever processed it again would do so in the order of stamps, and begin at the beginning, or not have it.
             shared.cx.mark_nondeterministic();
         }
         match outcome {
             Outcome::Forward => {
-                account(header, direction, packet, &shared.cx);
+                account(header, direction, packet, is_current, &shared.cx);
                 if shared.cx.standing().is_none() {
                     judge(header, direction, packet);
                 }
@@ -395,7 +396,7 @@ impl Lane {
                     header.last_stamp = before;
                     return if is_answered { Step::Turn(Some((slot, false)), reason) } else { Step::Drop(reason) };
                 }
-                account(header, direction, packet, &shared.cx);
+                account(header, direction, packet, is_current, &shared.cx);
                 if shared.cx.is_ending() {
                     self.wheel.bring_forward(&mut self.flows, slot);
                 }
@@ -576,13 +577,14 @@ pub(crate) fn send_ended(fabric: &mut Fabric, switch: NodeId, kind: u8, flows: &
     told
 }
 
-/// Books a processed packet on its flow: counters, deadline, whether the switch has shown that it knows the reply key.
+/// Books a processed packet on its flow: counters, deadline, and if it `is_current`, whether the switch has shown that it knows the reply key.
 #[inline]
-fn account(header: &mut ActorHeader, direction: Direction, packet: &Packet, cx: &Context) {
+fn account(header: &mut ActorHeader, direction: Direction, packet: &Packet, is_current: bool, cx: &Context) {
     let way = direction as usize;
     header.count(way, packet.len() as u16);
-    if direction == Direction::Reverse && packet.meta.commit == header.epoch {
-        header.flags &= !flag::UNCONFIRMED;
+    if is_current {
+        let is_known = direction == Direction::Reverse || packet.meta.flags & Flags::NEW == 0;
+        header.flags = header.flags & !flag::UNCONFIRMED | if is_known { 0 } else { flag::UNCONFIRMED };
     }
     if cx.lifetime() > 0 {
         let wish = header.last_stamp + cx.lifetime();

@@ -20,7 +20,7 @@ mod suspects;
 mod targets;
 mod trace;
 
-pub use routes::{Opening, Route};
+pub use routes::{Doubt, Opening, Route};
 pub use sources::SourceLimits;
 pub use suspects::SetAside;
 
@@ -80,6 +80,10 @@ const UNREAL_IDLE: u64 = 5 * 1_000_000_000;
 /// others wait meanwhile.
 const TRACED_AT_ONCE: u32 = 16;
 
+/// Replies under a key that two flows want, neither of which is known to have it, go to neither for so
+/// long: by then those that were on their way when the switch died have come.
+const LATE_REPLIES: u64 = 5 * 1_000_000_000;
+
 struct Held {
     since: u64,
     key: FlowKey,
@@ -98,6 +102,8 @@ pub struct Switch {
     /// What a new life has still to learn.
     rebuild: Option<Rebuild>,
     claims: Claims,
+    /// Until then replies of [`Doubt::Contested`] routes are dropped, ns.
+    contested_until: u64,
     logs: Logs,
     suspects: Suspects,
     /// The runtimes live on several hosts.
@@ -139,6 +145,7 @@ impl Switch {
             coming: Assembly::default(),
             rebuild: config.succeeds.then(Rebuild::default),
             claims: Claims::default(),
+            contested_until: 0,
             logs: Logs::new(config.logs.clone()),
             suspects: Suspects::default(),
             has_hosts: false,
@@ -326,11 +333,17 @@ impl Switch {
         };
         let Some(route) = self.routes.get_mut(id) else { return };
         route.last_seen = now;
-        // A reply: whoever had one before the switch died has asked by now.
-        route.is_doubtful &= !(is_reply && self.rebuild.is_none());
+        let is_late = route.doubt == Doubt::Contested && now < self.contested_until;
+        if is_reply && self.rebuild.is_none() && !is_late {
+            // A reply: whoever had one before the switch died has asked by now.
+            route.doubt = Doubt::None;
+        }
         let route = *route;
-        // While runtimes tell, the key may turn out to be that of another flow, which has had replies.
-        let is_unsure = is_reply && route.is_doubtful;
+        // While runtimes tell, the key may turn out to be another flow's.
+        let is_unsure = is_reply && route.is_doubtful();
+        if is_unsure && self.rebuild.is_none() {
+            return self.drop(packet, DropReason::LostInFailure, pool);
+        }
         let may_go_on = match route.opening {
             Opening::Unanswered => is_reply,
             Opening::Answered => true,
@@ -368,7 +381,9 @@ impl Switch {
         packet.meta.chain = route.chain;
         packet.meta.commit = route.epoch;
         packet.meta.epoch = route.epoch as u16;
-        if route.reply.is_none() {
+        // A key that may be taken away is not shown to the flow's owner as its own.
+        let is_unsure = route.doubt == Doubt::Contested || route.is_doubtful() && self.rebuild.is_some();
+        if route.reply.is_none() || is_unsure {
             packet.meta.flags |= Flags::NEW;
         }
         if !self.logs.note(route.owner, route.chain, route.epoch, &packet) {

@@ -3,11 +3,11 @@
 //! A route's owner changes here and nowhere else, each time under a new epoch.
 
 use super::rebuild::behind;
-use super::routes::RouteId;
-use super::{Opening, Route, Switch};
+use super::routes::{Doubt, RouteId};
+use super::{LATE_REPLIES, Opening, Route, Switch};
 use crate::address::mac_of_life;
 use crate::channel::format::after;
-use crate::message::{AGAIN, ANSWERED, Claim, Ended, HALF_OPEN, KeyBytes, MemberState, RENOUNCED, WHEN_SWEPT, kind};
+use crate::message::{AGAIN, Claim, Ended, HALF_OPEN, KEYED, KeyBytes, MemberState, RENOUNCED, WHEN_SWEPT, kind};
 use holdfast_protection::Peer;
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::nsh::{self, Flags, Outer, index};
@@ -137,7 +137,11 @@ impl Switch {
         let is_renounced = claim.chain.get() & RENOUNCED != 0;
         // Copies were taken before it was known that another flow was first.
         let rival = self.routes.other_replied(&FlowKey::from(claim.reply), &key);
-        if !is_renounced && rival.is_some_and(|rival| !self.gives_way(rival, claim)) {
+        if let Some(rival) = rival.filter(|rival| !is_renounced && !self.gives_way(*rival, claim)) {
+            let is_late = self.routes.has_ended(hash, claim.epoch.get());
+            if !is_late && self.routes.get(rival).is_some_and(Route::is_doubtful) {
+                self.contest(rival, now);
+            }
             return None;
         }
         let id = match self.routes.find(&key, hash) {
@@ -223,21 +227,29 @@ impl Switch {
         Some(epoch)
     }
 
-    /// True if the route to which replies of this flow would go as well is one whose flow never had any, and this one had.
+    /// True if the route to which replies of this flow would go as well is one whose flow may never have had any, and the key is known to be this one's.
     fn gives_way(&self, rival: RouteId, claim: &Claim) -> bool {
         if is_planted(Fault::GivesAwayReplyKeys) {
             return true;
         }
-        claim.chain.get() & ANSWERED != 0 && self.routes.get(rival).is_some_and(|route| route.is_doubtful)
+        claim.chain.get() & KEYED != 0 && self.routes.get(rival).is_some_and(Route::is_doubtful)
+    }
+
+    /// This route keeps its reply key, though another flow wants it that may have been the first.
+    pub(super) fn contest(&mut self, id: RouteId, now: u64) {
+        if let Some(route) = self.routes.get_mut(id) {
+            route.doubt = Doubt::Contested;
+            self.contested_until = now + LATE_REPLIES;
+        }
     }
 
     /// False if another route has that reply key.
     pub(super) fn give_reply(&mut self, id: RouteId, claim: &Claim, reply: FlowKey) -> bool {
-        let is_answered = claim.chain.get() & ANSWERED != 0;
+        let is_keyed = claim.chain.get() & KEYED != 0;
         if let Some(route) = self.routes.get_mut(id)
-            && (is_answered || route.reply != Some(reply))
+            && (is_keyed || route.reply != Some(reply))
         {
-            route.is_doubtful = !is_answered;
+            route.doubt = if is_keyed { Doubt::None } else { Doubt::Unconfirmed };
         }
         self.routes.set_reply(id, reply)
     }

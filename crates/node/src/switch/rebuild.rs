@@ -18,10 +18,10 @@
 
 use super::Switch;
 use super::ownership::opening;
-use super::routes::Route;
+use super::routes::{Route, RouteId};
 use crate::address::NodeId;
 use crate::channel::format::after;
-use crate::message::{ANSWERED, RouteInfo, kind};
+use crate::message::{KEYED, RouteInfo, kind};
 use holdfast_protection::Peer;
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::{DropReason, FlowKey};
@@ -179,8 +179,8 @@ impl Switch {
         let id = match self.routes.find(&key, hash) {
             // What one runtime calls a reply another calls a flow of its own: see `settle_reply`.
             Some(found) if found.is_reply => {
-                let has_replies = info.claim.chain.get() & ANSWERED != 0;
-                if !has_replies && self.routes.get(found.slot).is_some_and(|other| !other.is_doubtful) {
+                let is_keyed = info.claim.chain.get() & KEYED != 0;
+                if !is_keyed && self.routes.get(found.slot).is_some_and(|other| !other.is_doubtful()) {
                     return Ok(());
                 }
                 self.routes.take_reply(found.slot);
@@ -219,32 +219,37 @@ impl Switch {
         }
         let reply = FlowKey::from(info.claim.reply);
         if reply != FlowKey::default() && !self.give_reply(id, &info.claim, reply) {
-            self.settle_reply(id, epoch, reply);
+            self.settle_reply(id, epoch, reply, now);
         }
         Ok(())
     }
 
-    /// Two routes want one reply key. A flow that has had a reply keeps the key before one
-    /// that has had none. Of two that have had none the older keeps it, because its replies
-    /// may be on their way; of two that have had some the newer, because the older may have
-    /// ended. A flow of which it is the own key keeps it unless only the other has had
-    /// replies. Whoever goes without keeps the route: the flow's owner may have it, and its
-    /// next packet would open it a second time elsewhere.
-    fn settle_reply(&mut self, id: super::routes::RouteId, epoch: u32, reply: FlowKey) {
+    /// Two routes want one reply key. A flow whose own it is known to be keeps it before one
+    /// of which that is not known. Of two of which it is not known the older keeps it, because
+    /// it is more likely the first that asked; what comes under the key soon may be for either,
+    /// and goes to neither. Of two that are known to have had it the newer keeps it, because
+    /// the older may have ended. A flow of which it is the forward key keeps it unless only the
+    /// other is known to have it. Whoever goes without keeps the route: the flow's owner may
+    /// have it, and its next packet would open it a second time elsewhere.
+    fn settle_reply(&mut self, id: RouteId, epoch: u32, reply: FlowKey, now: u64) {
         let Some(other) = self.routes.find(&reply, self.routes.hash(&reply)).filter(|found| found.slot != id) else { return };
-        let is_doubtful = self.routes.get(id).is_some_and(|route| route.is_doubtful);
-        let yields = |route: &Route| match other.is_reply {
-            true if route.is_doubtful == is_doubtful => (epoch.wrapping_sub(route.epoch) as i32 > 0) != is_doubtful,
-            true => route.is_doubtful,
-            false => !is_doubtful && (route.is_doubtful || !route.is_real),
+        let Some(rival) = self.routes.get(other.slot).copied() else { return };
+        let is_doubtful = self.routes.get(id).is_some_and(Route::is_doubtful);
+        let yields = match other.is_reply {
+            true if rival.is_doubtful() == is_doubtful => (epoch.wrapping_sub(rival.epoch) as i32 > 0) != is_doubtful,
+            true => rival.is_doubtful(),
+            false => !is_doubtful && (rival.is_doubtful() || !rival.is_real),
         };
-        if !self.routes.get(other.slot).is_some_and(yields) {
-            return self.routes.take_reply(id);
+        match (yields, other.is_reply) {
+            (false, _) => self.routes.take_reply(id),
+            (true, true) => self.routes.take_reply(other.slot),
+            (true, false) => self.remove_route(other.slot),
         }
-        match other.is_reply {
-            true => self.routes.take_reply(other.slot),
-            false => self.remove_route(other.slot),
+        if yields {
+            self.routes.set_reply(id, reply);
         }
-        self.routes.set_reply(id, reply);
+        if is_doubtful && other.is_reply && rival.is_doubtful() {
+            self.contest(if yields { id } else { other.slot }, now);
+        }
     }
 }

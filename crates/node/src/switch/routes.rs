@@ -40,6 +40,20 @@ impl Opening {
     }
 }
 
+/// Whether replies under a route's reply key may be another flow's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Doubt {
+    /// They are the flow's: its owner has said so, or this life of the switch saw its first packet
+    /// leave.
+    None,
+    /// The key comes from a claim or a telling of a flow of which that is not known: one of which
+    /// it is takes the key away.
+    Unconfirmed,
+    /// Another such flow wants the same key. Nobody knows whose first packet left, so replies to
+    /// either may be on their way.
+    Contested,
+}
+
 /// Where a flow's packets go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Route {
@@ -61,8 +75,8 @@ pub struct Route {
     pub(super) counted: u8,
     /// Something of the flow has been released, or is known to a replica: it is a flow.
     pub is_real: bool,
-    /// The reply key comes from a claim or a telling of a flow that had had no reply yet: a flow that had one takes the key away.
-    pub is_doubtful: bool,
+    /// See [`Doubt`].
+    pub doubt: Doubt,
     /// Until it is real: packets sent to the owner, without those that could not be delivered.
     pub sent: u32,
     /// Who had it before, under which epoch, until the flow has arrived at its new owner.
@@ -82,10 +96,15 @@ impl Route {
             opening: Opening::Unanswered,
             counted: 0,
             is_real: false,
-            is_doubtful: false,
+            doubt: Doubt::None,
             sent: 0,
             moved_from: None,
         }
+    }
+
+    /// Replies under the reply key may be another flow's.
+    pub(crate) fn is_doubtful(&self) -> bool {
+        self.doubt != Doubt::None
     }
 }
 
@@ -299,14 +318,14 @@ impl Routes {
     /// The flow with this epoch has had replies under this key, or it is the flow's own, on the way back: whatever others tell, it is theirs.
     pub(crate) fn is_surely_of(&self, reply: &FlowKey, epoch: u32) -> bool {
         let Some(found) = self.find(reply, self.hash(reply)) else { return false };
-        let is_sure = |route: &Route| route.epoch == epoch && !(found.is_reply && route.is_doubtful);
+        let is_sure = |route: &Route| route.epoch == epoch && !(found.is_reply && route.is_doubtful());
         self.get(found.slot).is_some_and(is_sure)
     }
 
     /// Takes a route's reply key away: another flow has it. The flow lives, and nothing of it leaves.
     pub(crate) fn take_reply(&mut self, id: RouteId) {
         let Some(route) = self.get_mut(id) else { return };
-        route.is_doubtful = false;
+        route.doubt = Doubt::None;
         if let Some(reply) = route.reply.take() {
             let epoch = route.epoch;
             let hash = self.hash(&reply);

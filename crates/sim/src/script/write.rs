@@ -227,7 +227,7 @@ impl Display for Script {
             writeln!(f, "published hosts")?;
         }
         match plan.habits {
-            Some([inside, outside]) if !plan.calm => {
+            Some([inside, outside]) if !plan.calm || [inside, outside] != [Habits::CALM; 2] => {
                 writeln!(f, "{}\n{}", habits("inside", &inside), habits("outside", &outside))?;
             }
             None if !plan.calm => writeln!(f, "network drawn")?,

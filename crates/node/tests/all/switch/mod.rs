@@ -6,9 +6,9 @@ mod sources;
 
 use holdfast_node::address::{COORDINATOR, MANAGER, SWITCH, mac_of};
 use holdfast_node::channel::{Fabric, FabricConfig};
-use holdfast_node::message::{AGAIN, ANSWERED, Claim, Control, Ended, Member, MemberState, Replay, RouteInfo, WHEN_SWEPT, kind};
+use holdfast_node::message::{AGAIN, Claim, Control, Ended, KEYED, Member, MemberState, Replay, RouteInfo, WHEN_SWEPT, kind};
 use holdfast_node::rules::{Rule, RuleSet};
-use holdfast_node::switch::{Route, SourceLimits, Switch, SwitchConfig};
+use holdfast_node::switch::{Doubt, Route, SourceLimits, Switch, SwitchConfig};
 use holdfast_protection::Peer;
 use holdfast_wire::nsh::{self, Flags};
 use holdfast_wire::selector::Selector;

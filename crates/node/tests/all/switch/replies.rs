@@ -13,6 +13,26 @@ impl Bench {
         self.runtime(by).send(SWITCH, kind::ROUTES, &body).expect("room");
         self.exchange();
     }
+
+    /// A reply to the flow with port `to` comes. Whom it is sent to.
+    fn reply(&mut self, to: u16) -> Vec<Peer> {
+        let (key, packet) = self.packet(&datagram(to, true));
+        self.switch.handle_packet(key, packet);
+        self.switch.forward(self.now, &mut self.out, &mut self.pool);
+        self.sent_to()
+    }
+
+    /// Replies under a key that two flows want go to neither while they may be the other's, and
+    /// then to this one's owner.
+    fn expect_late_replies(&mut self, to: u16, owner: Peer) {
+        let lost = self.switch.drops().get(DropReason::LostInFailure);
+        assert_eq!(self.reply(to), []);
+        self.wait(4 * SECOND);
+        assert_eq!(self.reply(to), []);
+        assert_eq!(self.switch.drops().get(DropReason::LostInFailure), lost + 2);
+        self.wait(SECOND);
+        assert_eq!(self.reply(to), [owner]);
+    }
 }
 
 /// Two services on one backend, and one client port: replies could not be told apart. The first flow has them; the packets of the second do not leave until the first has ended, and
@@ -53,17 +73,30 @@ fn of_two_that_want_a_reply_key_the_answered_one_gets_it() {
         bench.tell(X, &[], 50, true);
         let mut claim = |from, bits| bench.claim_replied(X, from, 1, 40 + u32::from(from), bits).0;
         let epochs = if is_first_first {
-            let first = claim(1, ANSWERED);
+            let first = claim(1, KEYED);
             (first, claim(2, 0))
         } else {
             let second = claim(2, 0);
             assert_ne!(second, 0, "nobody has said yet that it is not his");
-            (claim(1, ANSWERED), 0)
+            (claim(1, KEYED), 0)
         };
         assert!(epochs.0 != 0 && epochs.1 == 0, "{epochs:?}");
         assert!(bench.route(2).is_none_or(|route| route.reply.is_none()));
         assert_eq!(bench.route(1).and_then(|route| route.reply), Some(bench.key(1, true)));
     }
+}
+
+/// The owner of two flows without replies died with the switch, and copies of both are claimed. The first claim gets the key; replies that may be
+/// on their way to the other flow go to neither.
+#[test]
+fn of_two_claims_without_replies_one_gets_the_key() {
+    let mut bench = Bench::life(2);
+    bench.introduce(&[X], &[Y]);
+    bench.tell(X, &[], 50, true);
+    assert_ne!(bench.claim_replied(X, 1, 1, 41, 0).0, 0);
+    assert_eq!(bench.claim_replied(X, 2, 1, 42, 0), (0, 0));
+    bench.sweep(Y, true);
+    bench.expect_late_replies(1, X);
 }
 
 /// The switch remembers epochs of late; that of a flow that is refused again and again is among them, however many flows have begun since.
@@ -93,19 +126,19 @@ fn a_claim_that_is_refused_takes_nothing_away() {
     let mut bench = Bench::life(2);
     bench.introduce(&[X], &[Y]);
     bench.tell(X, &[], 50, true);
-    let first = bench.claim_replied(X, 1, 1, 41, ANSWERED).0;
+    let first = bench.claim_replied(X, 1, 1, 41, KEYED).0;
     bench.end(X, 1, first);
     assert_ne!(bench.claim_replied(X, 2, 1, 42, 0).0, 0, "it is free");
     let second = bench.route(2).expect("a route");
-    assert_eq!(bench.claim_replied(X, 1, 1, 41, ANSWERED), (0, 0), "it has ended");
+    assert_eq!(bench.claim_replied(X, 1, 1, 41, KEYED), (0, 0), "it has ended");
     assert_eq!(bench.route(2).expect("a route"), second);
     bench.sweep(Y, true);
     let (key, packet) = bench.packet(&datagram(1, true));
     bench.switch.handle_packet(key, packet);
     bench.switch.forward(bench.now, &mut bench.out, &mut bench.pool);
     assert_eq!(bench.sent_to(), [X], "a reply");
-    assert_eq!(bench.claim_replied(X, 3, 1, 43, ANSWERED), (0, 0), "whoever had one before has asked by now");
-    assert!(bench.route(2).is_some_and(|route| !route.is_doubtful));
+    assert_eq!(bench.claim_replied(X, 3, 1, 43, KEYED), (0, 0), "whoever had one before has asked by now");
+    assert!(bench.route(2).is_some_and(|route| route.doubt == Doubt::None));
 }
 
 /// A new life hears of two flows that want one reply key. The one that never had a reply has none, and stays where it is served, so that nobody opens it a second time; nothing of it leaves.
@@ -114,7 +147,7 @@ fn a_flow_without_replies_stays_where_it_is() {
     for is_first_first in [true, false] {
         let mut bench = Bench::life(2);
         bench.introduce(&[X, Y], &[]);
-        let mut told = [(X, 1, 41, ANSWERED), (Y, 2, 42, 0)];
+        let mut told = [(X, 1, 41, KEYED), (Y, 2, 42, 0)];
         if !is_first_first {
             told.reverse();
         }
@@ -151,7 +184,7 @@ fn of_two_that_have_had_replies_both_stay_where_they_are() {
             told.reverse();
         }
         for (by, from, epoch) in told {
-            bench.tell_replied(by, from, 1, epoch, ANSWERED, true);
+            bench.tell_replied(by, from, 1, epoch, KEYED, true);
         }
         let (older, newer) = (bench.route(1).expect("a route"), bench.route(2).expect("a route"));
         assert_eq!((newer.owner, newer.reply), (Y, Some(bench.key(1, true))));
@@ -168,7 +201,7 @@ fn of_two_that_have_had_replies_both_stay_where_they_are() {
 /// way to one at X that has had some: nothing of it can come but what is the other's.
 #[test]
 fn a_flow_whose_replies_are_another_flow_stays_where_it_is() {
-    let of_replies = [(0, 0), (0, ANSWERED), (ANSWERED, 0), (ANSWERED, ANSWERED)];
+    let of_replies = [(0, 0), (0, KEYED), (KEYED, 0), (KEYED, KEYED)];
     for ((at_x, at_y), is_x_first) in of_replies.into_iter().flat_map(|bits| [(bits, true), (bits, false)]) {
         for (epoch_at_x, epoch_at_y) in [(41, 42), (42, 41)] {
             let mut bench = Bench::life(2);
@@ -186,7 +219,7 @@ fn a_flow_whose_replies_are_another_flow_stays_where_it_is() {
                     bench.exchange();
                 }
             }
-            let gives_way = (at_x, at_y) == (ANSWERED, 0);
+            let gives_way = (at_x, at_y) == (KEYED, 0);
             let of_y = bench.switch.routes().find(|route| route.key == key).map(|route| route.owner);
             let of_x = bench.route(1).expect("a route");
             assert_eq!(of_y, (!gives_way).then_some(Y), "{at_x} {at_y} {is_x_first}");
@@ -196,7 +229,8 @@ fn a_flow_whose_replies_are_another_flow_stays_where_it_is() {
     }
 }
 
-/// A new life hears of two flows that want one reply key and had no reply yet. The older one has asked first, and its replies may be on their way: they are its own, whoever tells first.
+/// A new life hears of two flows that want one reply key and had no reply yet. The older one keeps the key, whoever tells first. It may be the other
+/// whose first packet left: replies that may be on their way go to neither.
 #[test]
 fn of_two_without_replies_the_older_one_was_first() {
     for mut told in [[(X, 1, 41), (Y, 2, 42)], [(X, 1, 42), (Y, 2, 41)]] {
@@ -212,6 +246,8 @@ fn of_two_without_replies_the_older_one_was_first() {
                 let (epoch, has_replies) = of(&mut bench, from).expect("a route");
                 assert_eq!(has_replies, epoch == 41, "{told:?}");
             }
+            let owner = if told.contains(&(X, 1, 41)) || told.contains(&(X, 2, 41)) { X } else { Y };
+            bench.expect_late_replies(1, owner);
         }
     }
 }
@@ -272,7 +308,7 @@ fn nothing_leaves_whose_replies_might_be_anothers() {
     bench.tell_replied(X, 2, 1, 42, 0, false);
     bench.tell_replied(X, 3, 3, 43, 0, true);
     assert!(!bench.release_under(1, 42) && !bench.release_under(3, 43), "another may have had replies");
-    bench.tell_replied(Y, 1, 1, 41, ANSWERED, false);
+    bench.tell_replied(Y, 1, 1, 41, KEYED, false);
     assert!(bench.release_under(1, 41));
     assert!(!bench.release_under(1, 42) && !bench.release_under(3, 43));
     assert_eq!(bench.switch.drops().total(), 0, "they wait");
