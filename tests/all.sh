@@ -16,7 +16,7 @@ mkdir -p "$logs"
 number=$(tests/run-number.sh)
 if [ -n "$number" ]; then
   export HOLDFAST_RUN=$number
-  export HOLDFAST_SHARE=${HOLDFAST_SHARE:-$((number % 3))/3} HOLDFAST_FAULTS=${HOLDFAST_FAULTS:-$number} HOLDFAST_FUZZ_SEED=${HOLDFAST_FUZZ_SEED:-$number}
+  export HOLDFAST_SHARE=${HOLDFAST_SHARE:-$((number % 3))/3} HOLDFAST_FUZZ_SEED=${HOLDFAST_FUZZ_SEED:-$number}
   printf 'run %s: share %s of conformance; `HOLDFAST_RUN=%s make test` repeats it\n' "$number" "$HOLDFAST_SHARE" "$number"
 fi
 

@@ -36,7 +36,6 @@ jobs_of() {
   for share in $shares; do
     echo "conformance-$share HOLDFAST_SHARE=$share/3 ${test[*]} --test conformance"
   done
-  echo "planted HOLDFAST_FAULTS=all ${test[*]} --test planted"
   for first in 0 1000000 10000000 20000000 30000000 40000000; do
     # Behind the gate's fixed seeds; the first kind has a million seeds in all, of which a soak plays a tenth.
     local from=$((first + 100000 + ${number:-0} % 8 * 100000)) at

@@ -3,18 +3,12 @@
 //! Most of them were once real. A row of the table says who finds a fault, and in how many worlds:
 //! four times as many as it took when the row was written or more, so that it stays true when seeds
 //! stand for other worlds. Rows that take long lie apart from one another.
-//!
-//! `HOLDFAST_FAULTS=all` plays the whole table, `HOLDFAST_FAULTS=N` five rows from the N-th on, round
-//! and round; without it these are the first. A test that is named is played whatever that says.
 
 use holdfast_sim::{Fault, Outcome, PUBLISHED_FROM as PUBLISHED, Preset, Scenario, Script, World};
 use libtest_mimic::{Arguments, Failed, Trial};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
-
-/// Rows that are played if not all are.
-const SOME: usize = 5;
 
 /// Who finds a fault.
 #[derive(Clone, Copy)]
@@ -176,14 +170,7 @@ fn has_a_row() -> Result<(), Failed> {
 
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
-    let which = std::env::var("HOLDFAST_FAULTS").unwrap_or_default();
-    let (first, count) = match which.parse::<usize>() {
-        _ if which == "all" || arguments.filter.is_some() => (0, TABLE.len()),
-        Err(error) if !which.is_empty() => panic!("HOLDFAST_FAULTS is `{which}`, neither `all` nor a number: {error}"),
-        number => (number.unwrap_or(0), SOME),
-    };
-    let rows = (0..count).map(|at| TABLE[(first % TABLE.len() + at) % TABLE.len()]);
-    let trials = rows.map(|row| Trial::test(format!("planted/{}", row.0.name()), move || find(row)));
+    let trials = TABLE.iter().map(|row| Trial::test(format!("planted/{}", row.0.name()), move || find(*row)));
     let all = trials.chain([Trial::test("planted/has_a_row", has_a_row)]).collect();
     libtest_mimic::run(&arguments, all).exit_code()
 }
