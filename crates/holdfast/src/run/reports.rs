@@ -448,6 +448,10 @@ impl Manager {
         }
         let is_failure = |failover: &&message::Failover| failover.cause != message::Cause::Drained;
         let failovers = manager.failovers().iter().filter(is_failure).map(|failover| {
+            // The switches know exactly, if they are here and saw it all. Otherwise what ended or began meanwhile makes the two counts differ a little: never below nothing.
+            let swept =
+                serves_all.then(|| self.host.hub.serving().map(|switch| switch.lost_of(failover.dead)).sum::<Option<u64>>());
+            let lost = swept.flatten().unwrap_or_else(|| failover.had.saturating_sub(failover.flows));
             Failover {
                 runtime: failover.dead.node,
                 incarnation: failover.dead.incarnation.into(),
@@ -461,8 +465,7 @@ impl Manager {
                     .map(|at| at.saturating_sub(failover.detected_at) / 1000),
                 flows: failover.had,
                 recovered: failover.flows,
-                // What ended or began meanwhile makes the two counts differ a little: never below nothing.
-                lost: if failover.recovered_at.is_some() { failover.had.saturating_sub(failover.flows) } else { 0 },
+                lost: if failover.recovered_at.is_some() { lost } else { 0 },
             }
         });
         let numbered = (0u8..).zip(self.ports.iter().zip(&self.traffic).zip(&self.losses).zip(&self.port_names));

@@ -12,7 +12,7 @@ use holdfast_protection::Peer;
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::nsh::{self, Flags, Outer, index};
 use holdfast_wire::{DropReason, FlowKey, Packet, PacketPool};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use zerocopy::FromBytes;
 
 /// Dead owners, and claims that wait until nobody is left who could have a flow as it was with them.
@@ -24,6 +24,8 @@ pub(super) struct Claims {
     waiting: BTreeMap<RouteId, (u32, Peer, u32)>,
     /// Routes that are to be somebody's unless somebody with newer state asks, each with the virtual cluster.
     provisional: BTreeMap<RouteId, u16>,
+    /// Of the latest owners that were swept, how many flows were lost with each.
+    lost: VecDeque<(Peer, u64)>,
 }
 
 /// A sweep that has not come so long after a death will not come, ns. Holders of snapshots wait for seconds, one group of them after the other, and a coordinator may be
@@ -33,7 +35,23 @@ const OVERDUE: u64 = 30_000_000_000;
 /// So many dead are remembered: beyond that a coordinator has forgotten some.
 const DEAD: usize = 256;
 
+/// So many of those that were swept are remembered.
+const SWEPT: usize = 64;
+
 impl Claims {
+    /// Nobody had a copy of so many flows of this one. It may be swept twice.
+    fn note_lost(&mut self, dead: Peer, flows: u64) {
+        match self.lost.iter_mut().find(|(known, _)| *known == dead) {
+            Some((_, lost)) => *lost += flows,
+            None => {
+                if self.lost.len() == SWEPT {
+                    self.lost.pop_front();
+                }
+                self.lost.push_back((dead, flows));
+            }
+        }
+    }
+
     pub(super) fn given_up(&mut self, dead: Peer, now: u64) {
         if !self.dead.iter().any(|(known, _)| *known == dead) {
             if self.dead.len() == DEAD {
@@ -281,6 +299,7 @@ impl Switch {
             .map(|(id, route)| (id, route.epoch, route.moved_from))
             .collect();
         self.claims.swept(dead);
+        let mut flows = 0;
         for (id, epoch, moved_from) in lost {
             let before = moved_from.filter(|(before, _)| !self.lives(*before));
             let asks = self.claims.next(id, epoch).filter(|(claimant, _)| self.lives(*claimant));
@@ -298,10 +317,23 @@ impl Switch {
                         self.claims.wait(id, old, claimant, asked);
                     }
                 }
-                (_, None) => self.remove_route(id),
+                (_, None) => {
+                    flows += u64::from(self.routes.get(id).is_some_and(|route| route.is_real));
+                    self.remove_route(id);
+                }
             }
         }
+        // What a new life has not been told of it cannot count.
+        if self.rebuild.as_ref().is_none_or(|rebuild| !rebuild.is_recovering(dead)) {
+            self.claims.note_lost(dead, flows);
+        }
         self.routes.visit(|route| route.moved_from = route.moved_from.filter(|(before, _)| *before != dead));
+    }
+
+    /// How many flows were lost with a runtime of whose recovery this life of the switch has seen all, once it was swept: routes over which something had been released, and that
+    /// nobody has claimed.
+    pub fn lost_of(&self, dead: Peer) -> Option<u64> {
+        self.claims.lost.iter().find(|(known, _)| *known == dead).map(|(_, lost)| *lost)
     }
 
     /// A runtime gives routes of its flows to another. What follows the mark that it gets in band came before the new routes.

@@ -59,6 +59,11 @@ impl Rebuild {
         self.note_epoch(epoch);
     }
 
+    /// It was dead when this life began, or died before it had told what it has.
+    pub(super) fn is_recovering(&self, dead: Peer) -> bool {
+        self.recovering.contains(&dead)
+    }
+
     fn note_epoch(&mut self, epoch: u32) {
         if epoch != 0 && self.newest.is_none_or(|known| after(epoch, known)) {
             self.newest = Some(epoch);

@@ -417,6 +417,31 @@ fn a_route_over_which_nothing_was_released_is_no_flow_that_could_be_lost() {
     assert_eq!(bench.switch.flows_of(other), before + 1);
 }
 
+/// A runtime dies that had flows without a copy, and one whose first packet leaves when the runtime is known to be dead: both are lost, and one of which nothing ever left is not.
+#[test]
+fn what_nobody_claims_is_lost_if_something_of_it_was_released() {
+    let mut bench = Bench::new();
+    for from in 1..=40 {
+        bench.send(from);
+    }
+    bench.deliver();
+    let owner = bench.route(1).expect("a route").owner;
+    let other = if owner == X { Y } else { X };
+    let of_it: Vec<u16> = (1..=40).filter(|from| bench.route(*from).is_some_and(|route| route.owner == owner)).collect();
+    of_it[..4].iter().for_each(|from| bench.release(*from));
+    let epoch = bench.route(of_it[0]).expect("a route").epoch;
+    bench.switch.handle_gone(owner);
+    bench.view(&[other], 2);
+    // Another has let it out.
+    bench.release(of_it[4]);
+    assert_ne!(bench.claim(other, of_it[0], epoch), 0);
+    assert_eq!(bench.switch.lost_of(owner), None);
+    bench.sweep(owner, false);
+    assert_eq!(bench.switch.lost_of(owner), Some(4));
+    bench.sweep(owner, true);
+    assert_eq!((bench.switch.lost_of(owner), bench.switch.lost_of(other)), (Some(4), None));
+}
+
 /// Many flows' first packets meet a full ring: none of them leaves a route behind, and none counts as a runtime's load.
 #[test]
 fn a_first_packet_that_a_full_ring_refuses_leaves_no_route() {
