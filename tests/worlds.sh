@@ -12,7 +12,9 @@ holdfast=${HOLDFAST_BIN:?set HOLDFAST_BIN to the binary}
 [ "$seeds" -ge 22 ] || { echo "worlds: SEEDS is $seeds; fewer than 22 would leave kinds out" >&2; exit 2; }
 number=$(tests/run-number.sh)
 # Each kind: its first seed, how many sets of a thousand new seeds it has, and its parts of eleven.
-kinds=('0 890 3' '1000000 8890 2' '10000000 8900 2' '20000000 8900 1' '30000000 8900 1' '40000000 8900 2')
+# Worlds with published hosts have no new seeds: of 1,600 that one commit played one broke something
+# (docs/correctness.md).
+kinds=('0 890 3' '1000000 8890 2' '10000000 8900 2' '20000000 8900 1' '30000000 8900 1' '40000000 0 2')
 
 failed=0
 play() {
