@@ -211,14 +211,10 @@ fn inundate(network: &Network, kind: Kind, interrupt: &Interrupt) -> Result<()> 
     done.map_err(|error| why.unwrap_or(error))
 }
 
-/// Time passes.
+/// The flood goes on for this time.
 fn last(time: Duration, interrupt: &Interrupt) -> Result<()> {
     let began = Instant::now();
-    while began.elapsed() < time {
-        interrupt.check()?;
-        std::thread::sleep(Duration::from_millis(5).min(time));
-    }
-    Ok(())
+    until("the flood has lasted", 2 * time, interrupt, || Ok((began.elapsed() >= time).then_some(())))
 }
 
 #[expect(clippy::print_stdout, reason = "it belongs to the test's results")]

@@ -11,7 +11,7 @@ use holdfast_control::status::{Failover, Protected, Status};
 use holdfast_io::process::lives;
 use holdfast_lab::keepalive::KeepAlive;
 use holdfast_lab::requirements::*;
-use holdfast_lab::{Interrupt, until};
+use holdfast_lab::{Interrupt, until, until_every};
 use holdfast_tests::kills::{Cast, Draws, Part, Role, Target, seed_or};
 use holdfast_tests::network::{Chain, Network, Options, VIRTUAL};
 use holdfast_tests::runner::{Test, light};
@@ -112,8 +112,8 @@ fn strikes() -> usize {
 
 /// One of so many strikes is a stop.
 const STOPS: u64 = 3;
-/// For so long stands still whoever is not watched, and is not missed.
-const UNWATCHED: Duration = Duration::from_millis(1500);
+/// Datagrams that come while a process stands still that nobody watches, and nobody misses.
+const UNWATCHED: u64 = 400;
 /// Longest time in which a box is safe again. What ends again and again is started again after pauses of up to half a minute.
 const SAFE_AGAIN: Duration = Duration::from_secs(120);
 
@@ -279,8 +279,9 @@ fn strike_one(scene: &mut Scene, number: usize, held: &KeepAlive, interrupt: &In
     let signal = if draws.below(STOPS) == 0 { Signal::STOP } else { Signal::KILL };
     scene.strike(number, target, signal)?;
     if signal == Signal::STOP && !target.is_watched() {
-        // Nobody waits for this one.
-        std::thread::sleep(UNWATCHED);
+        let came = scene.traffic.sum().came;
+        let goes_on = || Ok((scene.traffic.sum().came >= came + UNWATCHED).then_some(()));
+        until("datagrams come without it", PATIENCE, interrupt, goes_on)?;
         target.signal(Signal::CONT)?;
     } else {
         replaced(scene, target, everybody.len(), interrupt)?;
@@ -350,6 +351,8 @@ fn per_round() -> usize {
 /// Longest time between two of them, and for which one stands still.
 const NEXT_STRIKE: Duration = Duration::from_millis(1000);
 const STANDS_STILL: Duration = Duration::from_millis(3000);
+/// Between two looks at the box while it is struck.
+const LOOK: Duration = Duration::from_millis(20);
 /// What was struck so long ago is known to whoever answers.
 const KNOWN: Duration = Duration::from_millis(200);
 
@@ -399,8 +402,7 @@ fn play_round(scene: &mut Scene, first: usize, episodes: &mut Vec<Episode>, inte
         let mut draws = Draws::new(scene.seed, number);
         let (next, signal) = (Instant::now() + draws.time(NEXT_STRIKE), draws.below(STOPS));
         let stands_still = draws.time(STANDS_STILL);
-        while Instant::now() < next {
-            interrupt.check()?;
+        until_every(LOOK, "the next strike is due", PATIENCE, interrupt, || {
             if wake(episodes)? {
                 known_from = Some(Instant::now() + KNOWN);
             }
@@ -414,8 +416,8 @@ fn play_round(scene: &mut Scene, first: usize, episodes: &mut Vec<Episode>, inte
                 known_from = None;
             }
             scene.tell_wrong();
-            std::thread::sleep(Duration::from_millis(20));
-        }
+            Ok((Instant::now() >= next).then_some(()))
+        })?;
         let standing: Vec<u32> = episodes.iter().flat_map(|episode| &episode.stopped).map(|(target, _)| target.pid).collect();
         let targets: Vec<Target> = scene.targets()?.into_iter().filter(|target| !standing.contains(&target.pid)).collect();
         let Some(target) = draws.target(&targets) else { continue };
@@ -429,12 +431,10 @@ fn play_round(scene: &mut Scene, first: usize, episodes: &mut Vec<Episode>, inte
             }
         }
     }
-    while episodes.iter().any(|episode| !episode.stopped.is_empty()) {
-        interrupt.check()?;
+    until_every(LOOK, "whoever stands still goes on", STANDS_STILL + PATIENCE, interrupt, || {
         wake(episodes)?;
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    Ok(())
+        Ok(episodes.iter().all(|episode| episode.stopped.is_empty()).then_some(()))
+    })
 }
 
 /// Who has stood still for long enough goes on. True if somebody does.
@@ -455,7 +455,7 @@ fn settle(scene: &mut Scene, interrupt: &Interrupt) -> Result<()> {
     let mut missing = BTreeSet::new();
     let mut hung = BTreeSet::new();
     let what = "every connection that the box has goes on";
-    let settled = until(what, SAFE_AGAIN, interrupt, || {
+    let settled = until_every(KNOWN, what, SAFE_AGAIN, interrupt, || {
         scene.look();
         scene.tell_wrong();
         let known = scene.ensure_not_remapped()?;
@@ -466,7 +466,6 @@ fn settle(scene: &mut Scene, interrupt: &Interrupt) -> Result<()> {
                 scene.traffic.give_up(*flow);
             }
         }
-        std::thread::sleep(Duration::from_millis(200));
         Ok(hung.is_empty().then_some(()))
     });
     settled.with_context(|| format!("{hung:?} are hung"))?;
