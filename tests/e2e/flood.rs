@@ -40,7 +40,7 @@ fn start(interrupt: &Interrupt) -> Result<Network> {
     Ok(network)
 }
 
-/// What a flood's frames lead to at the hosts beside the box ends there.
+/// The hosts beside the box drop the packets that a flood leads to there.
 fn swallow(network: &Network) -> Result<()> {
     let Topology { client, server, .. } = &network.topology;
     for network in ["198.51.100.0/24", "203.0.0.0/16"] {

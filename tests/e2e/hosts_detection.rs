@@ -66,7 +66,7 @@ fn service_passes_before_two_patiences_have_passed(interrupt: &Interrupt) -> Res
     cluster.stop()
 }
 
-/// Of each flow a datagram every few milliseconds.
+/// Flows, and datagrams per second of all: each flow has one every few milliseconds.
 const PLANNED: (usize, u64) = (8, 2_000);
 
 /// The serving host is drained, and restored; then the host that serves meanwhile is ended by
@@ -94,7 +94,7 @@ fn planned_ends_wait_for_no_detection(interrupt: &Interrupt) -> Result<()> {
     cluster.stop()
 }
 
-/// What became of datagrams while service moved.
+/// Datagrams sent and returned while service moved.
 fn through(cluster: &mut Cluster, interrupt: &Interrupt, act: impl FnOnce(&mut Cluster) -> Result<()>) -> Result<Datagrams> {
     let (_echo, stream) = cluster.stream(PLANNED.0, PLANNED.1)?;
     cluster.wait_safe()?;

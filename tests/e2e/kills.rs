@@ -31,10 +31,10 @@ struct Row {
 }
 
 const NFVACTOR: Row = Row { protection: "nfvactor", may_lose: |struck| runtimes(struck, 1) > 1 };
-/// What only the log has is lost with the switch.
+/// State that only the log has is lost with the switch.
 const REINFORCE: Row =
     Row { protection: "reinforce", may_lose: |struck| runtimes(struck, 1) + usize::from(has_manager(struck)) > 1 };
-/// Worker, standby and who would make another of either.
+/// Worker, standby and the keeper that would make another of either.
 const WITH_LOCAL: Row = Row { protection: LOCAL, may_lose: |struck| runtimes(struck, 2) > 0 };
 const WITH_BOTH: Row = Row {
     protection: BOTH,
@@ -98,7 +98,7 @@ fn run() -> u64 {
     std::env::var("HOLDFAST_RUN").ok().and_then(|run| run.parse().ok()).unwrap_or(0)
 }
 
-/// New ones in every soak; in the gate those of the run.
+/// The seed: a new one in every soak; in the gate that of the run.
 fn seed() -> u64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs());
     seed_or(if soak() { now } else { run() })
@@ -110,11 +110,12 @@ fn strikes() -> usize {
     given.unwrap_or(if soak() { 200 } else { 4 })
 }
 
-/// One of so many strikes is a stop.
+/// A stop is drawn for one in so many strikes.
 const STOPS: u64 = 3;
-/// Datagrams that come while a process stands still that nobody watches, and nobody misses.
+/// Datagrams that come while an unwatched process stands still; it is not missed.
 const UNWATCHED: u64 = 400;
-/// Longest time in which a box is safe again. What ends again and again is started again after pauses of up to half a minute.
+/// Longest time in which a box is safe again. A process that ends again and again is started again after
+/// pauses of up to half a minute.
 const SAFE_AGAIN: Duration = Duration::from_secs(120);
 
 /// A box under a protection, its traffic, and what was done to it.
@@ -123,13 +124,13 @@ struct Scene {
     seed: u64,
     cast: Cast,
     traffic: Traffic,
-    /// What was done, and in words.
+    /// The strikes so far, and all that was done in words.
     struck: Vec<Target>,
     story: Vec<String>,
     began_at: Instant,
     /// How much of what is wrong in the book the story has.
     told_wrong: usize,
-    /// Every failure that the status has told of. It keeps the latest ones.
+    /// Every failure that the status has told of. The status keeps the latest ones.
     failovers: BTreeMap<(u16, u64), Failover>,
     network: Network,
 }
@@ -199,7 +200,8 @@ impl Scene {
         Ok(said.flows)
     }
 
-    /// No connection that is open has another address in the box than at the server. Which of them the box has.
+    /// No connection that is open has another address in the box than at the server. Returns the connections
+    /// that the box has.
     fn ensure_not_remapped(&self) -> Result<BTreeSet<u32>> {
         let open = self.traffic.open();
         let mut known = BTreeSet::new();
@@ -212,7 +214,8 @@ impl Scene {
         Ok(known)
     }
 
-    /// Of no flow of datagrams less is known than was seen. True if the box has nearly all of them: one that was lost begins anew with its next datagram.
+    /// No flow of datagrams has a lower count in the box than was seen. True if the box has nearly all of
+    /// them: a flow that was lost begins anew with its next datagram.
     fn are_remembered(&self) -> Result<bool> {
         let came = self.traffic.came();
         let mut compared = 0;
@@ -234,7 +237,7 @@ impl Scene {
         self.story.push(format!("{:.2} s {what}", self.began_at.elapsed().as_secs_f64()));
     }
 
-    /// What the book has found since it was looked at last belongs to the story.
+    /// The book's findings since the last look belong to the story.
     fn tell_wrong(&mut self) {
         let wrong = self.traffic.wrong();
         if let Some(first) = wrong.get(self.told_wrong) {
@@ -285,7 +288,7 @@ fn strike_one(scene: &mut Scene, number: usize, held: &KeepAlive, interrupt: &In
         target.signal(Signal::CONT)?;
     } else {
         replaced(scene, target, everybody.len(), interrupt)?;
-        // It may be awake for as long as it likes.
+        // The stopped process may be awake for as long as it likes.
         target.signal(Signal::CONT)?;
     }
     scene.wait_safe(interrupt)?;
@@ -339,24 +342,24 @@ fn standing_still<'a>(before: &'a [Open], now: &'a [Open]) -> impl Iterator<Item
 #[derive(Default)]
 struct Episode {
     struck: Vec<Target>,
-    /// Those that stand still, and until when.
+    /// Processes that stand still, and until when.
     stopped: Vec<(Target, Instant)>,
 }
 
-/// In a round so many strikes come at random. Then the box has time.
+/// Strikes at random in a round. After a round the box has time.
 fn per_round() -> usize {
     strikes().min(25)
 }
 
-/// Longest time between two of them, and for which one stands still.
+/// Longest time between two strikes, and for which a stopped process stands still.
 const NEXT_STRIKE: Duration = Duration::from_millis(1000);
 const STANDS_STILL: Duration = Duration::from_millis(3000);
 /// Between two looks at the box while it is struck.
 const LOOK: Duration = Duration::from_millis(20);
-/// What was struck so long ago is known to whoever answers.
+/// A strike so long ago is known to every process that answers.
 const KNOWN: Duration = Duration::from_millis(200);
 
-/// Nobody waits for anything: whoever is drawn is struck when it is time, while others are still away.
+/// Strikes wait for nothing: the drawn process is struck when it is time, while others are still away.
 fn at_random(row: &'static Row, interrupt: &Interrupt) -> Result<()> {
     let plan = Plan {
         flows: 60,
@@ -406,7 +409,7 @@ fn play_round(scene: &mut Scene, first: usize, episodes: &mut Vec<Episode>, inte
             if wake(episodes)? {
                 known_from = Some(Instant::now() + KNOWN);
             }
-            // What is said so soon after a strike may be of before. A manager that stands still answers nobody.
+            // A status so soon after a strike may be of before. A manager that stands still answers nobody.
             let is_known = episodes.last().is_none_or(|episode| episode.stopped.is_empty());
             if is_known
                 && known_from.is_some_and(|from| Instant::now() >= from)
@@ -437,7 +440,7 @@ fn play_round(scene: &mut Scene, first: usize, episodes: &mut Vec<Episode>, inte
     })
 }
 
-/// Who has stood still for long enough goes on. True if somebody does.
+/// A process that has stood still for long enough goes on. True if one does.
 fn wake(episodes: &mut [Episode]) -> Result<bool> {
     let now = Instant::now();
     let mut is_any = false;
@@ -448,7 +451,8 @@ fn wake(episodes: &mut [Episode]) -> Result<bool> {
     Ok(is_any)
 }
 
-/// The strikes are over: the box is safe again, and every connection that it has goes on. Those that it has not are lost.
+/// The strikes are over: the box is safe again, and every connection that it has goes on. Connections that
+/// it has not are lost.
 fn settle(scene: &mut Scene, interrupt: &Interrupt) -> Result<()> {
     scene.wait_safe(interrupt)?;
     let before = scene.traffic.open();
@@ -473,7 +477,7 @@ fn settle(scene: &mut Scene, interrupt: &Interrupt) -> Result<()> {
     until("the box speaks of the flows of datagrams", PATIENCE, interrupt, || Ok(scene.are_remembered()?.then_some(())))
 }
 
-/// Nothing was lost but where strikes came together that may cost flows.
+/// No flow was lost but where strikes came together that may cost flows.
 fn judge(scene: &Scene, episodes: &[Episode]) -> Result<()> {
     let may_lose = |failover: &Failover| {
         let mut of_it = episodes.iter().filter(|episode| episode.struck.iter().any(|target| is_of(failover, target)));
@@ -484,7 +488,7 @@ fn judge(scene: &Scene, episodes: &[Episode]) -> Result<()> {
     Ok(())
 }
 
-/// The runtime that failed was struck. Of one that had just begun it may not be known which one it was.
+/// The runtime that failed was struck. A runtime that had just begun may not be known by its node id.
 fn is_of(failover: &Failover, target: &Target) -> bool {
     match target.role {
         Role::Runtime(0) => true,

@@ -1,4 +1,5 @@
-//! Which processes a box has, by role and part, and which of them is to be struck next: drawn by a seed, so that a run can be played again.
+//! The processes of a box, by role and part, and the choice of the next to strike: drawn by a seed, so that a
+//! run can be played again.
 //!
 //! A runtime or state server with a local standby is four processes: worker, standby, the
 //! keeper that starts them, and the keeper's deputy. Status names the first two. Which node
@@ -16,7 +17,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-/// What a process is in the box.
+/// The role of a process in the box.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
     /// Ports and switch.
@@ -29,27 +30,27 @@ pub enum Role {
     Server(u16),
 }
 
-/// Which of its processes.
+/// The part of a process in its role.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
-    /// It does the work, or is the only one.
+    /// The process that does the work, or the only one.
     Worker,
-    /// It takes the worker's place.
+    /// The process that takes the worker's place.
     Standby,
-    /// It starts the others.
+    /// The process that starts the others.
     Keeper,
-    /// It takes the keeper's place.
+    /// The process that takes the keeper's place.
     Deputy,
 }
 
 /// A process that may be struck.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Target {
-    /// What it is.
+    /// Its role.
     pub role: Role,
-    /// Which of the processes of that.
+    /// Its part in that role.
     pub part: Part,
-    /// The life of the role that it belongs to, 0 while that is not known.
+    /// The incarnation of the role that it belongs to, 0 while that is not known.
     pub incarnation: u64,
     /// Its process id.
     pub pid: u32,
@@ -73,7 +74,7 @@ impl fmt::Display for Target {
     }
 }
 
-/// Who is there. See the module.
+/// The processes of a box. See the module.
 #[derive(Debug)]
 pub struct Cast {
     guard: u32,
@@ -90,10 +91,10 @@ fn with_groups(status: &Status) -> impl Iterator<Item = &Process> {
 }
 
 impl Cast {
-    /// As a status shows it.
+    /// The box's processes as a status shows them.
     ///
     /// # Errors
-    /// It shows no guard.
+    /// The status shows no guard.
     pub fn new(status: &Status) -> Result<Cast> {
         let guard = status.processes.iter().find(|process| process.role == "guard").context("there is a guard")?.pid;
         let mut cast = Cast { guard, groups: BTreeMap::new(), named: BTreeMap::new() };
@@ -101,11 +102,11 @@ impl Cast {
         Ok(cast)
     }
 
-    /// Takes in who is who by now.
+    /// Takes in the roles and parts that a status shows.
     pub fn learn(&mut self, status: &Status) {
         self.named.clear();
         for process in with_groups(status) {
-            // One that has ended since has no group any more.
+            // A process that has ended since has no group any more.
             if let Ok(group) = group(process.pid) {
                 self.groups.insert(group, (process.id, process.incarnation));
             }
@@ -177,12 +178,12 @@ impl Target {
         }
     }
 
-    /// Somebody takes its place if it stands still for long enough.
+    /// Another process takes its place if it stands still for long enough.
     pub fn is_watched(&self) -> bool {
         self.part == Part::Worker
     }
 
-    /// Sends it a signal. It is no error if it has ended.
+    /// Sends the process a signal; if it has ended, that is no error.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -198,23 +199,23 @@ pub struct Draws {
 }
 
 impl Draws {
-    /// For the strike with this number under this seed.
+    /// The draws for the strike with this number under this seed.
     pub fn new(seed: u64, number: usize) -> Draws {
         Draws { state: mix(mix(seed) ^ number as u64) }
     }
 
-    /// Below `end`.
+    /// A number below `end`.
     pub fn below(&mut self, end: u64) -> u64 {
         self.state = mix(self.state);
         self.state % end.max(1)
     }
 
-    /// Up to so long.
+    /// A time of up to so long.
     pub fn time(&mut self, most: Duration) -> Duration {
         Duration::from_millis(self.below(most.as_millis() as u64))
     }
 
-    /// One of these: each role is as likely as another one, and so is each part of it.
+    /// A target out of these: each role is as likely as another one, and so is each part of it.
     pub fn target(&mut self, targets: &[Target]) -> Option<Target> {
         let mut roles: Vec<Role> = targets.iter().map(|target| target.role).collect();
         roles.dedup();

@@ -104,7 +104,7 @@ pub struct Ledger {
     more: usize,
 }
 
-/// Of what was wrong so much is kept, and so much of that is shown.
+/// Findings that a ledger keeps, and those of them that it shows.
 const KEPT: usize = 10_000;
 const SHOWN: usize = 20;
 
@@ -295,11 +295,13 @@ impl Ledger {
         Ok(())
     }
 
-    /// The traffic has ended, through a box that has lost flows: those of which the book says so, each with the first that shows it. A connection that is lost breaks; of a lost
-    /// flow of datagrams the next one begins another flow. What is shared with a lost flow, or forgotten of it, is nobody's.
+    /// The traffic has ended, through a box that has lost flows: those of which the book says so, each with
+    /// the first finding that shows it. A connection that is lost breaks; the next datagram of a lost flow
+    /// begins another flow. A mapping shared with a lost flow, or a count forgotten of it, is no other loss.
     ///
     /// # Errors
-    /// What not even a lost flow explains: a connection never comes from another address, nothing comes twice or altered, and what is opened is opened in the end.
+    /// A finding that not even a lost flow explains: a connection never comes from another address, nothing
+    /// comes twice or altered, and every connection is opened in the end.
     pub fn close_with_losses(mut self) -> Result<BTreeMap<u32, Wrong>> {
         self.note_cut();
         let is_stream = |flow: &u32| self.flows.get(flow).is_some_and(|flow| flow.is_stream);

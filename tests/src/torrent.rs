@@ -1,7 +1,9 @@
-//! Floods from both sides of the office at once: frames of one kind, each another one, as many per second as a test says or as one sender gets onto the wires.
+//! Floods from both sides of the office at once: frames of one kind, each another one, as many per second as
+//! a test says or as one sender gets onto the wires.
 //!
-//! [`KINDS`] says what comes. Whom a frame names as its sender lives in the client's network or behind the server's, but is nobody: no kernel answers what comes back. Whether the box has every frame
-//! in one of its counters [`Books`] says.
+//! [`KINDS`] lists the kinds. The source address of a frame is in the client's network or behind the
+//! server's, but belongs to no host: no kernel answers what comes back. [`Books`] says whether the box has
+//! every frame in one of its counters.
 
 use crate::frames::{Ends, Sender};
 use crate::network::{Network, ip};
@@ -27,7 +29,7 @@ const MISSING: u32 = 100;
 /// Source ports of one host.
 const PORTS: u32 = 60_000;
 
-/// Where things are in a frame: Ethernet, IPv4 without options, and what is behind.
+/// Offsets in a frame: Ethernet, IPv4 without options, and the header behind it.
 mod at {
     pub(super) const ARP_SENDER: usize = 28;
     pub(super) const ARP_TARGET: usize = 38;
@@ -44,7 +46,7 @@ mod at {
     pub(super) const ICMP_ID: usize = 38;
 }
 
-/// What comes in a flood.
+/// The kind of a flood's frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Openings of TCP, all of one source on each side.
@@ -83,7 +85,7 @@ pub const KINDS: [Kind; 10] = [
     Kind::Spoofed,
 ];
 
-/// From which side frames come.
+/// The side from which frames come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
     /// From the client's device.
@@ -121,7 +123,7 @@ impl Side {
         }
     }
 
-    /// Whom the frames are for that go through the box, or would.
+    /// The destination of frames that go through the box, or would.
     fn target(self) -> Ipv4Addr {
         match self {
             Side::Inside => NOWHERE,
@@ -264,7 +266,7 @@ struct Sent {
     refused: AtomicU64,
 }
 
-/// What is sent, and how much has been.
+/// A flood's stop flag, and the counts of frames sent.
 #[derive(Debug)]
 struct Shared {
     stop: AtomicBool,
@@ -278,7 +280,7 @@ pub struct Torrent {
     thread: Option<JoinHandle<nix::Result<()>>>,
 }
 
-/// One who was away for longer than this leaves out what was due.
+/// A sender that was away for longer than this leaves out the frames that were due.
 const LATE: Duration = Duration::from_millis(4);
 /// Between two bursts.
 const PAUSE: Duration = Duration::from_micros(500);
@@ -308,7 +310,7 @@ impl Torrent {
         Ok(Torrent { shared, thread: Some(thread) })
     }
 
-    /// Ends it. Frames that each side's wire has taken and refused.
+    /// Ends the flood. Returns the frames that each side's wire has taken and refused.
     ///
     /// # Errors
     /// A device refused a frame for another reason than that it was full.
@@ -369,10 +371,10 @@ fn pour(kind: Kind, rate: Option<u64>, first: u32, sources: &[Source], shared: &
     Ok(())
 }
 
-/// What a host has sent.
+/// Packets and frames that a host has sent.
 #[derive(Debug, Clone, Copy)]
 struct Host {
-    /// IP packets that its kernel has sent by itself. One of TCP may be several frames.
+    /// IP packets that its kernel has sent by itself. A TCP packet may be several frames.
     own: u64,
     /// Frames on its wire.
     frames: u64,

@@ -357,7 +357,7 @@ fn open_streams(plan: Plan, is_short: bool, at: u32, shared: &Shared) {
             }
             Err(error) => shared.book().break_stream(End::Client, flow, &format!("{CONNECTING}{error}")),
         }
-        // One that was to last is opened anew if it broke.
+        // A stream that was to last is opened anew if it broke.
         if shared.stop.wait(NEXT_CONNECTION + Duration::from_millis(u64::from(at) * 10)) {
             return;
         }

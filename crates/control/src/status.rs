@@ -10,8 +10,9 @@
 //! | that come to a port's device | the port's `received`, `lost` (all but `device_tx_…`), and `frame_too_large` of its `drops` |
 //! | `received` and `originated` by all ports | `consumed` and `forwarded` by all ports, and the box's `drops` without those of the ports |
 //!
-//! A port is given to send what is forwarded, in fragments or whole, and the box's answers and questions for neighbours: its `transmitted`, and its `drops` but `frame_too_large`. Of what it transmitted the
-//! device may lose some (`device_tx_dropped`, `device_tx_errors`).
+//! A port is given to send what is forwarded, in fragments or whole, and the box's answers and questions for
+//! neighbours: its `transmitted`, and its `drops` but `frame_too_large`. The device may lose some of the
+//! transmitted frames (`device_tx_dropped`, `device_tx_errors`).
 //!
 //! Small differences remain. Packets wait inside: for a neighbour's address up to three seconds, for other fragments of their datagram, for a flow's state, in queues. Counters of runtimes
 //! come here a few times in a second, those of devices once. The box's `drops` have messages between its processes, too, and copies of packets that are processed again after a failure; a packet that was inside a process when that ended is in none.
@@ -305,7 +306,7 @@ pub struct Port {
     pub received: u64,
     /// Frames that went out: packets of chains, in fragments or whole, and the box's own.
     pub transmitted: u64,
-    /// Of those that came in: frames for the box itself that it has used, which are ARP, neighbour discovery, ping, and BFD of its routers.
+    /// Received frames for the box itself that it used: ARP, neighbour discovery, ping, BFD of its routers.
     #[serde(default)]
     pub consumed: u64,
     /// Packets that went out to a neighbour: those of chains, and those that were originated; a packet in fragments once.
@@ -428,7 +429,8 @@ pub struct Process {
     /// Of a runtime: the process beside it that goes on when it is killed, where the configuration asks for one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub local_standby: Option<LocalStandby>,
-    /// Of a process that keeps ending: how it is started again. Absent again once it has lived for some seconds, or, of a runtime, serves.
+    /// Restarts of a process that keeps ending. Absent again once the process has lived for some seconds, or,
+    /// of a runtime, serves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry: Option<Retry>,
 }

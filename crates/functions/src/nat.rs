@@ -50,8 +50,8 @@ pub struct NatConfig {
     #[serde(default)]
     pub ports: Option<String>,
     /// Flows with a port of the pool that one inside host may have at a time, on all runtimes together: the switch
-    /// counts them, by the source with which they enter the chain. Of several `nat` in a chain only the first may
-    /// have a limit.
+    /// counts them, by the source with which they enter the chain. Only the first of several `nat` in a chain
+    /// may have a limit.
     #[serde(default)]
     pub limit_per_host: Option<u32>,
     /// How long mappings live without a packet.

@@ -573,7 +573,8 @@ impl Connection {
         true
     }
 
-    /// What the receiver of this side's segments has asked for last, once it has acknowledged the SYN.
+    /// The highest acknowledgement number from the receiver of this side's segments, once it has acknowledged
+    /// the SYN.
     pub(crate) fn asked_for(&self, is_reverse: bool) -> Option<u32> {
         let sender = &self.halves[usize::from(is_reverse)];
         (sender.synchronised == ACKNOWLEDGED).then_some(sender.acknowledged)

@@ -216,7 +216,7 @@ impl Tracked {
         }
     }
 
-    /// What the receiver of segments in this direction has asked for last.
+    /// The highest acknowledgement number from the receiver of segments in this direction.
     pub(crate) fn asked_for(&self, direction: Direction) -> Option<u32> {
         self.tcp.asked_for(direction == Direction::Reverse)
     }

@@ -197,7 +197,7 @@ fn capabilities(status: &str) -> Vec<Check> {
 /// (`PR_SET_DUMPABLE`), so that `hidepid` (proc(5)) hides them also from their own user.
 fn processes(mounts: &str) -> Check {
     const NAME: &str = "/proc";
-    // Of several mounts at one place the last one counts.
+    // The last of several mounts at one place counts.
     let of_proc = |line: &&str| line.split(' ').nth(1) == Some("/proc");
     let options = mounts.lines().rfind(of_proc).and_then(|line| line.split(' ').nth(3)).unwrap_or_default();
     match options.split(',').find_map(|option| option.strip_prefix("hidepid=")) {

@@ -228,8 +228,8 @@ fn processor_time(proc: &str, pid: u32) -> Option<u64> {
 /// Tells a hanging process of one thread from one that only waits, while its loop does
 /// not turn. A process hangs if it is stopped, sleeps, or gets a processor and does not
 /// turn. A process that gets no processor, or waits for a page of its memory, does not
-/// hang. Where /proc hides other users' processes and those that are not dumpable
-/// (`hidepid`), a process that only waits counts as hanging, too.
+/// hang. A process that only waits counts as hanging, too, where /proc hides other users'
+/// processes and those that are not dumpable (`hidepid`).
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Stall {
     /// The process's id, and the turns of its loop.
@@ -404,8 +404,8 @@ mod tests {
         assert_eq!(stall.waits(looping.id(), 8, ENOUGH), None);
     }
 
-    /// Where /proc shows nothing of a process, one that does not turn hangs: nobody would
-    /// end it otherwise.
+    /// A process that does not turn hangs where /proc shows nothing of it: nobody would end it
+    /// otherwise.
     #[test]
     fn a_process_that_is_hidden_does_not_hang_unnoticed() {
         let hidden = tempfile::tempdir().unwrap();

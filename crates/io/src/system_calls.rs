@@ -178,7 +178,7 @@ pub fn restrict(has_library: bool) -> io::Result<()> {
     if has_library {
         return install(rules(DENIED_TO_LIBRARIES.iter().copied())?, allow, deny);
     }
-    // Of two filters' answers the kernel takes the stricter one.
+    // The kernel takes the stricter of two filters' answers.
     install(rules(NEWER)?, allow.clone(), SeccompAction::Errno(libc::ENOSYS as u32))?;
     install(rules(ALLOWED.iter().chain(ALLOWED_HERE).copied().chain(NEWER))?, deny, allow)
 }
@@ -259,7 +259,7 @@ extern "C" fn on_denied(signal: i32, info: *mut libc::siginfo_t, _: *mut libc::c
     }
 }
 
-/// A line made in a signal handler, where nothing may allocate. What has no room is cut off.
+/// A line made in a signal handler, where nothing may allocate. Text that has no room is cut off.
 struct Line {
     bytes: [u8; 128],
     len: usize,

@@ -287,7 +287,9 @@ impl Chain {
         }
     }
 
-    /// What the receiver of packets in this direction has asked for last, of a TCP connection that a function follows ([`NetworkFunction::asked_for`](crate::NetworkFunction::asked_for)).
+    /// The sequence number that the receiver of packets in this direction has asked for last, of a TCP
+    /// connection that a function follows
+    /// ([`NetworkFunction::asked_for`](crate::NetworkFunction::asked_for)).
     pub fn asked_for(&self, block: &[u8], direction: Direction) -> Option<u32> {
         let mut states = self.functions.iter().zip(&self.layout.states);
         states.find_map(|(function, &(start, len))| function.asked_for(&block[start..start + len], direction))

@@ -16,9 +16,10 @@ pub enum Verdict {
     Forward,
     /// Not further, for this reason.
     Drop(DropReason),
-    /// As `Drop`, and whoever sent the packet is told, as far as that is allowed: by a TCP reset, or by ICMP "administratively prohibited". The answer quotes the
-    /// packet with the addresses and ports that it came in with, and leaves as a packet of the flow would. There are so many answers per second and no more. Of a TCP connection that this ends the other end is told, too: it gets a
-    /// reset in place of the segment.
+    /// As `Drop`, and whoever sent the packet is told, as far as that is allowed: by a TCP reset, or by ICMP
+    /// "administratively prohibited". The answer quotes the packet with the addresses and ports that it came
+    /// in with, and leaves as a packet of the flow would. There are so many answers per second and no more.
+    /// The other end of a TCP connection that this ends is told, too: by a reset in place of the segment.
     Reject(DropReason),
     /// Not now: shared state that it needs is on its way. The packet is parked and this function is called with it again.
     Wait,
@@ -118,7 +119,8 @@ pub trait NetworkFunction: Send + Sync + Sized + 'static {
     /// [`recover`](Self::recover). Only a function that refuses what does not follow from what it has seen needs to do anything.
     fn outdated(&self, _flow: &mut Self::Flow, _packets: u32) {}
 
-    /// Of a TCP connection that the function follows: the sequence number that the receiver of packets in this direction has asked for last.
+    /// The sequence number that the receiver of packets in this direction has asked for last, of a TCP
+    /// connection that the function follows.
     fn asked_for(&self, _flow: &Self::Flow, _direction: Direction) -> Option<u32> {
         None
     }

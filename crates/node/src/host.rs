@@ -186,7 +186,7 @@ impl Host {
         all.map(|(_, peer, session, is_dead)| (peer, session, is_dead))
     }
 
-    /// What became of a port's packets: see [`Edge::counts`].
+    /// Counters of a port's packets: see [`Edge::counts`].
     pub fn counts(&self, port: u8) -> PortCounts {
         self.place(port).map_or_else(PortCounts::default, |(switch, number)| self.fronts[usize::from(switch)].edge.counts(number))
     }

@@ -297,7 +297,7 @@ impl Manager {
             // It may have been on another host: nobody has said that its life has ended.
             let known = self.coordinator();
             self.tickets.iter_mut().filter(|ticket| ticket.asked != known).for_each(Ticket::refuse);
-            // It has none of the records that the life before was sent, and asks for all.
+            // The coordinator has none of the records that its life before was sent, and asks for all.
             if let Some(wanted) = &mut self.rules {
                 wanted.told = wanted.records.records().len();
             }

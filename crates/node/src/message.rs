@@ -96,7 +96,7 @@ pub const RENOUNCED: u32 = 1 << 31;
 /// In [`Claim::chain`] of a flow that is about to come: copies of it as it was with earlier owners are to stay. Who has one cannot have the flow yet.
 pub const NEEDS_EARLIER: u32 = 1 << 30;
 
-/// In [`Claim::chain`]: the reply key is known to be the flow's own. It has had replies, or the
+/// In [`Claim::chain`]: the reply key is known to be the flow's own. The flow has had replies, or the
 /// switch has shown that it learned the key from this flow.
 pub const KEYED: u32 = 1 << 29;
 
@@ -631,7 +631,7 @@ impl Control {
         postcard::from_bytes(bytes).map_err(|_| DropReason::Malformed)
     }
 
-    /// Of an encoded [`Control::Rules`], which part it is. Reads no rule.
+    /// The number of the part that an encoded [`Control::Rules`] is. Reads no rule.
     pub fn rules_part(bytes: &[u8]) -> Option<u16> {
         let ((number, _, part), _) = postcard::take_from_bytes::<(u32, u64, u16)>(bytes).ok()?;
         (number == RULES_NUMBER).then_some(part)

@@ -29,9 +29,11 @@ pub(crate) fn reset(packet: &mut Packet) -> bool {
     write(frame, &ethernet, &answer, &ends)
 }
 
-/// Makes an empty packet into the reset that a refused segment's receiver gets in its place, between the ends that this key names. It comes where the receiver expects the
-/// segment, or, in place of one that was sent again, where it has asked for the next one, if that is known. It acknowledges what the segment does, so that a receiver believes it that has
-/// only sent a SYN (RFC 9293, section 3.10.7.3; RFC 5961, section 3.2).
+/// Makes an empty packet into the reset that a refused segment's receiver gets in its place, between the
+/// ends that this key names. The reset comes where the receiver expects the segment, or, in place of one that
+/// was sent again, where the receiver has asked for the next one, if that is known. The reset acknowledges
+/// what the segment does, so that a receiver believes it that has only sent a SYN (RFC 9293, section
+/// 3.10.7.3; RFC 5961, section 3.2).
 ///
 /// # Errors
 /// Gives the empty packet back for a segment that is damaged, and for a fragment.

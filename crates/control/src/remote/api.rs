@@ -259,7 +259,7 @@ pub struct Port {
     /// Frames that the kernel and the device lost outside the port, by their counters, while this host serves it. A frame that would have come in is in one of them.
     #[prost(btree_map = "string, uint64", tag = "11")]
     pub lost: ::prost::alloc::collections::BTreeMap<::prost::alloc::string::String, u64>,
-    /// Of those that came in: frames for the box itself that it has used, which are ARP, neighbour discovery, ping, and BFD of its routers.
+    /// Received frames for the box itself that it used: ARP, neighbour discovery, ping, BFD of its routers.
     #[prost(uint64, tag = "12")]
     pub consumed: u64,
     /// Packets that went out to a neighbour: those of chains, and those that were originated; a packet in fragments once.
@@ -402,7 +402,7 @@ pub struct Process {
     #[prost(message, optional, tag = "13")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub local_standby: ::core::option::Option<LocalStandby>,
-    /// Of a process that keeps ending: how it is started again.
+    /// Restarts of a process that keeps ending.
     #[prost(message, optional, tag = "14")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry: ::core::option::Option<Retry>,

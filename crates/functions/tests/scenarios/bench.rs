@@ -335,7 +335,7 @@ impl Bench {
         self.chain.describe(&flow.block.0[..self.chain.layout().size])
     }
 
-    /// What the receivers of the latest flow's packets have asked for last, forward and reverse.
+    /// The highest acknowledgement numbers from receivers of the latest flow's packets, forward and reverse.
     pub(crate) fn asked_for(&self) -> [Option<u32>; 2] {
         let flow = self.flows.last().expect("a flow");
         let block = &flow.block.0[..self.chain.layout().size];

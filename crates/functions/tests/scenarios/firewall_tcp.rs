@@ -46,7 +46,7 @@ impl Conversation {
     }
 }
 
-/// What each side has asked the other for last: nothing before it has acknowledged a SYN, and never
+/// The highest acknowledgement number of each side: none before the side has acknowledged a SYN, and never
 /// less than before.
 #[test]
 fn what_an_end_has_asked_for_is_known() {

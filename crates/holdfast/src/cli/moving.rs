@@ -1,7 +1,7 @@
 //! Commands that move flows: `migrate`, `drain`, `restore`.
 //!
-//! They begin the work and watch it: on a terminal with a line that tells how far it is,
-//! elsewhere with a new line every few seconds. If they are interrupted they say how far it
+//! The commands begin the work and watch it: on a terminal with a line that tells how far it
+//! is, elsewhere with a new line every few seconds. If they are interrupted they say how far it
 //! is, and the box goes on.
 
 use holdfast_control::exit::{self, Failure};

@@ -40,9 +40,9 @@ const MAX_TRACE_WAIT: Duration = Duration::from_secs(3600);
 /// What the packet loop is asked.
 #[derive(Debug)]
 pub enum Request {
-    /// Liveness probe of the packet loop. Of the steps that questions took since the last
-    /// one, the longest has taken so much processor time: `longest_us` of the manager,
-    /// `runtimes_longest_us` of any runtime.
+    /// Liveness probe of the packet loop. The answer has the processor time of the longest step
+    /// for a question since the last probe: `longest_us` of the manager, `runtimes_longest_us`
+    /// of any runtime.
     Ping,
     /// [`holdfast_control::status::Status`].
     Status,

@@ -138,7 +138,7 @@ pub(super) fn fabric_mtu(
     Ok((has + ETHERNET_LEN - check).min(wanted))
 }
 
-/// A look at the ports' devices. One device per turn: a look reads several files, and
+/// A look at the ports' devices. A turn looks at one device: a look reads several files, and
 /// packets wait meanwhile.
 pub(super) struct DeviceLook {
     began_at: u64,
@@ -149,7 +149,7 @@ pub(super) struct DeviceLook {
 }
 
 impl DeviceLook {
-    /// One that ended at this time.
+    /// A look that ended at this time.
     pub(super) fn done(at: u64) -> DeviceLook {
         DeviceLook { began_at: at, next: None, up_again: Vec::new() }
     }

@@ -89,7 +89,7 @@ impl Guard {
         devices::say(&format!("the coordinator has ended ({cause}): it is started again {when}{meanwhile}"));
     }
 
-    /// What `status` says of a coordinator that keeps ending.
+    /// The retry that `status` shows for a coordinator that keeps ending.
     pub(super) fn retry(&self, is_there: bool, now: u64) -> Option<Retry> {
         self.lives.retry(is_there, &self.cause, now)
     }

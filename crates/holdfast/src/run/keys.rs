@@ -38,9 +38,9 @@ pub(super) fn keep_open(stdin: OwnedFd) -> std::io::Result<File> {
     Ok(stdin.into())
 }
 
-/// What files say that have been read again.
+/// Contents of files that have been read again.
 pub(super) struct Reread {
-    /// What there is to say of the control API's certificate.
+    /// A message for the operator about the control API's certificate.
     certificate: Option<String>,
     /// The cluster's keys, if the box has any.
     keys: Option<Result<Option<KeyRing>, Mistake>>,
@@ -92,7 +92,7 @@ impl Manager {
         }
     }
 
-    /// What has been read again, once it has.
+    /// The files' contents once they have been read again.
     pub(super) fn take_reread(&mut self) -> Option<Reread> {
         let reread = match self.reread.as_ref()?.try_recv() {
             Err(TryRecvError::Empty) => return None,
@@ -102,7 +102,7 @@ impl Manager {
         reread
     }
 
-    /// Goes by what was read. What cannot be read changes nothing. False if there was nothing to read.
+    /// Goes by what was read. A file that cannot be read changes nothing. False if there was nothing to read.
     pub(super) fn handle_reread(&mut self, reread: Reread) -> bool {
         let Reread { certificate, keys, routers } = reread;
         let had_any = certificate.is_some() || keys.is_some() || routers.is_some();
@@ -149,7 +149,7 @@ impl Manager {
         self.keys = Some(ring);
     }
 
-    /// Other keys for sessions with routers. What there is to say.
+    /// Sets other keys for sessions with routers. Returns a message for the operator.
     fn change_bfd_keys(&mut self, read: Result<RouterKeys, Mistake>) -> String {
         let RouterKeys { keys, kept } = match read {
             Ok(read) => read,

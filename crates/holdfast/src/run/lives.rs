@@ -92,7 +92,7 @@ impl Lives {
         self.short_lives
     }
 
-    /// What `status` says of one that keeps ending, for `cause` last.
+    /// The retry that `status` shows for a process that keeps ending, for `cause` last.
     pub(super) fn retry(&self, is_there: bool, cause: &str, now: u64) -> Option<Retry> {
         let has_lasted = is_there && now.saturating_sub(self.started_at) > self.long_life;
         let next_ms = (!is_there).then(|| self.pause(now) / MILLISECOND);
@@ -127,7 +127,7 @@ mod tests {
         assert!(!lives.is_hopeless());
     }
 
-    /// One that keeps ending is said to be retried, with how often, when and why, until a
+    /// A process that keeps ending is shown as retried, with how often, when and why, until a
     /// life has lasted.
     #[test]
     fn what_is_retried_is_said() {

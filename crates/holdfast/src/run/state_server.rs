@@ -247,7 +247,7 @@ impl ServerGuard {
         (0..self.servers.len() as u16).map(state_server_node)
     }
 
-    /// What `status` says of this one if it keeps ending.
+    /// The retry that `status` shows for this state server if it keeps ending.
     pub(super) fn retry(&self, number: u16, is_there: bool, now: u64) -> Option<Retry> {
         let Guarded { lives, cause, .. } = self.servers.get(usize::from(number))?;
         lives.retry(is_there, cause, now)

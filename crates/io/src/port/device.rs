@@ -102,7 +102,7 @@ impl Counters {
         COUNTERS.map(|(file, _)| read(file).unwrap_or(0))
     }
 
-    /// What has been counted since the last look. A counter that went back is that of a device that begins anew.
+    /// Counts since the last look. A counter that went back is that of a device that begins anew.
     pub(super) fn look(&mut self, name: &str) -> [u64; COUNTERS.len()] {
         let before = core::mem::replace(&mut self.seen, Counters::read(name));
         core::array::from_fn(|at| self.seen[at].saturating_sub(before[at]))

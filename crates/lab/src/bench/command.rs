@@ -74,7 +74,8 @@ pub enum Plan {
         #[arg(long, default_value_t = 3)]
         runtimes: u16,
     },
-    /// What packets notice of questions: the longest step for each, and times there and back beside those without it (root)
+    /// Cost of questions to packets: the longest step for each, and times there and back beside those
+    /// without it (root)
     Questions {
         /// Flows that are there
         #[arg(long, default_value_t = 100_000)]

@@ -91,7 +91,7 @@ pub fn run(plan: &Plan, binary: &Path, interrupt: &Interrupt) -> Result<Vec<Row>
     let began = Instant::now();
     let mut running = RunningBox::start(&lab, &topology.router, binary, &configuration(plan).to_string())?;
     let start_milliseconds = began.elapsed().as_millis() as u64;
-    // Nothing but the box is in the router's namespace.
+    // The router's namespace has only the box's processes.
     let taken = || topology.router.pids().map(|pids| Taken::by(&pids));
     let row = |case, flows: usize, taken: &Taken, idle: u64| {
         let by_flow = |bytes: u64| if flows == 0 { 0.0 } else { bytes as f64 / flows as f64 };
@@ -138,7 +138,7 @@ pub fn run(plan: &Plan, binary: &Path, interrupt: &Interrupt) -> Result<Vec<Row>
     Ok(rows)
 }
 
-/// One host owns the address of every client.
+/// A topology in which one host owns the address of every client.
 pub(super) fn topology(lab: &mut Lab) -> Result<Topology> {
     let mut wanted = addresses();
     wanted.behind_box.push(("100.64.0.0/10".to_owned(), "198.51.100.1".to_owned()));

@@ -28,7 +28,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// What to measure.
+/// The plan of a measurement.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// Flows that are there.
@@ -48,13 +48,13 @@ pub struct Plan {
 pub struct Row {
     /// Version of this object.
     pub version: u32,
-    /// What is asked.
+    /// The question.
     pub question: &'static str,
     /// Flows of the box.
     pub flows: usize,
     /// How often it was answered.
     pub answers: usize,
-    /// Until it was, mean, ms.
+    /// Mean time until an answer, ms.
     pub answer_ms: f64,
     /// Processor time of the longest step of the packet loop for it, µs.
     pub longest_us: u64,
@@ -224,7 +224,7 @@ impl Asker<'_> {
         })
     }
 
-    /// What the longest steps for questions since the last time have taken, µs.
+    /// Processor times of the longest steps for questions since the last call, µs.
     fn longest(&self) -> Result<(u64, u64)> {
         // A runtime says it with its next report.
         std::thread::sleep(Duration::from_millis(300));
@@ -325,7 +325,7 @@ impl Window {
     }
 }
 
-/// What the load's thread and who asks share.
+/// State that the load's thread and the thread that asks share.
 #[derive(Debug, Default)]
 struct Shared {
     stop: AtomicBool,
@@ -364,12 +364,12 @@ impl Load {
         windows.len() - 1
     }
 
-    /// What was sent while something was done.
+    /// The datagrams that were sent during `act`.
     fn window(&self, act: impl FnOnce() -> Result<()>) -> Result<Window> {
         let at = self.open_window();
         act()?;
         self.open_window();
-        // What is on its way is not lost.
+        // A datagram on its way is not lost.
         let began = Instant::now();
         while self.shared.windows()[at].lost() > 0 && began.elapsed() < LATE {
             std::thread::sleep(Duration::from_millis(1));
@@ -396,7 +396,7 @@ fn send(sockets: &[UdpSocket], per_second: u64, shared: &Shared) {
         shared.windows()[window as usize].sent += now_due;
         for at in 0..now_due {
             let socket = &sockets[((due_before + at) % sockets.len() as u64) as usize];
-            // What the socket refuses is sent and lost.
+            // A datagram that the socket refuses is sent and lost.
             let _ = socket.send(&[clock.now().to_be_bytes(), window.to_be_bytes()].concat());
         }
         due_before = due;

@@ -43,7 +43,7 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// What is said of a place whose process keeps ending, while nobody serves there.
+    /// The report on a place whose process keeps ending, while nobody serves there.
     pub(super) fn retried(&self) -> Option<Retried> {
         let Place { member, failures, start_at, .. } = *self;
         let is_waited_for = matches!(member.state, MemberState::Failed | MemberState::Starting) && !self.is_drained;

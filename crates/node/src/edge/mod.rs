@@ -78,12 +78,13 @@ pub struct EdgeRoute {
     pub gateway: Option<IpAddr>,
 }
 
-/// What became of a port's packets here, besides those that were dropped.
+/// Counters of a port's packets here, besides those that were dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PortCounts {
     /// Frames that came in for the box itself and that it has used: ARP, neighbour discovery, ping, BFD.
     pub consumed: u64,
-    /// Packets that went out to a neighbour: those of chains, and those that were originated. One that was cut into fragments is one.
+    /// Packets that went out to a neighbour: those of chains, and those that were originated. A packet that
+    /// was cut into fragments is one.
     pub forwarded: u64,
     /// Packets of the box itself that were forwarded, or dropped: errors about packets of chains, BFD, and answers that could not be sent.
     pub originated: u64,
@@ -228,7 +229,7 @@ impl Edge {
         &self.drops
     }
 
-    /// What became of the packets of a port. A port that is not there has none.
+    /// Counters of a port's packets. A port that is not there has none.
     pub fn counts(&self, port: u8) -> PortCounts {
         self.counts.get(usize::from(port)).copied().unwrap_or_default()
     }
@@ -553,7 +554,7 @@ impl Edge {
     fn send_back(&mut self, port: u8, packet: Released<Packet>, out: &mut EdgeOut, pool: &mut dyn PacketPool) {
         let before = out.transmit.len();
         self.address_back(port, packet, out, pool);
-        // One that is dropped is in a counter: it was none of those that came.
+        // A packet that is dropped is in a counter, but was none of those that came.
         if out.transmit.len() == before {
             self.originate(port);
         }

@@ -156,7 +156,7 @@ impl Reassembly {
         for Part { packet, .. } in parts {
             match is_whole {
                 true => pool.put(packet),
-                // One reason for all of them: none has become part of anything.
+                // The parts have one reason for all: none has become part of anything.
                 false => dropped.push((packet, DropReason::LocalFragment)),
             }
         }

@@ -1,5 +1,4 @@
-//! Of several hosts: what the manager says to those of the others, and which ports this one
-//! serves.
+//! The manager as one of several hosts': what it says to the others, and which ports its host serves.
 //!
 //! In: links, terms that an earlier life knew, the time. Out: beats, what is to be served or
 //! not any more. Never: a decision about who serves: see [`Quorum`].
@@ -11,7 +10,7 @@ use crate::quorum::{Change, Quorum};
 use holdfast_protection::Peer;
 
 impl Manager {
-    /// It is one of so many hosts, with so many switches. `patience`: see [`Quorum`], ns.
+    /// The manager's host is one of so many, with so many switches. `patience`: see [`Quorum`], ns.
     pub fn join(&mut self, hosts: u16, switches: u16, patience: u64, now: u64) {
         let me = host_of(self.fabric.me().node).unwrap_or(0);
         self.quorum = Some(Quorum::new(me, hosts, switches, patience, now));
@@ -33,30 +32,30 @@ impl Manager {
         self.standing.as_ref().is_some_and(|standing| standing.hosts & !own != 0)
     }
 
-    /// Of several hosts: an earlier life of this manager knew of this term of a switch's service.
+    /// An earlier life of this manager knew of this term of a switch's service; for one of several hosts.
     pub fn remember_term(&mut self, switch: u16, term: u32) {
         if let Some(quorum) = &mut self.quorum {
             quorum.remember(switch, term);
         }
     }
 
-    /// What to keep for [`Manager::remember_term`], per switch, if it has changed, before anything is sent.
+    /// Terms to keep for [`Manager::remember_term`], per switch, if one has changed, before anything is sent.
     pub fn take_terms(&mut self) -> Option<impl Iterator<Item = u32> + '_> {
         self.quorum.as_mut()?.take_news()
     }
 
-    /// Of several hosts, wherever it is: the coordinator has been heard lately.
+    /// The coordinator, on whichever of several hosts it is, has been heard lately.
     pub(crate) fn is_coordinator_heard(&self) -> bool {
         let patience = self.quorum.as_ref().map_or(0, Quorum::patience);
         self.coordinator_at.is_some_and(|at| self.now.saturating_sub(at) <= 4 * patience)
     }
 
-    /// Nobody else serves now what this host does: see [`Quorum::may_serve_at`].
+    /// No other host serves now what this one does: see [`Quorum::may_serve_at`].
     pub(crate) fn may_serve_at(&self, now: u64) -> bool {
         self.quorum.as_ref().is_none_or(|quorum| quorum.may_serve_at(now))
     }
 
-    /// What managers of other hosts have said of how they seal.
+    /// Managers of other hosts, each with what it has said of how it seals.
     pub(crate) fn take_sealings(&mut self) -> Vec<(Peer, Sealing)> {
         core::mem::take(&mut self.sealings)
     }

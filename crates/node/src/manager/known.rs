@@ -52,12 +52,13 @@ impl Manager {
         core::mem::take(&mut self.longest_us)
     }
 
-    /// What the state server said last of its lists, in order.
+    /// The state server's lists, as it reported them last, in order.
     pub fn listings(&self) -> &[Listing] {
         &self.listings
     }
 
-    /// What it said last that all numbers of a statistic are, by its list of statistics, counted from 0. A manager that has just begun may know the first ones only.
+    /// All numbers of a statistic, as the state server reported them last. `statistic`: by its list of
+    /// statistics, counted from 0. A manager that has just begun may know the first numbers only.
     pub fn totals(&self, statistic: usize) -> &[i64] {
         self.totals.of(statistic)
     }
@@ -86,7 +87,7 @@ impl Manager {
     /// failure would be the second; so would it be while flows' homes are not at `servers`, the state servers' present lives, if there are any.
     pub fn protected(&self, is_coordinator_there: bool, servers: &[Peer]) -> Protected {
         let Some(standing) = &self.standing else { return Protected::No };
-        // What was written back to an earlier life is gone.
+        // State that was written back to a server's earlier life is gone.
         let is_there = |&(node, incarnation): &(NodeId, u32)| {
             state_server_number(node).is_none() || servers.contains(&Peer { node, incarnation })
         };
@@ -105,7 +106,7 @@ impl Manager {
         if standing.protected == Protected::Yes && !is_certain { Protected::Resynchronising } else { standing.protected }
     }
 
-    /// What the coordinator has dropped, as it said last.
+    /// The coordinator's drops, as it reported them last.
     pub fn coordinator_drops(&self) -> DropCounters {
         let mut drops = DropCounters::default();
         for (number, count) in self.standing.iter().flat_map(|standing| &standing.drops) {

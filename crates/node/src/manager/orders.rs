@@ -1,5 +1,5 @@
-//! What operators want: flows moved, runtimes drained, other rules. The coordinator is told,
-//! and its answers and the runtimes' progress are kept for who asked.
+//! Operators' orders: flows moved, runtimes drained, other rules. The coordinator is told,
+//! and its answers and the runtimes' progress are kept for the operator that asked.
 
 use super::{MOVES_KEPT, Manager};
 use crate::address::{COORDINATOR, NodeId};
@@ -36,14 +36,14 @@ pub(super) struct Ticket {
     pub(super) number: u32,
     /// The coordinator that was asked, if any was known.
     pub(super) asked: Option<Peer>,
-    /// Whose flows are to move, if any are.
+    /// The runtime whose flows are to move, if any are.
     pub(super) from: Option<NodeId>,
-    /// What the coordinator said, once it has.
+    /// The coordinator's answer, once it is there.
     pub(super) answer: Option<Result<u32, Refusal>>,
 }
 
 impl Ticket {
-    /// Nobody answers it any more.
+    /// The order is not answered any more.
     pub(super) fn refuse(&mut self) {
         self.answer.get_or_insert(Err(Refusal::Away));
     }
@@ -107,7 +107,7 @@ impl Manager {
         ticket
     }
 
-    /// The answer to an order, once it is there. Who asked too late for it gets none.
+    /// The answer to an order, once it is there. An operator that asks too late gets none.
     pub fn take_answer(&mut self, ticket: u32) -> Option<Result<u32, Refusal>> {
         let Some(at) = self.tickets.iter().position(|known| known.number == ticket) else { return Some(Err(Refusal::Away)) };
         let answer = self.tickets[at].answer?;

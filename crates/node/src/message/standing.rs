@@ -20,7 +20,7 @@ pub struct Standing {
     pub drained: Vec<NodeId>,
     /// Those of these that are started when their cluster grows.
     pub spare: Vec<NodeId>,
-    /// Those that keep ending and are started again.
+    /// Runtimes that keep ending and are started again.
     pub retried: Vec<Retried>,
     /// The coordinator's own drops, by number of their reason.
     pub drops: Vec<(u8, u64)>,

@@ -73,7 +73,7 @@ impl Listings {
         self.open.retain(|listing| listing.to != node);
     }
 
-    /// Nobody waits for an answer.
+    /// No node waits for an answer.
     pub(super) fn is_empty(&self) -> bool {
         self.open.is_empty()
     }

@@ -26,7 +26,7 @@ pub(crate) struct Wheel {
     at: u64,
 }
 
-/// Where a search among the flows of one standing goes on ([`Wheel::visit`]).
+/// The place where a search among the flows of one standing goes on ([`Wheel::visit`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Place {
     step: u64,

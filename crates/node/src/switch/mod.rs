@@ -102,7 +102,7 @@ pub struct Switch {
     /// What a new life has still to learn.
     rebuild: Option<Rebuild>,
     claims: Claims,
-    /// Until then replies of [`Doubt::Contested`] routes are dropped, ns.
+    /// Replies of [`Doubt::Contested`] routes are dropped until then, ns.
     contested_until: u64,
     logs: Logs,
     suspects: Suspects,

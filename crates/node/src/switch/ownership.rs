@@ -24,7 +24,7 @@ pub(super) struct Claims {
     waiting: BTreeMap<RouteId, (u32, Peer, u32)>,
     /// Routes that are to be somebody's unless somebody with newer state asks, each with the virtual cluster.
     provisional: BTreeMap<RouteId, u16>,
-    /// Of the latest owners that were swept, how many flows were lost with each.
+    /// The latest owners that were swept, and how many flows were lost with each.
     lost: VecDeque<(Peer, u64)>,
 }
 
@@ -35,11 +35,11 @@ const OVERDUE: u64 = 30_000_000_000;
 /// So many dead are remembered: beyond that a coordinator has forgotten some.
 const DEAD: usize = 256;
 
-/// So many of those that were swept are remembered.
+/// Swept owners that are remembered.
 const SWEPT: usize = 64;
 
 impl Claims {
-    /// Nobody had a copy of so many flows of this one. It may be swept twice.
+    /// Flows of a swept owner of which nobody had a copy. The owner may be swept twice.
     fn note_lost(&mut self, dead: Peer, flows: u64) {
         match self.lost.iter_mut().find(|(known, _)| *known == dead) {
             Some((_, lost)) => *lost += flows,
@@ -323,7 +323,7 @@ impl Switch {
                 }
             }
         }
-        // What a new life has not been told of it cannot count.
+        // A new life of the switch cannot count flows that it has not been told of.
         if self.rebuild.as_ref().is_none_or(|rebuild| !rebuild.is_recovering(dead)) {
             self.claims.note_lost(dead, flows);
         }

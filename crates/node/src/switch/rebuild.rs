@@ -59,7 +59,7 @@ impl Rebuild {
         self.note_epoch(epoch);
     }
 
-    /// It was dead when this life began, or died before it had told what it has.
+    /// The runtime was dead when this life began, or died before it had told what it has.
     pub(super) fn is_recovering(&self, dead: Peer) -> bool {
         self.recovering.contains(&dead)
     }
@@ -182,7 +182,7 @@ impl Switch {
         let moved_from = (info.before.get() != 0).then_some((from, info.before.get()));
         let hash = self.routes.hash(&key);
         let id = match self.routes.find(&key, hash) {
-            // What one runtime calls a reply another calls a flow of its own: see `settle_reply`.
+            // A runtime may call a reply what another calls a flow of its own: see `settle_reply`.
             Some(found) if found.is_reply => {
                 let is_keyed = info.claim.chain.get() & KEYED != 0;
                 if !is_keyed && self.routes.get(found.slot).is_some_and(|other| !other.is_doubtful()) {
@@ -229,13 +229,13 @@ impl Switch {
         Ok(())
     }
 
-    /// Two routes want one reply key. A flow whose own it is known to be keeps it before one
-    /// of which that is not known. Of two of which it is not known the older keeps it, because
-    /// it is more likely the first that asked; what comes under the key soon may be for either,
-    /// and goes to neither. Of two that are known to have had it the newer keeps it, because
-    /// the older may have ended. A flow of which it is the forward key keeps it unless only the
-    /// other is known to have it. Whoever goes without keeps the route: the flow's owner may
-    /// have it, and its next packet would open it a second time elsewhere.
+    /// Two routes want one reply key. A flow whose own the key is known to be keeps it before one
+    /// of which that is not known. The older of two of which it is not known keeps it, because it
+    /// is more likely the first that asked; packets that come under the key soon may be for either,
+    /// and go to neither. The newer of two that are known to have had it keeps it, because the
+    /// older may have ended. A flow of which it is the forward key keeps it unless only the other
+    /// is known to have it. The flow that goes without the key keeps its route: its owner may have
+    /// it, and its next packet would open it a second time elsewhere.
     fn settle_reply(&mut self, id: RouteId, epoch: u32, reply: FlowKey, now: u64) {
         let Some(other) = self.routes.find(&reply, self.routes.hash(&reply)).filter(|found| found.slot != id) else { return };
         let Some(rival) = self.routes.get(other.slot).copied() else { return };

@@ -43,14 +43,14 @@ impl Opening {
 /// Whether replies under a route's reply key may be another flow's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Doubt {
-    /// They are the flow's: its owner has said so, or this life of the switch saw its first packet
+    /// The replies are the flow's: its owner has said so, or this life of the switch saw its first packet
     /// leave.
     None,
     /// The key comes from a claim or a telling of a flow of which that is not known: one of which
     /// it is takes the key away.
     Unconfirmed,
-    /// Another such flow wants the same key. Nobody knows whose first packet left, so replies to
-    /// either may be on their way.
+    /// Another such flow wants the same key. The flow whose first packet left is not known, so replies
+    /// to either may be on their way.
     Contested,
 }
 

@@ -14,7 +14,7 @@ pub(super) struct Target {
     pub(super) cluster: u16,
     host: u16,
     routes: usize,
-    /// Of these, those of which nothing is known to have been released.
+    /// Routes among these of which nothing is known to have been released.
     opening: usize,
     full: Full,
     /// Its place in its cluster's knockout.
@@ -221,7 +221,7 @@ impl Targets {
         }
     }
 
-    /// Of so many more of them nothing has been released, or of fewer.
+    /// Routes that lead there and have had nothing released are so many more, or fewer.
     pub(super) fn count_opening(&mut self, owner: Peer, change: isize) {
         if let Some(at) = self.position(owner) {
             let target = &mut self.list[at];
@@ -234,7 +234,7 @@ impl Targets {
         self.find(peer).map_or(0, |target| target.routes)
     }
 
-    /// Those of them that are flows' of which something has been released, or is known to others.
+    /// Routes that lead there, of flows of which something has been released, or is known to others.
     pub(super) fn flows(&self, peer: Peer) -> usize {
         self.find(peer).map_or(0, |target| target.routes.saturating_sub(target.opening))
     }

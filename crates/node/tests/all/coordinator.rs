@@ -374,7 +374,8 @@ fn silence_is_a_failure_only_while_somebody_is_heard() {
     assert_ne!(alone.pass(10_000, &[]), vec![(16, MemberState::Running)], "somebody must serve in the end");
 }
 
-/// A runtime that keeps dying is given time while another one serves, but not when nobody does. It is said how often it died, and when it is started again.
+/// A runtime that keeps dying is given time while another one serves, but not when nobody does.
+/// The status says how often it died, and when it is started again.
 #[test]
 fn nobody_is_waited_for_while_nobody_serves() {
     let mut bench = Bench::new(2, 4);

@@ -98,7 +98,8 @@ fn those_go_first_that_stand_for_least() {
     assert_eq!((there(&bench, 1..41), bench.spot.runtime.counts().forgotten), (40, 40));
 }
 
-/// Flows of one standing flood a table, so quickly that none of them gets a second old. Whatever begins meanwhile, half open or unreplied, is there a while later; what has been idle for longer is not.
+/// Flows of one standing flood a table, so quickly that none of them gets a second old. Flows that begin
+/// meanwhile, half open or unreplied, are there a while later; those that have been idle for longer are not.
 #[test]
 fn what_has_only_just_begun_stays() {
     const LATELY: u16 = 10;
@@ -151,8 +152,8 @@ fn times_become_shorter_as_the_table_fills() {
     }
 }
 
-/// Of flows without a handshake more have had packets lately than a turn looks at, and all of
-/// these would end before those that have been idle. Others make room all the same, and none of them does.
+/// Flows without a handshake that have had packets lately are more than a turn looks at, and all of
+/// them would end before those that have been idle. Others make room all the same, and none of them does.
 #[test]
 fn flows_that_may_not_go_hide_no_others() {
     let mut bench = bench(3000);
@@ -230,7 +231,7 @@ impl Protection for Away {
 }
 
 /// Flows are too many by five, and the states of those that are to make room are away: no
-/// others are chosen in their place while that is so. They end when their states have come.
+/// others are chosen in their place while that is so. The chosen flows end when their states have come.
 #[test]
 fn flows_whose_states_are_away_are_chosen_once() {
     let have_come = Arc::new(AtomicBool::new(false));

@@ -125,7 +125,7 @@ fn segment(is_reply: bool, flags: u8, (sequence, acknowledgement): (u32, u32), o
 /// Whether a segment goes back to its sender, its ports, flags and numbers.
 type Leaving = (bool, (u16, u16), u8, (u32, u32));
 
-/// What left since this was asked last.
+/// Segments that left since the last call.
 fn left(pair: &mut Pair) -> Vec<Leaving> {
     let mut pool = MemoryPool::new(1);
     let mut read = |frame: Vec<u8>| {
@@ -143,9 +143,9 @@ fn left(pair: &mut Pair) -> Vec<Leaving> {
     left
 }
 
-/// A segment of a connection is refused: it goes back to its sender, as that knows it, and
-/// its receiver gets a reset in its place, as that knows the connection, neither before the
-/// flow's state is safe. So it is in both directions. What opens no flow is told to its sender alone.
+/// A segment of a connection is refused, in either direction: it goes back to its sender, as that knows it,
+/// and its receiver gets a reset in its place, as that knows the connection, neither before the flow's state
+/// is safe. The refusal of a segment that opens no flow is told to its sender alone.
 #[test]
 fn both_ends_of_a_refused_connection_are_reset() {
     let protections: [fn() -> Box<dyn Protection>; 6] = [

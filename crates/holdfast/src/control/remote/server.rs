@@ -116,7 +116,8 @@ impl Server {
         move || counts.report(address)
     }
 
-    /// What reads its files again. If they cannot be used nothing changes. Says what there is to say.
+    /// A function that reads the server's files again and returns a message for the operator. Files that
+    /// cannot be used change nothing.
     pub(crate) fn reload(&self) -> impl FnOnce() -> String + Send + use<> {
         let (paths, trust) = (self.paths.clone(), self.trust.clone());
         move || match load(&paths).and_then(|identity| trust.change(&identity)) {

@@ -29,7 +29,7 @@ pub(super) struct Socket {
 
 /// Counters of the kernel's for frames that are lost at a socket. A fill ring that is empty is among the dropped ones where frames are copied, and among the device's where they are not.
 const COUNTERS: [&str; 3] = ["xdp_dropped", "xdp_ring_full", "xdp_invalid"];
-/// Those of frames that came.
+/// Counters for lost frames that came in.
 pub(super) const RECEIVE_COUNTERS: [&str; 2] = [COUNTERS[0], COUNTERS[1]];
 
 fn check(result: libc::c_int) -> io::Result<()> {

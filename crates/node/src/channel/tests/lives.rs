@@ -261,7 +261,7 @@ fn two_that_begin_again_at_once_find_each_other() {
 }
 
 /// The only frame that says who lives at a node is damaged, and nobody sees it: the life that it
-/// names is not there. Whoever speaks to that one, and is not answered, asks again.
+/// names is not there. A sender that speaks to that life, and is not answered, asks again.
 #[test]
 fn a_life_that_is_not_there_is_asked_for_again() {
     for bit in 0..32 {

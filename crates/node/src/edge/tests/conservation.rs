@@ -165,7 +165,7 @@ impl Bench {
         if packet.parse().is_err() {
             return self.pool.put(packet);
         }
-        // One that a chain has refused is counted there.
+        // A packet that a chain has refused is counted there.
         account.came += u64::from(flags & Flags::TURNED == 0);
         self.edge.handle_egress(super::Released::stateless(packet), self.now, &mut self.out, &mut self.pool);
         self.collect(account);

@@ -264,7 +264,8 @@ fn neighbour_discovery_that_cannot_be_is_refused() {
     assert_eq!(only("ra"), "drop local");
 }
 
-/// What the box uses itself is counted where it came in, and a packet of a chain where it goes out, once however it is cut.
+/// A frame that the box uses itself is counted where it came in, and a packet of a chain where it goes out,
+/// once however it is cut.
 #[test]
 fn what_is_used_and_what_is_forwarded_is_counted() {
     let mut bench = Bench::new();

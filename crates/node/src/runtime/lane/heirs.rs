@@ -33,7 +33,7 @@ impl Lane {
     pub(crate) fn run_again(&mut self, packet: &mut Packet, found: Found, key: &FlowKey, shared: &mut Shared) {
         let run = AssertUnwindSafe(|| self.run(packet, found, key, Position::START, shared));
         match catch_unwind(run) {
-            // It went through before.
+            // The packet went through before.
             Ok(Step::Park(..)) => shared.drops.count(DropReason::InputMissing),
             Ok(_) => {}
             Err(_) => self.roll_back(shared),

@@ -7,7 +7,7 @@
 //! one full of unreplied datagrams: what has only just begun is no flood's, whatever its protocol. A flow that is established never makes room for another. If
 //! that is not enough the table is full, and new flows are refused.
 //!
-//! A search looks at a bounded number of flows. Those that may not end are not to hide others behind
+//! A search looks at a bounded number of flows. Flows that may not end are not to hide others behind
 //! them: for a time, the searches that follow begin behind flows that were looked at in vain.
 //!
 //! A flow that ends so ends as any flow does: its copies, its route and what it had leased go with it. If its state is not in memory it ends when that has come, unless a packet of it has by
@@ -40,7 +40,7 @@ const SWEEP_SHIFT: u32 = 30;
 /// Flows that may be waiting for their state to come so that they can end.
 const MAX_AWAITED: usize = LOOKS;
 
-/// Where a turn looks for flows that may end.
+/// The flows among which a turn looks for some that may end.
 #[derive(Clone, Copy)]
 enum Step {
     /// Flows that stand so and have been idle for so long, ns.
@@ -216,7 +216,7 @@ impl Lane {
                 true
             });
         }
-        // Those that are filed wrongly do not end.
+        // Flows that are filed wrongly do not end.
         found.sort_unstable_by_key(|slot| {
             let header = self.flows.header(*slot);
             if self.wheel.is_right(header) { header.last_stamp } else { 0 }

@@ -1,4 +1,4 @@
-//! What an operator is told of a packet on its way through a chain.
+//! The trace of a packet on its way through a chain, for an operator.
 //!
 //! In: packets that are followed. Out: steps. Never: anything else than without it.
 

@@ -18,7 +18,7 @@ impl Lane {
     pub(super) fn let_in(&mut self, shared: &mut Shared, pool: &mut dyn PacketPool) {
         let room = self.make_room_for_new();
         let life = shared.sides[self.side].life;
-        // What an earlier life of the switch had sent opens no flow: the present one would not know it.
+        // A packet from an earlier life of the switch opens no flow: the present one would not know it.
         let is_late = |visitor: &mut Visitor| life.is_some_and(|now| now != visitor.packet.meta.switch);
         let mut coming = if room > 0 { self.parking.come_in(room) } else { Vec::new() };
         for Visitor { packet, .. } in coming.extract_if(.., is_late) {
@@ -58,7 +58,7 @@ impl Lane {
             Ok(()) => header.parked += 1,
             Err(packet) => {
                 if header.role == role::OPENING && position.opening {
-                    // Nothing else would ever open it, or end it.
+                    // The flow would never be opened otherwise, or ended.
                     self.abandon_opening(slot, position, shared);
                 }
                 shared.drop(packet, DropReason::ParkedOverflow, pool);
@@ -84,7 +84,7 @@ impl Lane {
                 continue;
             }
             let may_run = (is_owned || is_opening_itself) && !blocked.contains(&parked.slot);
-            // Of what is away nothing is tried but to have it fetched.
+            // If the flow's state is paged out, only request it.
             let may_run = may_run && (self.flows.is_present(parked.slot) || self.protection.fetch(&self.flows, parked.slot));
             if !may_run || self.is_replaying(parked.slot) {
                 let header = self.flows.header_mut(parked.slot);
@@ -98,7 +98,7 @@ impl Lane {
             }
             let header = self.flows.header_mut(parked.slot);
             header.parked -= 1;
-            // It may have been forwarded under the epoch before the flow came here.
+            // The packet may have been forwarded under the epoch before the flow came here.
             let is_reply = header.reply == parked.key && header.key != parked.key;
             let (slot, key, mut packet) = (parked.slot, parked.key, parked.packet);
             let step =

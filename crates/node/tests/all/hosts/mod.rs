@@ -70,14 +70,15 @@ fn new_flows_are_not_for_the_dead_while_there_is_no_coordinator() {
     assert!(dead.iter().all(|peer| routes_to(&world, *peer) == 0));
 }
 
-/// A coordinator waits for a processor before each of its turns, longer than a host may be silent, and the manager of a host begins anew twice. What it does
-/// not see between its turns is no silence: the runtimes of that host are not given up.
+/// A coordinator waits for a processor before each of its turns, longer than a host may be silent, and the
+/// manager of a host begins anew twice. Beats that the coordinator does not see between its turns are no
+/// silence: the runtimes of that host are not given up.
 #[test]
 fn a_manager_begins_anew_while_the_coordinator_waits() {
     for at in [0, 1] {
         let mut world = World::new();
         assert_eq!(world.send(0, 40), 40);
-        // It knows the next lives of managers only when it has asked them and they have answered.
+        // The coordinator knows the managers' next incarnations only once they have answered it.
         world.coordinator_waits = 130 * MILLISECOND;
         for pause in [400, 130, 1300] {
             world.pass(pause);

@@ -14,7 +14,7 @@ impl Bench {
         self.exchange();
     }
 
-    /// A reply to the flow with port `to` comes. Whom it is sent to.
+    /// A reply to the flow with port `to` comes. Returns the runtimes that it is sent to.
     fn reply(&mut self, to: u16) -> Vec<Peer> {
         let (key, packet) = self.packet(&datagram(to, true));
         self.switch.handle_packet(key, packet);
@@ -229,8 +229,9 @@ fn a_flow_whose_replies_are_another_flow_stays_where_it_is() {
     }
 }
 
-/// A new life hears of two flows that want one reply key and had no reply yet. The older one keeps the key, whoever tells first. It may be the other
-/// whose first packet left: replies that may be on their way go to neither.
+/// A switch's next incarnation hears of two flows that want one reply key and had no reply yet. The older
+/// flow keeps the key, whichever runtime tells first. The first packet that left may be the other's: replies
+/// that may be on their way go to neither.
 #[test]
 fn of_two_without_replies_the_older_one_was_first() {
     for mut told in [[(X, 1, 41), (Y, 2, 42)], [(X, 1, 42), (Y, 2, 41)]] {
@@ -317,7 +318,8 @@ fn nothing_leaves_whose_replies_might_be_anothers() {
     assert_eq!(bench.switch.drops().get(DropReason::ReplyKeyTaken), 1);
 }
 
-/// What must wait leaves when all runtimes have told, in its order, and is given back where the switch ends before.
+/// Packets that must wait leave when all runtimes have told, in their order, and are given back where the
+/// switch ends before.
 #[test]
 fn what_waits_leaves_when_all_have_told() {
     let mut bench = Bench::life(2);
