@@ -62,7 +62,7 @@ tests: setup
 unit: tests ## Unit, property, scenario, conformance, fuzz corpus, documentation and compile-fail tests
 	HOLDFAST_E2E=0 $(TEST) $(if $(HOLDFAST_QUICK),--exclude holdfast-sim --exclude holdfast-fuzz) --no-fail-fast
 
-sim: tests ## SEEDS worlds (8,800) of the deterministic simulator: known ones, fixed ones, new ones
+sim: tests ## SEEDS worlds (8,000) of the deterministic simulator: known ones, fixed ones, new ones
 	tests/worlds.sh
 
 loom: setup ## What processes share, under every interleaving

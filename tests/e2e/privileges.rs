@@ -1,7 +1,7 @@
 //! Privileges that a box needs and those that it drops; and no process survives a killed guard.
 
 use anyhow::{Context, Result, ensure};
-use holdfast_control::status::Status;
+use holdfast_control::status::{ROLE_STATE_SERVER, Status};
 use holdfast_lab::process::{Process, signal_pid};
 use holdfast_lab::requirements::*;
 use holdfast_lab::running::RunningBox;
@@ -22,7 +22,7 @@ const USER: u32 = 65534;
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
-        light("each_process_has_what_its_work_takes", 2, &[], each_process_has_what_its_work_takes),
+        light("each_process_has_what_its_work_takes", 4, &[], each_process_has_what_its_work_takes),
         light("an_ordinary_user_runs_a_box", 3, &[SETPRIV], an_ordinary_user_runs_a_box),
         light("a_killed_guard_leaves_nobody_to_the_next", 4, &[], a_killed_guard_leaves_nobody_to_the_next),
     ]
@@ -35,8 +35,13 @@ fn of_process(pid: u32, field: &str) -> Result<String> {
     Ok(line.trim_start_matches(':').trim().to_owned())
 }
 
+/// The filters of system calls that a process has, a container's among them.
+fn filters(pid: u32) -> Result<u32> {
+    Ok(of_process(pid, "Seccomp_filters")?.parse()?)
+}
+
 fn ensure_small(status: &Status) -> Result<()> {
-    let guard = status.processes.iter().find(|process| process.role == "guard").context("there is a guard")?.pid;
+    let guard = status.guard().context("there is a guard")?.pid;
     for process in status.processes.iter().filter(|process| process.pid != 0) {
         let standby = process.local_standby.map(|standby| standby.pid).filter(|pid| *pid != 0);
         for pid in [process.pid].into_iter().chain(standby) {
@@ -49,8 +54,6 @@ fn ensure_small(status: &Status) -> Result<()> {
             ensure!(of_process(pid, "NoNewPrivs")? == "1", "{} {pid}", process.role);
             if ["runtime", "state-server"].contains(&process.role.as_str()) {
                 ensure!(of_process(pid, "Seccomp")? == "2", "{} {pid} has no filter of system calls", process.role);
-                // Its own, and not only that of a container.
-                let filters = |pid| Ok::<u32, anyhow::Error>(of_process(pid, "Seccomp_filters")?.parse()?);
                 ensure!(filters(pid)? > filters(guard)?, "{} {pid} has only its parent's filters", process.role);
             }
         }
@@ -67,6 +70,22 @@ fn each_process_has_what_its_work_takes(interrupt: &Interrupt) -> Result<()> {
     for process in status.processes.iter().filter(|process| process.pid != 0) {
         let bounding = u64::from_str_radix(&of_process(process.pid, "CapBnd")?, 16)?;
         ensure!(bounding & !FOR_PORTS == 0, "{} may get {bounding:x}", process.role);
+    }
+    network.stop()?;
+
+    let options = Options { protection: "rescue", ..Options::protected(Chain::Edge) };
+    let network = Network::start(&options, interrupt)?;
+    network.wait_protected()?;
+    let status = network.running.status()?;
+    ensure!(status.processes.iter().any(|process| process.role == ROLE_STATE_SERVER && process.pid != 0), "{status:?}");
+    ensure_small(&status)?;
+    network.stop()?;
+
+    let network = Network::start(&Options { more: "seccomp: false\n", ..Options::protected(Chain::Edge) }, interrupt)?;
+    let status = network.running.status()?;
+    let guard = filters(status.guard().context("there is a guard")?.pid)?;
+    for runtime in status.runtimes() {
+        ensure!(filters(runtime.pid)? == guard, "{runtime:?} has a filter that nobody wants");
     }
     network.stop()
 }
@@ -126,7 +145,7 @@ fn a_killed_guard_leaves_nobody_to_the_next(interrupt: &Interrupt) -> Result<()>
     for _ in 0..3 {
         let status = running.wait_for("it is safe", GIVE_UP, interrupt, is_ready)?;
         let before = topology.router.pids()?;
-        let guard = status.processes.iter().find(|process| process.role == "guard").context("there is a guard")?.pid;
+        let guard = status.guard().context("there is a guard")?.pid;
         signal_pid(status.runtimes().next().context("there is a runtime")?.pid, Signal::STOP)?;
         signal_pid(guard, Signal::KILL)?;
         // A supervisor reaps the guard before it starts the next box.

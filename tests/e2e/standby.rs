@@ -126,7 +126,7 @@ fn a_keeper_takes_nobody_along(interrupt: &Interrupt) -> Result<()> {
 }
 
 fn guard(status: &Status) -> Result<u32> {
-    status.processes.iter().find(|process| process.role == "guard").map(|guard| guard.pid).context("there is a guard")
+    status.guard().map(|guard| guard.pid).context("there is a guard")
 }
 
 /// The same for a state server: it keeps its incarnation when its keeper is killed.

@@ -96,7 +96,7 @@ impl Cast {
     /// # Errors
     /// The status shows no guard.
     pub fn new(status: &Status) -> Result<Cast> {
-        let guard = status.processes.iter().find(|process| process.role == "guard").context("there is a guard")?.pid;
+        let guard = status.guard().context("there is a guard")?.pid;
         let mut cast = Cast { guard, groups: BTreeMap::new(), named: BTreeMap::new() };
         cast.learn(status);
         Ok(cast)

@@ -26,6 +26,9 @@ pub const VERSION: u32 = 1;
 /// The role of a worker that owns flow actors, in [`Process::role`].
 pub const ROLE_RUNTIME: &str = "runtime";
 
+/// The role that starts the manager, in [`Process::role`].
+pub const ROLE_GUARD: &str = "guard";
+
 /// The role that takes frames from the ports to the runtimes; the same process as the manager, in [`Process::role`].
 pub const ROLE_SWITCH: &str = "switch";
 
@@ -487,6 +490,11 @@ impl Status {
     /// The runtimes, in the order of the list.
     pub fn runtimes(&self) -> impl Iterator<Item = &Process> {
         self.processes.iter().filter(|process| process.role == ROLE_RUNTIME)
+    }
+
+    /// The box's guard, if there is one.
+    pub fn guard(&self) -> Option<&Process> {
+        self.processes.iter().find(|process| process.role == ROLE_GUARD)
     }
 
     /// What is counted or measured under this name by this function.

@@ -53,7 +53,7 @@ pub(super) fn apply(service: &Service, file: String, text: String, dry_run: bool
     if !changes.is_empty() && !dry_run {
         let failed = |error: std::io::Error| Problem::new(ProblemKind::NotNow, format!("a copy of the configuration: {error}"));
         let memory = files::memory(text.as_bytes()).map_err(failed)?;
-        let limit = running["record"].as_u64().unwrap_or(0);
+        let limit = running["record"].as_u64().expect("the packet loop says how long a record may be");
         let rules = RuleSet::new(version_after(based_on), new.rules).records(limit as usize);
         let answer = service.ask(Request::Apply { based_on, text: text.into(), memory, rules })?;
         version = answer["rules"].as_u64().unwrap_or(based_on);

@@ -341,7 +341,7 @@ impl Manager {
         self.ports.iter().for_each(|port| all.add(port.drops()));
         all.add(&self.hosts_network.drops());
         let mut processes = vec![
-            Process { incarnation: 1, pid: self.parent, ..role("guard", 0, 0, 0, &DropCounters::default()) },
+            Process { incarnation: 1, pid: self.parent, ..role(status::ROLE_GUARD, 0, 0, 0, &DropCounters::default()) },
             Process { retry: self.own_retry(), ..role("manager", manager.node(), 0, 0, &own) },
         ];
         for ((switch, entry), number) in self.host.hub.switches().zip(&self.switches).zip(0u16..) {

@@ -101,7 +101,7 @@ fn answer_from_a_script(requests: Receiver<Asked>, file: &str, tell: impl Fn(Str
                 json!({ "version": 1 })
             }
             Request::Traces => json!({ "version": 1, "steps": std::mem::take(&mut pending) }),
-            Request::Configuration => json!({ "version": 1, "file": file, "text": running, "rules": version }),
+            Request::Configuration => json!({ "version": 1, "file": file, "text": running, "rules": version, "record": 1_000 }),
             Request::Apply { text, .. } => {
                 version += 1;
                 running = text.to_string();

@@ -124,7 +124,7 @@ pub fn run(plan: &Plan, binary: &Path, interrupt: &Interrupt) -> Result<Vec<Row>
         asker.measure(question, &load, &running).with_context(|| question.name())
     });
     let rows = rows.collect::<Result<Vec<Row>>>()?;
-    load.finish();
+    drop(load);
     drop(echoes);
     let status = running.stop(END, interrupt).context("stopping the box")?;
     ensure!(status.success(), "SIGTERM ended the box with {status}");
@@ -286,7 +286,7 @@ impl Asker<'_> {
                 ensure!(answer["changed"] == true, "nothing changed: {answer}");
             }
             Question::Reload => {
-                let guard = running.status()?.processes.iter().find(|one| one.role == "guard").map(|one| one.pid);
+                let guard = running.status()?.guard().map(|guard| guard.pid);
                 signal_pid(guard.context("the box has a guard")?, Signal::HUP)?;
                 // The box looks for signals once a second.
                 std::thread::sleep(Duration::from_millis(1_100));
@@ -343,7 +343,7 @@ impl Shared {
 /// A load under way.
 struct Load {
     shared: Arc<Shared>,
-    thread: JoinHandle<()>,
+    thread: Option<JoinHandle<()>>,
 }
 
 impl Load {
@@ -354,7 +354,7 @@ impl Load {
             stay_here();
             send(&sockets, per_second, &theirs);
         })?;
-        Ok(Load { shared, thread })
+        Ok(Load { shared, thread: Some(thread) })
     }
 
     fn open_window(&self) -> usize {
@@ -378,10 +378,12 @@ impl Load {
         ensure!(!window.times.is_empty(), "no datagram came back");
         Ok(window)
     }
+}
 
-    fn finish(self) {
+impl Drop for Load {
+    fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Relaxed);
-        let _ = self.thread.join();
+        let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 
