@@ -18,6 +18,7 @@ pub mod manager;
 pub mod message;
 pub mod pools;
 pub mod quorum;
+mod rate;
 mod reset;
 pub mod rules;
 pub mod runtime;

@@ -208,12 +208,21 @@ impl Assembly {
 
     fn begin(&mut self, coming: Coming) {
         let Coming { rules, .. } = core::mem::replace(&mut self.coming, coming);
-        self.old.extend(rules);
+        self.put_off(rules);
     }
 
     /// A set that is no longer in force: [`Assembly::free`] frees it.
     pub fn retire(&mut self, set: RuleSet) {
-        self.old.extend(set.rules);
+        self.put_off(set.rules);
+    }
+
+    fn put_off(&mut self, mut rules: Vec<Rule>) {
+        // An empty list takes them over whole: copying thousands is no work for one turn.
+        if self.old.is_empty() {
+            self.old = rules;
+        } else {
+            self.old.append(&mut rules);
+        }
     }
 
     /// Frees some of the rules that are no longer needed.

@@ -73,6 +73,10 @@ impl Coordinator {
             Ok(_) => {}
             Err(reason) => self.drops.count(reason),
         }
+        // A superseded set is freed at once: no packet waits here.
+        while self.coming.has_work() {
+            self.coming.free();
+        }
     }
 
     /// A switch says which rules it goes by. One that has just started has none.

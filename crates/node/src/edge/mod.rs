@@ -17,7 +17,6 @@ mod icmp;
 mod liveness;
 mod local;
 mod neighbors;
-mod rate;
 mod reassembly;
 mod refused;
 mod resolution;
@@ -26,6 +25,7 @@ mod routes;
 mod tests;
 
 use crate::bfd;
+use crate::rate::RateLimit;
 use addresses::{is_link_local, is_multicast, is_nowhere};
 use fragment::{FragmentLimits, Fragmented, Fragments};
 use holdfast_protection::Released;
@@ -36,7 +36,6 @@ use holdfast_wire::{DropCounters, DropReason, FlowKey, Network, Packet, PacketPo
 use icmp::Problem;
 use liveness::Watch;
 use neighbors::Neighbors;
-use rate::RateLimit;
 use reassembly::Reassembly;
 use routes::Routes;
 use std::net::IpAddr;
@@ -122,7 +121,7 @@ pub struct EdgeOut {
 }
 
 /// ICMP errors, echo replies, resets, and answers about what chains have refused, per second that the box makes by itself, and how many at once: of each.
-const ICMP_PER_SECOND: u64 = 1000;
+pub(crate) const ICMP_PER_SECOND: u64 = 1000;
 
 /// Between two announcements of an address that somebody else claims (RFC 5227, sections 1.1 and 2.4).
 const DEFEND_INTERVAL: u64 = 10_000_000_000;

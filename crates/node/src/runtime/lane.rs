@@ -21,8 +21,10 @@ use crate::address::NodeId;
 use crate::ahead::OfChain;
 use crate::channel::Fabric;
 use crate::channel::format::after;
+use crate::edge::ICMP_PER_SECOND;
 use crate::gone::GoneFlows;
 use crate::message::Ended;
+use crate::rate::RateLimit;
 use crate::reset::reset_ahead;
 use holdfast_nf::{Chain, Context, Direction, Outcome, Position, Standing};
 use holdfast_protection::flows::{ActorHeader, Found, Journal, NO_SLOT, NoReply, flag, role};
@@ -78,6 +80,7 @@ pub(crate) struct Lane {
     pub(crate) outbox: Outbox,
     pub(crate) wheel: Wheel,
     pressure: Pressure,
+    resets: RateLimit,
     pub(crate) parking: Parking,
     /// Flows that are not yet what their dead owner had.
     pub(crate) replays: Replays,
@@ -138,6 +141,7 @@ impl Lane {
             outbox: Outbox::default(),
             wheel: Wheel::new(),
             pressure: Pressure::default(),
+            resets: RateLimit::new(ICMP_PER_SECOND, ICMP_PER_SECOND),
             parking: Parking::new(),
             replays: Replays::default(),
             suspects: Vec::new(),
@@ -488,7 +492,7 @@ impl Lane {
             return shared.drop(packet, reason, pool);
         }
         shared.drops.count(reason);
-        let ahead = flow.and_then(|(slot, _)| self.reset_ahead(slot, &packet, key, pool));
+        let ahead = flow.and_then(|(slot, _)| self.reset_for_receiver(slot, &packet, key, shared, pool));
         packet.meta.flags = packet.meta.flags & Flags::TRACE | Flags::TURNED;
         if let Some((slot, _)) = flow {
             packet.meta.epoch = self.flows.header(slot).epoch as u16;
@@ -504,14 +508,21 @@ impl Lane {
     }
 
     /// The reset by which the other end of a flow learns that a segment of its connection was refused. The sender is told, too: neither waits for the other. A receiver that expects another
-    /// segment asks what this is about (RFC 5961, section 3.2): its question is refused like any segment, with an answer that it believes.
-    fn reset_ahead(&self, slot: Slot, packet: &Packet, key: &FlowKey, pool: &mut dyn PacketPool) -> Option<Packet> {
-        let header = self.flows.header(slot);
-        if packet.layers.protocol != proto::TCP || !self.flows.is_present(slot) {
+    /// segment asks what this is about (RFC 5961, section 3.2): its question is refused like any segment, with an answer that it believes. Resets are so many a second.
+    fn reset_for_receiver(
+        &mut self,
+        slot: Slot,
+        packet: &Packet,
+        key: &FlowKey,
+        shared: &Shared,
+        pool: &mut dyn PacketPool,
+    ) -> Option<Packet> {
+        let now = shared.sides[self.side].now;
+        if packet.layers.protocol != proto::TCP || !self.flows.is_present(slot) || !self.resets.admit(now) {
             return None;
         }
-        let is_reply = header.reply == *key && header.key != *key;
-        let (direction, leaves) = match is_reply {
+        let header = self.flows.header(slot);
+        let (direction, leaves) = match header.is_reply(key) {
             true => (Direction::Reverse, header.key.reverse()),
             false => (Direction::Forward, header.reply.reverse()),
         };

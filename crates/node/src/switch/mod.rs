@@ -488,9 +488,12 @@ impl Switch {
         }
     }
 
-    /// Released packets that need not wait any more, in their order.
+    /// Released packets that need not wait any more, in their order. To be called as soon as runtimes have been
+    /// heard: later packets of a flow leave at once when it has been told of.
     pub fn take_told(&mut self) -> Vec<(Peer, Packet)> {
-        if self.rebuild.is_some() { Vec::new() } else { core::mem::take(&mut self.untold) }
+        let (waiting, told) = core::mem::take(&mut self.untold).into_iter().partition(|(_, packet)| self.must_wait(packet));
+        self.untold = waiting;
+        told
     }
 
     /// A released packet passes on its way out: learns the flow's reply key from it if it says so. The packet is parsed. False if another flow has that key:

@@ -179,3 +179,19 @@ fn both_ends_of_a_refused_connection_are_reset() {
         }
     }
 }
+
+/// A flood of refused segments: each goes back, where the edge has a limit of its own, and their receiver gets
+/// a thousand resets and no more until time has passed.
+#[test]
+fn resets_to_receivers_are_so_many_a_second() {
+    let mut pair = Pair::of(accepting::<Guard>, || Box::new(Unprotected));
+    pair.send_frame(0, &segment(false, SYN, (7, 0), PASS), 5, Flags::NEW);
+    pair.send_frame(0, &segment(true, SYN | ACK, (90, 8), PASS), 5, 0);
+    left(&mut pair);
+    for _ in 0..1100 {
+        pair.send_frame(0, &segment(false, ACK, (8, 91), REJECT), 5, 0);
+    }
+    let (back, ahead): (Vec<Leaving>, Vec<Leaving>) = left(&mut pair).into_iter().partition(|(is_back, ..)| *is_back);
+    assert_eq!((back.len(), ahead.len()), (1100, 1000));
+    pair.assert_no_buffer_lost();
+}

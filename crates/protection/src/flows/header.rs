@@ -101,6 +101,13 @@ pub struct ActorHeader {
 const STANDING: u64 = 7;
 
 impl ActorHeader {
+    /// The packet with this key is a reply of the flow.
+    #[inline]
+    #[must_use]
+    pub fn is_reply(&self, key: &FlowKey) -> bool {
+        self.reply == *key && self.key != *key
+    }
+
     /// How the flow stands.
     #[inline]
     pub fn standing(&self) -> Standing {

@@ -70,7 +70,7 @@ pub(crate) struct Pressure {
 impl Default for Pressure {
     fn default() -> Pressure {
         let next = [Place::START; Standing::ALL.len()];
-        Pressure { tick: 0, asked: 0, looked_at: 0, is_stuck: false, next, swept_at: 0, awaited: Vec::new() }
+        Pressure { tick: 0, asked: 0, looked_at: 0, is_stuck: false, next, swept_at: 0, awaited: Vec::with_capacity(MAX_AWAITED) }
     }
 }
 
@@ -102,10 +102,13 @@ impl Lane {
     #[inline(never)]
     fn relieve_of(&mut self, fill: usize, shared: &mut Shared) {
         let now = shared.sides[self.side].now;
+        if self.pressure.is_stuck && now >> LOOK_SHIFT == self.pressure.looked_at {
+            return;
+        }
         let limit = self.owned_limit;
         let most = limit - limit / 10 + self.still_awaited();
         let excess = self.flows.owned().saturating_sub(most).max(self.pressure.asked);
-        if (excess == 0 || self.pressure.is_stuck) && now >> LOOK_SHIFT == self.pressure.looked_at {
+        if excess == 0 && now >> LOOK_SHIFT == self.pressure.looked_at {
             return;
         }
         self.pressure.looked_at = now >> LOOK_SHIFT;

@@ -26,7 +26,7 @@ impl Lane {
     /// A reply came under another epoch than that of the flow with which it waits, and there is another flow that wants replies under the same key.
     pub(super) fn is_anothers(&self, parked: &Parked) -> bool {
         let header = self.flows.header(parked.slot);
-        let (epoch, is_reply) = (parked.packet.meta.commit, header.reply == parked.key && header.key != parked.key);
+        let (epoch, is_reply) = (parked.packet.meta.commit, header.is_reply(&parked.key));
         let is_under_another = is_reply && epoch != 0 && epoch != header.epoch;
         is_under_another && parked.position == Position::START && self.flows.is_shared(&parked.key)
     }

@@ -99,7 +99,7 @@ impl Lane {
             let header = self.flows.header_mut(parked.slot);
             header.parked -= 1;
             // The packet may have been forwarded under the epoch before the flow came here.
-            let is_reply = header.reply == parked.key && header.key != parked.key;
+            let is_reply = header.is_reply(&parked.key);
             let (slot, key, mut packet) = (parked.slot, parked.key, parked.packet);
             let step =
                 catch_unwind(AssertUnwindSafe(|| self.run(&mut packet, Found { slot, is_reply }, &key, parked.position, shared)));

@@ -334,7 +334,13 @@ fn what_waits_leaves_when_all_have_told() {
     };
     wait(&mut bench, 2, 42);
     wait(&mut bench, 1, 41);
+    wait(&mut bench, 3, 43);
     assert_eq!(bench.switch.take_told().len(), 0);
+    // One of them is told of before all have told: it leaves before packets that come behind it.
+    bench.tell_replied(Y, 3, 3, 43, KEYED, false);
+    let told = bench.switch.take_told();
+    assert_eq!(told.iter().map(|(_, packet)| packet.meta.commit).collect::<Vec<_>>(), [43]);
+    told.into_iter().for_each(|(_, packet)| bench.pool.put(packet));
     bench.tell(Y, &[], 50, true);
     let told = bench.switch.take_told();
     assert_eq!(told.iter().map(|(from, packet)| (*from, packet.meta.commit)).collect::<Vec<_>>(), [(X, 42), (X, 41)]);

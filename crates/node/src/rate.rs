@@ -3,7 +3,8 @@
 const SECOND: u64 = 1_000_000_000;
 
 /// A token bucket, kept as the time up to which its tokens are spent: no rounding adds up, and no time is too large.
-pub(super) struct RateLimit {
+#[derive(Debug)]
+pub(crate) struct RateLimit {
     /// Between two tokens, ns.
     interval: u64,
     /// What a full bucket is worth, ns.
@@ -13,18 +14,18 @@ pub(super) struct RateLimit {
 
 impl RateLimit {
     /// `per_second` (not 0) in the long run, `burst` at once. Starts full.
-    pub(super) fn new(per_second: u64, burst: u64) -> RateLimit {
+    pub(crate) fn new(per_second: u64, burst: u64) -> RateLimit {
         let interval = SECOND / per_second;
         RateLimit { interval, depth: interval * burst, spent: 0 }
     }
 
     /// One, and then one per `interval`, ns.
-    pub(super) fn every(interval: u64) -> RateLimit {
+    pub(crate) fn every(interval: u64) -> RateLimit {
         RateLimit { interval, depth: interval, spent: 0 }
     }
 
     /// Takes a token. False if there is none.
-    pub(super) fn admit(&mut self, now: u64) -> bool {
+    pub(crate) fn admit(&mut self, now: u64) -> bool {
         self.spent = self.spent.max(now);
         // `spent` runs ahead of `now` by what is missing from a full bucket.
         if self.spent - now + self.interval > self.depth {
