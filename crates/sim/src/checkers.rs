@@ -369,9 +369,13 @@ impl Checkers {
     fn check_rivals(&mut self, id: u32, way: usize, loss: Option<&Loss>) {
         let Some(rival) = self.rivals.get(&id) else { return };
         let pair = id.min(*rival);
-        let known = self.first.get(&pair).copied();
-        let (first, replies) =
-            known.filter(|(first, _)| !loss.is_some_and(|loss| loss.begun_anew.contains(first))).unwrap_or((id, 0));
+        let is_over = |first: &u32| loss.is_some_and(|loss| loss.begun_anew.contains(first));
+        let known = self.first.get(&pair).copied().filter(|(first, _)| !is_over(first));
+        // A late reply to a lost flow says nothing of who holds the key now.
+        if known.is_none() && way == 1 {
+            return;
+        }
+        let (first, replies) = known.unwrap_or((id, 0));
         let is_sure = replies > self.scenario.preset.may_forget();
         // Without a protection a late reply to a lost flow goes to the flow that holds the key next.
         if first != id && is_sure && (way == 0 || self.promises) {
