@@ -29,7 +29,7 @@ pub mod kind {
     /// Switch to runtime: the number (4), then per claim a new epoch (4), 0 for a refusal, [`AGAIN`] or [`WHEN_SWEPT`] if that is not known yet, and
     /// how many packets of the flow the dead owner was sent that may have to be processed again (4).
     pub const CLAIMED: u8 = 34;
-    /// Runtime to switch: [`Ended`](super::Ended) flows.
+    /// Runtime to switch: [`Ended`](super::Ended) flows. Switch to runtime: of these the key is another flow's.
     pub const ENDED: u8 = 35;
     /// Runtime to switch: these routes ([`Claim`](super::Claim)s) are to lead to another runtime, after the batch's number (4), that runtime's node (2)
     /// and incarnation (4).
@@ -647,6 +647,25 @@ impl crate::channel::Fabric {
         let mut bytes = Vec::with_capacity(64);
         message.encode(&mut bytes);
         self.send(node, kind::CONTROL, &bytes).is_ok()
+    }
+
+    /// Sends a record of this kind with keys and epochs of flows, as many records as it takes. Returns how many flows the channel took.
+    pub(crate) fn send_ended(&mut self, node: NodeId, kind: u8, flows: &[(FlowKey, u32)]) -> usize {
+        let mut told = 0;
+        for chunk in flows.chunks(32) {
+            let mut body = [0u8; 32 * size_of::<Ended>()];
+            let mut len = 0;
+            for (key, epoch) in chunk {
+                let ended = Ended { key: (*key).into(), epoch: (*epoch).into() };
+                body[len..len + size_of::<Ended>()].copy_from_slice(ended.as_bytes());
+                len += size_of::<Ended>();
+            }
+            if self.send(node, kind, &body[..len]).is_err() {
+                break;
+            }
+            told += chunk.len();
+        }
+        told
     }
 }
 

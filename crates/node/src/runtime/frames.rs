@@ -167,15 +167,17 @@ fn send_marks(marks: &mut Vec<(Peer, u32)>, chain: u16, me: [u8; 6], tx: &mut Ve
 #[inline]
 fn encapsulate_released(packet: &mut Packet, flows: &Flows, me: Mac, switch: Mac) -> bool {
     if packet.meta.flags & Flags::LEARN != 0 {
-        // The switch knows the route by its epoch. At a replica the packet says only which flow it belongs to.
+        // The switch knows the route by its epoch, of which the packet has the low bits. The flow may have
+        // got a later one meanwhile, and another that wants replies under the same key may be all that is
+        // left here: so what is said is the packet's own, the nearest to that of the flow with this key.
         let key = packet.parse().ok().and_then(|()| FlowKey::noted(packet)).map(|key| key.reverse());
-        let of = key.and_then(|key| {
-            let epoch = flows.header(flows.find_meant(&key, flows.hash(&key), packet.meta.epoch)?.slot).epoch;
-            // Which of several that want replies under one key it is of only the epoch says.
-            (epoch as u16 == packet.meta.epoch || !flows.is_shared(&key)).then_some(epoch)
+        let found = key.and_then(|key| flows.find_meant(&key, flows.hash(&key), packet.meta.epoch));
+        let epoch = found.map(|found| {
+            let near = flows.header(found.slot).epoch;
+            near.wrapping_add_signed(i32::from(packet.meta.epoch.wrapping_sub(near as u16) as i16))
         });
         // Without one the switch lets it out unless its replies would be another flow's.
-        packet.meta.commit = of.unwrap_or(0);
+        packet.meta.commit = epoch.unwrap_or(0);
     }
     nsh::encapsulate(packet, Outer { destination: switch, source: me, index: index::RELEASED })
 }

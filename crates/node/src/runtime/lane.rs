@@ -17,13 +17,10 @@ use super::replay::Replays;
 use super::suspects::Suspect;
 use super::timers::Wheel;
 use super::{ChainSpec, Runtime, Shared};
-use crate::address::NodeId;
 use crate::ahead::OfChain;
-use crate::channel::Fabric;
 use crate::channel::format::after;
 use crate::edge::ICMP_PER_SECOND;
 use crate::gone::GoneFlows;
-use crate::message::Ended;
 use crate::rate::RateLimit;
 use crate::reset::reset_ahead;
 use holdfast_nf::{Chain, Context, Direction, Outcome, Position, Standing};
@@ -36,7 +33,6 @@ use holdfast_wire::{DropReason, FlowKey, Packet, PacketPool};
 use pressure::Pressure;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use tracing::{run_traced, trace_drop, trace_exit};
-use zerocopy::IntoBytes;
 
 /// Flows that are remembered when they have ended or left.
 const GONE: usize = 16384;
@@ -567,25 +563,6 @@ impl Lane {
             }
         }
     }
-}
-
-/// Tells a switch of flows, with their epochs, many in one record. Returns how many the channel took.
-pub(crate) fn send_ended(fabric: &mut Fabric, switch: NodeId, kind: u8, flows: &[(FlowKey, u32)]) -> usize {
-    let mut told = 0;
-    for chunk in flows.chunks(32) {
-        let mut body = [0u8; 32 * size_of::<Ended>()];
-        let mut len = 0;
-        for (key, epoch) in chunk {
-            let ended = Ended { key: (*key).into(), epoch: (*epoch).into() };
-            body[len..len + size_of::<Ended>()].copy_from_slice(ended.as_bytes());
-            len += size_of::<Ended>();
-        }
-        if fabric.send(switch, kind, &body[..len]).is_err() {
-            break;
-        }
-        told += chunk.len();
-    }
-    told
 }
 
 /// Books a processed packet on its flow: counters, deadline, and if it `is_current`, whether the switch has shown that it knows the reply key.

@@ -6,9 +6,10 @@ use super::telling::Telling;
 use super::{Lane, Runtime};
 use crate::address::{COORDINATOR, NodeId, host_of, node_of, switch_number};
 use crate::ahead;
-use crate::message::{Control, Member, MemberState, is_later_view, kind, numbered};
+use crate::message::{Control, Ended, Member, MemberState, is_later_view, kind, numbered};
 use holdfast_protection::{Detour, Home, NodeIndex, Peer, kind as protection_kind};
-use holdfast_wire::{DropReason, Packet, PacketPool};
+use holdfast_wire::{DropReason, FlowKey, Packet, PacketPool};
+use zerocopy::FromBytes;
 
 impl Runtime {
     /// Sends the protection's records.
@@ -67,6 +68,7 @@ impl Runtime {
                     }
                     Err(_) => Err(DropReason::Malformed),
                 },
+                kind::ENDED => self.handle_ended(record.from.node, body, pool),
                 kind::TELL => self.handle_tell(record.from.node, body, pool),
                 kind::PREPARE..=kind::CANCEL | kind::MOVED => {
                     let (migrations, mut parts) = self.migration();
@@ -81,6 +83,20 @@ impl Runtime {
         }
         self.fabric.inbox = inbox;
         self.fabric.inbox.clear();
+    }
+
+    /// The switch has no routes for these flows any more.
+    fn handle_ended(&mut self, switch: NodeId, body: &[u8], pool: &mut dyn PacketPool) -> Result<(), DropReason> {
+        let ended = <[Ended]>::ref_from_bytes(body).map_err(|_| DropReason::Malformed)?;
+        for lane in &mut self.lanes {
+            if self.shared.sides[lane.side].switch != switch {
+                continue;
+            }
+            for flow in ended {
+                lane.end_unrouted(&FlowKey::from(flow.key), flow.epoch.get(), &mut self.shared, pool);
+            }
+        }
+        Ok(())
     }
 
     /// A switch has died, and its next life asks for its routes.

@@ -3,7 +3,6 @@
 //! A chain's flows come from one switch, and go back to it. Stamps, epochs and lives are a switch's own: nothing of one is ever compared with another's, because the hosts'
 //! clocks have nothing to do with each other. What is to be told is told to each for itself, so that nobody waits for a switch that nobody serves.
 
-use super::lane;
 use super::telling::Telling;
 use crate::address::NodeId;
 use crate::channel::Fabric;
@@ -113,7 +112,7 @@ impl Side {
             return;
         }
         // If the channel is full the switch keeps a route that leads to `no_flow`, which is then reported again.
-        lane::send_ended(fabric, self.switch, kind::ENDED, &self.ended);
+        fabric.send_ended(self.switch, kind::ENDED, &self.ended);
         self.ended.clear();
     }
 }

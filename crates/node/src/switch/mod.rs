@@ -26,7 +26,7 @@ pub use suspects::SetAside;
 
 use crate::address::{COORDINATOR, NodeId, mac_of_life};
 use crate::channel::{Fabric, FabricConfig};
-use crate::message::{Control, TraceStep};
+use crate::message::{Control, TraceStep, kind};
 use crate::rules::{Assembly, RuleSet};
 use holdfast_protection::Peer;
 use holdfast_wire::fault::{Fault, is_planted};
@@ -428,6 +428,14 @@ impl Switch {
         }
     }
 
+    /// Removes the route of a flow whose key is another's, and tells its owner: until its time-out it would be one that nothing can reach.
+    fn end_rival(&mut self, id: routes::RouteId) {
+        let Some(Route { key, owner, epoch, .. }) = self.routes.get(id).copied() else { return };
+        self.end_route(id);
+        // If the channel is full the flow lives there until its time-out.
+        self.fabric.send_ended(owner.node, kind::ENDED, &[(key, epoch)]);
+    }
+
     fn count_removed(&mut self, route: &Route) {
         self.targets.count(route.owner, -1);
         if !route.is_real {
@@ -528,7 +536,7 @@ impl Switch {
             return false;
         }
         // A stray packet may have come before and made a route of its own under that key: it never was a flow, so it gives way.
-        self.end_route(opened.slot);
+        self.end_rival(opened.slot);
         self.routes.set_reply(id, reply);
         true
     }

@@ -248,7 +248,7 @@ impl Switch {
         match (yields, other.is_reply) {
             (false, _) => self.routes.take_reply(id),
             (true, true) => self.routes.take_reply(other.slot),
-            (true, false) => self.remove_route(other.slot),
+            (true, false) => self.end_rival(other.slot),
         }
         if yields {
             self.routes.set_reply(id, reply);

@@ -3,11 +3,13 @@
 use crate::spot::{SECOND, Spot, bound, datagram, frames_of, is_released, view_of};
 use holdfast_nf::shared::{Lease, Pool};
 use holdfast_nf::{ConfigError, Context, DropReason, Function, NetworkFunction, Open, Verdict};
-use holdfast_node::address::{COORDINATOR, node_of};
+use holdfast_node::address::{COORDINATOR, SWITCH, node_of};
 use holdfast_node::channel::{Fabric, FabricConfig};
+use holdfast_node::message::{Ended, kind};
 use holdfast_protection::{NfvActor, Peer, Protection, ReleaseAt};
-use holdfast_wire::Packet;
 use holdfast_wire::nsh::Flags;
+use holdfast_wire::{FlowKey, Packet, PacketPool};
+use zerocopy::IntoBytes;
 
 const PEERS: [Peer; 2] = [Peer { node: 16, incarnation: 1 }, Peer { node: 17, incarnation: 2 }];
 
@@ -61,6 +63,7 @@ impl NetworkFunction for Leaser {
 /// Two runtimes that know each other, and the frames between them.
 pub(crate) struct Pair {
     pub(crate) spots: [Spot; 2],
+    switch: Fabric,
     now: u64,
     /// Frames from one to the other.
     pub(crate) between: usize,
@@ -78,7 +81,9 @@ impl Pair {
     /// Both have this function under this protection.
     pub(crate) fn of(function: impl Fn() -> Box<dyn Function>, protection: impl Fn() -> Box<dyn Protection>) -> Pair {
         let spots = PEERS.map(|me| Spot::new(me, vec![function()], protection(), 8, 128));
-        let mut pair = Pair { spots, now: SECOND, between: 0, left: (0, 0), released: Vec::new() };
+        let mut switch = Fabric::new(Peer { node: SWITCH, incarnation: 1 }, FabricConfig::default());
+        PEERS.into_iter().for_each(|peer| switch.set_peer(peer));
+        let mut pair = Pair { spots, switch, now: SECOND, between: 0, left: (0, 0), released: Vec::new() };
         let mut coordinator = Fabric::new(Peer { node: COORDINATOR, incarnation: 1 }, FabricConfig::default());
         for (at, peer) in PEERS.into_iter().enumerate() {
             coordinator.set_peer(peer);
@@ -124,6 +129,18 @@ impl Pair {
         self.turn(at, vec![packet]);
     }
 
+    /// The switch has given the key of this flow to another flow.
+    fn give_key_away(&mut self, at: usize, flow: u16, epoch: u32) {
+        let mut frame = self.spots[at].pool.take().expect("a buffer");
+        assert!(frame.copy_from(&datagram(flow, 0)) && frame.parse().is_ok());
+        let key = FlowKey::of(&frame).expect("a key");
+        self.spots[at].pool.put(frame);
+        let ended = Ended { key: key.into(), epoch: epoch.into() };
+        self.switch.send(PEERS[at].node, kind::ENDED, ended.as_bytes()).expect("room");
+        let frames = frames_of(&mut self.switch, self.now);
+        self.turn(at, frames);
+    }
+
     pub(crate) fn advance(&mut self, seconds: u64) {
         for _ in 0..seconds {
             self.now += SECOND;
@@ -167,6 +184,29 @@ fn a_flow_that_lives_again_elsewhere_ends_here() {
     assert_eq!((pair.owned(0), pair.available(0)), (1, 255), "the other flow has ended");
     pair.advance(100);
     assert_eq!((pair.owned(0), pair.available(0)), (0, 256));
+    pair.assert_no_buffer_lost();
+}
+
+/// The switch has given the keys of flows to others, and says so: those ended here under the epochs that it means, one that waited to open included. What they had is free, their copies go, and flows under
+/// other epochs live on.
+#[test]
+fn a_flow_whose_key_is_anothers_ends_here() {
+    let mut pair = Pair::new();
+    pair.open(0, 3, 1);
+    assert_eq!(pair.spots[0].runtime.held(), 1);
+    pair.give_key_away(0, 3, 1);
+    assert_eq!((pair.spots[0].runtime.held(), pair.owned(0)), (0, 0));
+    assert_eq!(pair.spots[0].runtime.drops().get(DropReason::StaleEpoch), 1);
+    (0..2).for_each(|at| pair.grant(at, [0; 4]));
+    pair.open(0, 1, 2);
+    pair.open(0, 2, 3);
+    assert_eq!((pair.owned(0), pair.available(0), pair.spots[1].flows()), (2, 254, 2));
+    pair.give_key_away(0, 1, 9);
+    pair.advance(1);
+    assert_eq!(pair.owned(0), 2, "a flow of another epoch was meant");
+    pair.give_key_away(0, 1, 2);
+    pair.advance(1);
+    assert_eq!((pair.owned(0), pair.available(0), pair.spots[1].flows()), (1, 255, 1));
     pair.assert_no_buffer_lost();
 }
 

@@ -2,7 +2,7 @@
 //!
 //! In: the stamped time, what a protection says of newer owners. Out: the switch and the protection are told; functions give back what the flow had. Never: a flow of which a function did not hear.
 
-use super::{Chain, DropReason, EXPIRE_BUDGET, Lane, PacketPool, Position, Shared, Slot, role};
+use super::{Chain, DropReason, EXPIRE_BUDGET, FlowKey, Lane, PacketPool, Position, Shared, Slot, role};
 use crate::ahead::AHEAD;
 use crate::runtime::parking::Visitor;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -53,6 +53,26 @@ impl Lane {
         }
         due.clear();
         self.due = due;
+    }
+
+    /// The switch has given the key of this flow to another. Nothing of it comes or leaves any more, so its time is over.
+    pub(crate) fn end_unrouted(&mut self, key: &FlowKey, epoch: u32, shared: &mut Shared, pool: &mut dyn PacketPool) {
+        let found = self.flows.find(key, self.flows.hash(key)).filter(|found| !found.is_reply);
+        let Some(slot) = found.map(|found| found.slot).filter(|slot| self.flows.header(*slot).epoch == epoch) else { return };
+        let header = self.flows.header_mut(slot);
+        match header.role {
+            role::OWNER => {
+                header.set_deadline(0);
+                self.wheel.bring_forward(&mut self.flows, slot);
+            }
+            role::OPENING => {
+                let waiting = self.parking.take_all(slot, header.generation);
+                let opening = waiting.iter().map(|parked| parked.position).find(|position| position.opening);
+                self.abandon_opening(slot, opening.unwrap_or_default(), shared);
+                waiting.into_iter().for_each(|parked| shared.drop(parked.packet, DropReason::StaleEpoch, pool));
+            }
+            _ => {}
+        }
     }
 
     pub(super) fn expire_flow(&mut self, slot: Slot, shared: &mut Shared) {

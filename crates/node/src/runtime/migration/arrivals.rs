@@ -188,7 +188,7 @@ impl Arrivals {
         for (at, side) in shared.sides.iter().enumerate() {
             let flows: Vec<(FlowKey, u32)> =
                 self.settled.extract_if(.., |(of, ..)| *of == at).map(|(_, key, epoch)| (key, epoch)).collect();
-            let told = lane::send_ended(fabric, side.switch, kind::SETTLED, &flows);
+            let told = fabric.send_ended(side.switch, kind::SETTLED, &flows);
             self.settled.extend(flows[told..].iter().map(|(key, epoch)| (at, *key, *epoch)));
         }
     }

@@ -1,6 +1,7 @@
 //! Reply keys: each belongs to one flow.
 
 use super::*;
+use zerocopy::FromBytes;
 
 impl Bench {
     /// A runtime tells of a flow whose replies are those of the flow with port `to`, with bits of [`Claim::chain`].
@@ -271,6 +272,32 @@ fn a_reply_key_may_be_the_key_of_a_flow_from_the_other_side() {
     assert!(!bench.release_as(2, 1));
     assert_eq!(bench.switch.drops().get(DropReason::ReplyKeyTaken), 1);
     assert!(bench.switch.routes().any(|route| route.key == key));
+}
+
+/// A late reply of a lost flow has opened a flow from the other side when the lost flow begins anew, and the
+/// first packet that leaves is of the latter. The flow of the late reply gives its key away, and its owner is
+/// told: nothing can reach it any more.
+#[test]
+fn the_owner_of_a_flow_that_gives_way_is_told() {
+    let mut bench = Bench::new();
+    let (key, packet) = bench.packet(&datagram(1, true));
+    bench.switch.handle_packet(key, packet);
+    bench.switch.forward(bench.now, &mut bench.out, &mut bench.pool);
+    bench.deliver();
+    let stray = bench.switch.routes().find(|route| route.key == key).copied().expect("a route");
+    bench.send(1);
+    bench.deliver();
+    bench.release(1);
+    bench.exchange();
+    assert_eq!(bench.route(1).expect("a route").reply, Some(key));
+    let told: Vec<Ended> = bench
+        .runtime(stray.owner)
+        .inbox
+        .records()
+        .filter(|(record, _)| record.kind == kind::ENDED)
+        .map(|(_, body)| Ended::read_from_bytes(body).expect("a flow"))
+        .collect();
+    assert_eq!(told.iter().map(|told| (FlowKey::from(told.key), told.epoch.get())).collect::<Vec<_>>(), [(key, stray.epoch)]);
 }
 
 /// A flow that wanted another's replies moves, and what it has sent before says an epoch that is over: it does not leave either. What the flow that has them sent before it moved does.
