@@ -27,6 +27,7 @@ pub fn veth(left: (&Namespace, &str), right: (&Namespace, &str), offloads: Offlo
             let switches: Vec<&str> = OFFLOADS.iter().flat_map(|offload| [*offload, "off"]).collect();
             namespace.run(&format!("ethtool -K {device} {}", switches.join(" ")))?;
         }
+        keep_order(namespace, device)?;
         namespace.ip(&format!("link set {device} up"))?;
     }
     for (namespace, device) in [left, right] {
@@ -35,6 +36,16 @@ pub fn veth(left: (&Namespace, &str), right: (&Namespace, &str), offloads: Offlo
         })?;
     }
     Ok(())
+}
+
+/// Packets of a flow arrive in their order, as by a wire. A veth delivers a packet on the processor that sent it, so those of
+/// a sender that changes processors overtake one another unless receive packet steering brings each flow to one processor.
+fn keep_order(namespace: &Namespace, device: &str) -> Result<()> {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from).min(31);
+    let file = format!("/sys/class/net/{device}/queues/rx-0/rps_cpus");
+    // A kernel without steering has no such file.
+    let script = format!("[ ! -e {file} ] || echo {:x} > {file}", (1u32 << processors) - 1);
+    run(namespace.command("sh").args(["-c", &script])).map(drop)
 }
 
 /// The kernel's word for the state of a device: `UP`, `DOWN`, `LOWERLAYERDOWN`, …
