@@ -6,7 +6,6 @@ use anyhow::{Context, Result, ensure};
 use holdfast_control::status::{self, Failover, Process, Protected, Status};
 use holdfast_lab::link::Offloads;
 use holdfast_lab::nginx::{Nginx, Site};
-use holdfast_lab::process::signal_pid;
 use holdfast_lab::running::{RunningBox, Victim};
 use holdfast_lab::topology::{Addresses, Topology};
 use holdfast_lab::{Interrupt, Lab, Namespace, keepalive, udp};
@@ -220,14 +219,10 @@ impl Network {
         let is_running = |process: &Process| process.state == status::STATE_RUNNING && process.pid != 0;
         let victim = state_server(&self.running.status()?)?;
         ensure!(is_running(&victim), "{victim:?}");
-        match victim.local_standby {
-            None => signal_pid(victim.pid, signal)?,
-            // The whole group: a surviving standby, keeper or deputy would replace the worker.
-            Some(_) => {
-                let group = Pid::from_raw(group(victim.pid)? as i32).context("a group")?;
-                rustix::process::kill_process_group(group, signal)?;
-            }
-        }
+        // The whole group: a surviving standby, keeper or deputy would replace the worker. One that has only just begun is a keeper
+        // about to make the others.
+        let group = Pid::from_raw(group(victim.pid)? as i32).context("a group")?;
+        rustix::process::kill_process_group(group, signal)?;
         let is_next =
             |status: &Status| state_server(status).is_ok_and(|next| next.incarnation > victim.incarnation && is_running(&next));
         self.running.wait_for("the state server lives again", RECOVERY_LIMIT, self.lab.interrupt(), is_next)?;
