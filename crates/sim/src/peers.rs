@@ -264,6 +264,12 @@ impl Client {
         }
     }
 
+    /// Whether this is a segment that the client may have sent.
+    pub(crate) fn has_sent(&self, seen: &Seen<'_>) -> bool {
+        let Client::Tcp(client) = self else { return false };
+        (client.local, client.remote) == (seen.source, seen.destination) && client.has_sent(seen.sequence)
+    }
+
     /// One of its packets was refused.
     pub(crate) fn on_refusal(&mut self) {
         if let Client::Udp(client) = self {
@@ -315,6 +321,15 @@ pub(crate) struct Server {
 }
 
 impl Server {
+    /// Whether this is a segment, but no reset, that a server has sent by this switch.
+    pub(crate) fn has_sent(&self, switch: u16, seen: &Seen<'_>) -> bool {
+        let served = self.connections.get(&(switch, seen.destination, seen.source));
+        served.is_some_and(|served| {
+            let [from, until] = [seen.sequence, served.next].map(|sequence| sequence.wrapping_sub(served.initial));
+            from.saturating_add(seen.payload.len() as u32) <= until && seen.flags & tcp_flags::RST == 0
+        })
+    }
+
     pub(crate) fn on_frame(&mut self, switch: u16, seen: Seen<'_>, random: u32) -> Option<Vec<u8>> {
         if seen.destination == SILENT {
             return None;
@@ -353,5 +368,37 @@ impl Server {
         let is_last = seen.sequence.wrapping_add(seen.payload.len() as u32) == served.their_next;
         let sequence = served.next.wrapping_sub(seen.payload.len() as u32);
         if is_last { reply(served, tcp_flags::ACK | tcp_flags::PSH, sequence, seen.payload) } else { None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_has_sent_what_it_has_said() {
+        const CLIENT: End = ([192, 0, 2, 50], 2006);
+        const HOST: End = ([10, 0, 0, 40], 22);
+        let mut server = Server::default();
+        // The sequence numbers go through zero.
+        let initial = u32::MAX - 1;
+        let mut said = |flags, sequence, payload: &[u8]| {
+            let asked = frames::tcp(CLIENT, HOST, flags, sequence, 0, payload);
+            let frame = server.on_frame(1, frames::read(&asked).expect("a segment"), initial).expect("an answer");
+            let seen = frames::read(&frame).expect("a segment");
+            assert!(server.has_sent(1, &seen) && !server.has_sent(0, &seen), "it came by switch 1");
+            for (wrong, what) in [
+                (Seen { source: ([198, 51, 100, 4], 1030), ..seen }, "the end under which it is published"),
+                (Seen { destination: ([192, 0, 2, 50], 2007), ..seen }, "another client"),
+                (Seen { sequence: initial.wrapping_sub(1), ..seen }, "before the first number"),
+                (Seen { sequence: seen.sequence.wrapping_add(1 + u32::from(payload.is_empty())), ..seen }, "not yet"),
+                (Seen { flags: tcp_flags::RST, ..seen }, "a reset"),
+            ] {
+                assert!(!server.has_sent(1, &wrong), "{what}");
+            }
+        };
+        said(tcp_flags::SYN, 70, &[]);
+        said(tcp_flags::ACK | tcp_flags::PSH, 71, &[5; 200]);
+        said(tcp_flags::ACK | tcp_flags::PSH, 271, &[6; 200]);
     }
 }

@@ -4,6 +4,7 @@ use super::served::Servers;
 use super::{BEGIN, Process, World};
 use crate::checkers::{Served, outside_end};
 use crate::frames;
+use crate::peers;
 use crate::plan::Exit;
 use crate::refuser::SHUT;
 use holdfast_functions::Balanced;
@@ -69,9 +70,11 @@ impl World {
     /// A packet of this chain that was refused comes back to be answered: as its sender knows it, and as safe as any that leaves.
     pub(super) fn check_refused(&mut self, frame: &[u8], (chain, stamp): (u16, u64)) {
         let seen = frames::look(frame);
-        // A client's segment without a flow is answered with a reset; there is no flow to check.
+        // A segment from inside without a flow is answered with a reset, whether a client has sent
+        // it or a published host; there is no flow to check.
         if let Some(seen) = seen.as_ref().filter(|seen| seen.protocol == proto::TCP)
-            && self.clients.iter().any(|client| client.ends() == (seen.source, seen.destination, seen.protocol))
+            && (self.clients.iter().any(|client| client.has_sent(seen))
+                || peers::is_inside(seen.source) && self.server.has_sent(chain / self.of_each(), seen))
         {
             return;
         }
