@@ -3,11 +3,12 @@
 //! Theory of operation. Nobody may ask the protection how old its snapshots are, so what left the system is written down with its time. When a
 //! runtime is given up, every flow that it had is looked for at the others: what is found there is at most so many packets older than what
 //! had left some time before the failure (what was sent later may have been under way). From then on whoever serves the flow knows at least as
-//! much as was found. A flow of which nothing is found was younger than the time on the way: it may begin anew, and only it.
+//! much as was found, until another flow has its reply key. A flow of which nothing is found was younger than the time on the way: it may
+//! begin anew, and only it.
 
 use crate::checkers::{Checkers, Pages, Served, Violation};
 use crate::frames;
-use crate::peers::Client;
+use crate::peers::{self, Client};
 use crate::stamper::{self, Revealed};
 use holdfast_node::address::MAX_SWITCHES;
 use holdfast_node::runtime::Runtime;
@@ -44,6 +45,11 @@ pub(crate) struct Loss {
     pub(crate) begun_anew: BTreeSet<u32>,
 }
 
+fn key_of(client: &Client) -> FlowKey {
+    let (local, remote, protocol) = client.ends();
+    frames::key(local, remote, protocol)
+}
+
 impl Loss {
     pub(crate) fn new(limit: u32, on_the_way: u64) -> Loss {
         Loss {
@@ -77,6 +83,22 @@ impl Loss {
         }
     }
 
+    /// A packet left that shows which flow has a reply key now. The flow that had it before has
+    /// lost it with what it knew: nothing of it leaves, and its next packet may open it anew.
+    /// Whether the key may change hands is checked elsewhere (`Checkers::check_rivals`).
+    pub(crate) fn passed_on(&mut self, frame: &[u8], clients: &[Client], rivals: &BTreeMap<u32, u32>) {
+        if rivals.is_empty() {
+            return;
+        }
+        let Some(seen) = frames::look(frame) else { return };
+        let Some((client, 0)) = peers::whose(clients, &seen) else { return };
+        let Some(rival) = rivals.get(&client.id()) else { return };
+        self.left.remove(rival);
+        if let Some(rival) = clients.iter().find(|client| client.id() == *rival) {
+            self.floors.remove(&key_of(rival));
+        }
+    }
+
     /// `dead` was given up; these are the routes that led there, those who live, and what was written back to a state server of each chain.
     pub(crate) fn given_up<'a>(
         &mut self,
@@ -89,10 +111,6 @@ impl Loss {
     ) {
         let Some(Failure { at, was_safe }) = self.failures.remove(&dead) else { return };
         for route in routes.iter().filter(|route| route.is_real) {
-            let key_of = |client: &Client| {
-                let (local, remote, protocol) = client.ends();
-                frames::key(local, remote, protocol)
-            };
             let Some(client) = clients.iter().find(|client| key_of(client) == route.key) else { continue };
             let left = self.left.get(&client.id()).map_or(&[][..], Vec::as_slice);
             let highest = |way: usize| {
@@ -163,8 +181,7 @@ impl Loss {
     pub(crate) fn given_up_unheard<'a>(&mut self, dead: Peer, living: &[&Runtime], pages: &Pages<'a>, clients: &[Client]) {
         let Some(Failure { at, .. }) = self.failures.remove(&dead) else { return };
         for client in clients {
-            let (local, remote, protocol) = client.ends();
-            let key = frames::key(local, remote, protocol);
+            let key = key_of(client);
             let left = self.left.get(&client.id()).map_or(&[][..], Vec::as_slice);
             let is_young = !left.is_empty() && left.iter().all(|(time, ..)| time + self.on_the_way > at);
             if !is_young {

@@ -167,6 +167,7 @@ impl World {
         }
         let slowness = self.slowness(COORDINATOR);
         self.coordinator.busy_until = self.now + 10 * MICROSECOND * slowness;
+        self.note_wait(self.coordinator.busy_until);
         let now = self.coordinator_time();
         let Some(coordinator) = &mut self.coordinator.now else { return };
         coordinator.handle_records(now);

@@ -63,6 +63,7 @@ impl World {
         let pages = Servers::pages(&self.servers);
         self.checkers.check_released(frame, (chain, stamp), &self.clients, (processes, &pages), is_settled, self.loss.as_ref());
         if let Some(loss) = &mut self.loss {
+            loss.passed_on(frame, &self.clients, &self.checkers.rivals);
             loss.released(frame, &self.clients, self.now);
         }
     }

@@ -152,6 +152,8 @@ pub struct World {
     starved: (u64, u64),
     /// When the machine became busy.
     starved_since: u64,
+    /// When the last wait that began while the machine was busy is over.
+    waiting_until: u64,
     /// Runtimes that were fenced although they ran and their links were up.
     fenced_alive: Vec<Peer>,
     healed: bool,
@@ -289,6 +291,7 @@ impl World {
             slow: BTreeMap::new(),
             starved: (0, 0),
             starved_since: 0,
+            waiting_until: 0,
             fenced_alive: Vec::new(),
             healed: false,
             faults: Faults { skewed: u64::from(!plan.clocks.is_empty()), ..Faults::default() },
@@ -627,7 +630,8 @@ impl World {
         }
         let host = process.host;
         process.turn_at = u64::MAX;
-        process.busy_until = self.now + 10 * MICROSECOND * slowness;
+        let busy_until = self.now + 10 * MICROSECOND * slowness;
+        process.busy_until = busy_until;
         let mut tx = Vec::new();
         process.runtime.turn(&mut process.rx, &mut tx, &mut process.pool, clock);
         let due = process.runtime.poll_timeout().unwrap_or(u64::MAX);
@@ -640,6 +644,7 @@ impl World {
             })
             .collect();
         let is_fenced = process.runtime.is_fenced();
+        self.note_wait(busy_until);
         for frame in frames {
             self.carry(self.inside, Lane::ToHub, peer, frame, |frame| Event::ToHub(host, peer, frame));
         }

@@ -180,7 +180,8 @@ impl World {
         if time < process.busy_until {
             return self.turn_server_at(number, time);
         }
-        process.busy_until = time + 10 * MICROSECOND * slowness;
+        let busy_until = time + 10 * MICROSECOND * slowness;
+        process.busy_until = busy_until;
         let me = process.config.me;
         let Some(server) = &mut process.now else { return };
         server.turn(now);
@@ -190,6 +191,7 @@ impl World {
             true
         });
         let due = server.poll_timeout();
+        self.note_wait(busy_until);
         for frame in frames {
             self.carry(self.inside, Lane::FromStateServer, me, frame, |frame| Event::ToHub(WITNESS, me, frame));
         }

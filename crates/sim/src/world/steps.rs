@@ -2,7 +2,7 @@
 
 use super::hosts::{Site, WITNESS};
 use super::served::Servers;
-use super::{BEGIN, Event, MICROSECOND, MILLISECOND, World};
+use super::{BEGIN, Event, MICROSECOND, World};
 use crate::frames;
 use crate::plan::{ANYBODY, Fact, How, Step, When, Whom};
 use crate::world::streams::{Lane, Of};
@@ -12,9 +12,6 @@ use holdfast_node::address::{
 use holdfast_node::message::Order;
 use holdfast_node::runtime::Runtime;
 use holdfast_protection::Peer;
-
-/// The longest that a node still waits for a processor after the machine was busy, ns.
-const BUSY_TAIL: u64 = 500 * MILLISECOND;
 
 impl World {
     /// Between two events: the plan's next step, if it is time for it.
@@ -255,8 +252,7 @@ impl World {
     pub(super) fn note_failure(&mut self, peer: Peer) {
         let was_safe = self.coordinator.says_safe();
         // Packets that came since the machine became busy may still be unread.
-        let is_busy = self.now < self.starved.1 + BUSY_TAIL;
-        let sent_by = if is_busy { self.starved_since } else { self.now };
+        let sent_by = if self.is_busy() { self.starved_since } else { self.now };
         if let Some(loss) = &mut self.loss {
             loss.failed(peer, sent_by, was_safe);
         }
@@ -284,10 +280,22 @@ impl World {
     fn starve(&mut self, factor: u64, time: u64) {
         self.say(format_args!("the machine is busy for {} ms", time / 1_000_000));
         self.faults.starved += 1;
-        if self.now > self.starved.1 {
+        if !self.is_busy() {
             self.starved_since = self.now;
         }
         self.starved = (factor, self.now + time);
+    }
+
+    /// Nodes wait for a processor: the machine is busy, or a wait that began while it was goes on.
+    fn is_busy(&self) -> bool {
+        self.now < self.starved.1.max(self.waiting_until)
+    }
+
+    /// A node has had its turn, and does nothing until then.
+    pub(super) fn note_wait(&mut self, until: u64) {
+        if self.now < self.starved.1 {
+            self.waiting_until = self.waiting_until.max(until);
+        }
     }
 
     /// How many times as long as a turn this node does nothing after it.
