@@ -333,10 +333,9 @@ impl Switch {
         };
         let Some(route) = self.routes.get_mut(id) else { return };
         route.last_seen = now;
-        let is_late = route.doubt == Doubt::Contested && now < self.contested_until;
-        if is_reply && self.rebuild.is_none() && !is_late {
-            // A reply: whoever had one before the switch died has asked by now.
-            route.doubt = Doubt::None;
+        if self.rebuild.is_none() && !(route.doubt == Doubt::Contested && now < self.contested_until) {
+            // Whoever had a reply before the switch died has asked by now, and late replies have come.
+            route.doubt = if is_reply || route.doubt == Doubt::None { Doubt::None } else { Doubt::Unconfirmed };
         }
         let route = *route;
         // While runtimes tell, the key may turn out to be another flow's.

@@ -254,6 +254,27 @@ fn of_two_without_replies_the_older_one_was_first() {
     }
 }
 
+/// A key that two flows want is not shown to the owner of the one that has it as its own, until late replies
+/// have come: from then on it is, also where nobody answers.
+#[test]
+fn a_contested_key_is_its_flows_own_after_a_while() {
+    let mut bench = Bench::life(2);
+    bench.introduce(&[X, Y], &[]);
+    bench.tell_replied(X, 1, 1, 41, 0, true);
+    bench.tell_replied(Y, 2, 1, 42, 0, true);
+    let mut is_new = |from: u16| {
+        bench.send(from);
+        let (_, mut packet) = bench.out.pop().expect("it is sent");
+        nsh::decapsulate(&mut packet).expect("a packet for a runtime");
+        let is_new = packet.meta.flags & Flags::NEW != 0;
+        bench.pool.put(packet);
+        bench.wait(4 * SECOND);
+        is_new
+    };
+    assert!([1, 1, 2].map(&mut is_new) == [true, true, true]);
+    assert!([1, 2].map(&mut is_new) == [false, true], "the other one has no key");
+}
+
 /// From outside somebody has opened a flow to a published host. Another flow that would leave as what comes back of that one does not leave: its replies would be packets of that flow.
 #[test]
 fn a_reply_key_may_be_the_key_of_a_flow_from_the_other_side() {
