@@ -281,6 +281,7 @@ fn datagrams_are_lost_at_most_in_the_failure(interrupt: &Interrupt) -> Result<()
 fn the_status_tells_the_story(interrupt: &Interrupt) -> Result<()> {
     let network = Network::start(&Options::protected(Chain::Edge), interrupt)?;
     let (_echo, stream) = network.stream(12, 200)?;
+    until("datagrams return", GIVE_UP, interrupt, || Ok((stream.datagrams().flows_alive == 12).then_some(())))?;
     network.wait_protected()?;
     let before = network.running.status()?;
     ensure!(["manager", "switch", "coordinator"].iter().all(|role| before.processes.iter().any(|process| process.role == *role)));

@@ -514,7 +514,10 @@ impl Memory {
                 let dead = Peer { node: *node, incarnation: *incarnation };
                 if let Some(recovery) = self.recoveries.iter_mut().find(|recovery| recovery.failover.dead == dead) {
                     recovery.waiting.retain(|waiting| *waiting != from);
-                    recovery.failover.flows += flows;
+                    let failover = &mut recovery.failover;
+                    failover.flows += flows;
+                    // One that was opened just before is known by its copy alone.
+                    failover.had = failover.had.max(failover.flows);
                 }
                 self.ask_later();
             }
