@@ -249,6 +249,7 @@ impl Difference {
             (false, _) if state == "opening" && !is_forward => Some("data before the handshake"),
             (false, true) if !is_over || flags & SYN == 0 => Some("a segment older than the window"),
             (false, true) if !is_forward && flags == SYN => Some("a SYN of the other side"),
+            (false, true) if flags == SYN | FIN => Some("a SYN with a FIN"),
             (false, true) => None,
             (false, false) => Some("a segment of the connection before, or older than the window"),
         }

@@ -311,14 +311,20 @@ impl Connection {
         let (sender, receiver) = (&self.halves[us], &self.halves[them]);
         let begins_in_time = !after(sequence, sender.limit);
         let is_not_old = !after(sender.end.wrapping_sub(receiver.window.max(1)), end);
-        let acknowledges_what_was_sent = !after(acknowledgement, receiver.end.wrapping_add(receiver.forgotten));
+        begins_in_time && is_not_old && self.is_acknowledged(us, them, acknowledgement) || is_planted(Fault::IgnoresWindows)
+    }
+
+    /// This side may acknowledge that now: what the other side has sent, and lately (RFC 5961, section 5).
+    fn is_acknowledged(&self, us: usize, them: usize, acknowledgement: u32) -> bool {
+        let (sender, receiver) = (&self.halves[us], &self.halves[them]);
+        let was_sent = !after(acknowledgement, receiver.end.wrapping_add(receiver.forgotten));
         let old_acknowledgement = receiver.end.wrapping_sub(sender.window.max(MIN_ACK_WINDOW));
         let is_recent = match receiver.synchronised {
             ACKNOWLEDGED => !after(old_acknowledgement, acknowledgement),
             // The first one acknowledges the SYN.
             _ => after(acknowledgement, receiver.acknowledged),
         };
-        begins_in_time && is_not_old && acknowledges_what_was_sent && is_recent || is_planted(Fault::IgnoresWindows)
+        was_sent && is_recent
     }
 
     /// The latest segments may have been forgotten, at most so many; see the module.
@@ -544,7 +550,7 @@ impl Connection {
             && !is_planted(Fault::RefusesChallenges)
     }
 
-    /// A reset inside the window passes; from exactly where the other side expects the next byte it ends the connection (RFC 5961, section 3.2). Against
+    /// A reset inside the window passes, unless it acknowledges what was never sent; from exactly where the other side expects the next byte it ends the connection (RFC 5961, section 3.2). Against
     /// a SYN it acknowledges that SYN.
     fn reset(&mut self, us: usize, them: usize, flags: u8, sequence: u32, acknowledgement: u32) -> bool {
         let refuses_offer = flags & ACK != 0 && self.offered_by == offered_by(them) && self.answers_offer(acknowledgement);
@@ -562,7 +568,8 @@ impl Connection {
             // While its SYN is unanswered the initiator resets what the other side still has, of which nothing is known here. Its own SYN stands.
             sequence == sender.end
         } else {
-            if after(sequence, sender.limit) || after(sender.acknowledged, sequence) {
+            let is_inside = !after(sequence, sender.limit) && !after(sender.acknowledged, sequence);
+            if !is_inside || flags & ACK != 0 && !self.is_acknowledged(us, them, acknowledgement) {
                 return is_planted(Fault::ResetsFitAnywhere);
             }
             sequence == sender.acknowledged || sequence == sender.end || is_planted(Fault::InexactResetsEnd)

@@ -122,6 +122,11 @@ pub(crate) fn resets_must_lie_in_the_window() {
     talk.server_drops("RST seq 70000");
     talk.server_drops("RST seq 4000000000");
     talk.client_drops("RST seq 66000");
+    // Inside the window, but it acknowledges what was never sent.
+    talk.server_drops("RST ACK seq 501 ack 70000");
+    talk.server_drops("RST ACK seq 600 ack 3000000000");
+    assert_eq!(talk.0.state(), "established");
+    talk.server("RST ACK seq 600 ack 101");
     assert_eq!(talk.0.state(), "established");
     talk.server("RST seq 501");
     assert_eq!(talk.0.state(), "reset");
