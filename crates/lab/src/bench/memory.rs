@@ -121,7 +121,8 @@ pub fn run(plan: &Plan, binary: &Path, interrupt: &Interrupt) -> Result<Vec<Row>
 
     let echoes = echoes(&topology)?;
     let flows = plan.flows;
-    topology.client.enter(|| begin(flows, interrupt))??;
+    let begun = topology.client.enter(|| begin(flows, interrupt))?;
+    begun.with_context(|| format!("opening flows; the box says {:?}", running.status()))?;
     running.wait_for("every flow is there, and safe", limit, interrupt, is_whole(flows))?;
     rows.push(row("full", flows, &taken()?, idle.all()));
 
