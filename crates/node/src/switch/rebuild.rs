@@ -59,6 +59,11 @@ impl Rebuild {
         self.note_epoch(epoch);
     }
 
+    /// The runtime has told which flows it has.
+    pub(super) fn has_been_told_by(&self, peer: Peer) -> bool {
+        self.has_view && !self.waiting.contains(&peer) && !self.recovering.contains(&peer)
+    }
+
     /// The runtime was dead when this life began, or died before it had told what it has.
     pub(super) fn is_recovering(&self, dead: Peer) -> bool {
         self.recovering.contains(&dead)
