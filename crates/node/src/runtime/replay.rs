@@ -123,7 +123,7 @@ impl Lane {
         let header = self.flows.header_mut(slot);
         // Nothing passes, and nobody moves it.
         header.parked += 1;
-        header.flags |= flag::MOVING;
+        header.flags |= flag::MOVING | if inputs.is_empty() { 0 } else { flag::EMPTY };
         let bar = inputs.iter().copied().fold(header.last_stamp, u64::max);
         let (epoch, generation) = (header.epoch, header.generation);
         let replay = Replay {
@@ -258,6 +258,8 @@ impl Lane {
             }
         }
         if replay.inputs.is_empty() {
+            // It is as it was when something of it left last.
+            self.flows.header_mut(replay.slot).flags &= !flag::EMPTY;
             self.replay_new(replay, shared, pool);
         }
     }
@@ -339,7 +341,7 @@ impl Lane {
         let header = self.flows.header_mut(replay.slot);
         let is_valid = header.generation == replay.generation && header.role == role::OWNER && header.epoch == epoch;
         if is_valid {
-            header.flags &= !flag::MOVING;
+            header.flags &= !(flag::MOVING | flag::EMPTY);
             header.parked = header.parked.saturating_sub(1);
             if replay.is_broken {
                 self.lose(replay.slot, shared, pool);

@@ -122,6 +122,8 @@ struct World {
     turned: Vec<(u16, u16, u8)>,
     /// What the switch was asked for and has been answered by `answer_replays`: all that it has, in the order asked.
     is_log_gone: bool,
+    /// It does not answer.
+    is_log_silent: bool,
     over: Vec<u32>,
     /// Epochs of flows that have ended, as the switch has heard, and of each recovery that is over the flows taken over, and lost.
     ended: Vec<u32>,
@@ -156,6 +158,7 @@ impl World {
             released: Vec::new(),
             turned: Vec::new(),
             is_log_gone: false,
+            is_log_silent: false,
             over: Vec::new(),
             ended: Vec::new(),
             recovered: Vec::new(),
@@ -265,6 +268,8 @@ impl World {
                     let (first, count) = (ask.first.get() as usize, ask.count.get() as usize);
                     if count == 0 {
                         self.over.push(epoch);
+                    } else if self.is_log_silent {
+                        continue;
                     } else if self.is_log_gone {
                         self.switch.send(from, kind::UNLOGGED, &epoch.to_be_bytes()).expect("there is room");
                     } else {
@@ -409,6 +414,23 @@ fn a_flow_whose_log_is_gone_is_lost() {
         assert_eq!(world.released, [(17, 1, 8)]);
         assert_eq!(world.spots[&17].runtime.held(), 0);
     }
+}
+
+/// Whoever makes a flow what it was gives no copy of it away before: if that one died too, the copy would be taken for all there was. The log answers late; then the copy is as the flow.
+#[test]
+fn nobody_has_a_copy_of_what_is_not_finished() {
+    let mut world = World::new(&[0, 0, 0], settings());
+    world.send(16, EPOCH, true, &[datagram(8, PASS, 0)]);
+    let numbers: Vec<Vec<u8>> = (1..=100).map(|number| datagram(8, PASS, number)).collect();
+    numbers.chunks(25).for_each(|burst| world.send(16, EPOCH, false, burst));
+    world.is_log_silent = true;
+    world.kill(16);
+    assert_eq!(world.flow(17, 8).map(|(header, packets, _)| (header.role, packets)), Some((role::OWNER, 1)));
+    assert!(world.flow(18, 8).is_none());
+    world.is_log_silent = false;
+    world.rest();
+    let (header, packets, sum) = world.flow(18, 8).expect("there is a copy");
+    assert_eq!((header.role, header.epoch, packets, sum), (role::REPLICA, GRANTED, 101, digest(0..=100)));
 }
 
 /// A datagram in two fragments among those that are processed again: the second one says only by what the switch noted on it which flow it is of.
