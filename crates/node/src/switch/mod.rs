@@ -226,8 +226,7 @@ impl Switch {
 
     /// Flows that are lost with this runtime if nobody has copies: a route over which nothing has come back yet is none. `None` if this life of the switch has not been told of all.
     pub fn flows_of(&self, peer: Peer) -> Option<u64> {
-        let is_told = self.rebuild.as_ref().is_none_or(|rebuild| rebuild.has_been_told_by(peer));
-        is_told.then(|| self.targets.flows(peer) as u64)
+        self.claims.knows(peer).then(|| self.targets.flows(peer) as u64)
     }
 
     /// True without a route.

@@ -25,6 +25,8 @@ pub(super) struct Claims {
     waiting: BTreeMap<RouteId, (u32, Peer, u32)>,
     /// Routes that are to be somebody's unless somebody with newer state asks, each with the virtual cluster.
     provisional: BTreeMap<RouteId, u16>,
+    /// Runtimes that have told this life of the switch of all their flows, or began in it, until they are dead and swept.
+    known: Vec<Peer>,
     /// The latest owners that were swept.
     pub(super) lost: VecDeque<Lost>,
 }
@@ -69,8 +71,20 @@ impl Claims {
         }
     }
 
+    /// Every flow of this runtime has a route here.
+    pub(super) fn know(&mut self, peer: Peer) {
+        if !self.knows(peer) {
+            self.known.push(peer);
+        }
+    }
+
+    pub(super) fn knows(&self, peer: Peer) -> bool {
+        self.known.contains(&peer)
+    }
+
     /// The dead owner has been swept for the last time.
     pub(super) fn settle_lost(&mut self, dead: Peer, fabric: &mut Fabric) {
+        self.known.retain(|known| *known != dead);
         if let Some(lost) = self.lost.iter_mut().find(|lost| lost.dead == dead) {
             lost.is_over = true;
             lost.tell(fabric);
@@ -349,7 +363,7 @@ impl Switch {
             }
         }
         // A new life of the switch cannot count flows that it has not been told of.
-        if self.rebuild.as_ref().is_none_or(|rebuild| !rebuild.is_recovering(dead)) {
+        if self.claims.knows(dead) {
             self.claims.note_lost(dead, flows);
         }
         self.routes.visit(|route| route.moved_from = route.moved_from.filter(|(before, _)| *before != dead));

@@ -112,6 +112,7 @@ impl Switch {
                 self.view = version;
                 self.set_members(&members, now);
                 self.ask_members();
+                self.know_members();
                 true
             }
             Control::Recovering { dead, epoch } => {
