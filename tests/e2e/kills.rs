@@ -63,7 +63,7 @@ fn has_manager(struck: &[Target]) -> bool {
 }
 
 /// Why strikes at random are for the soak alone: the state of things, and no intention.
-const RANDOM: &str = "under nfvactor and reinforce flows that are hit twice are not always counted as lost yet";
+const RANDOM: &str = "flows that are lost while coordinator, manager and their owners all die are not counted yet";
 
 /// Every protection in the soak, and in the gate the one that the run's number chooses.
 pub(crate) fn tests() -> Vec<Test> {

@@ -251,8 +251,8 @@ impl Hub {
     /// A runtime's process has ended, or could not be started.
     pub fn handle_ended(&mut self, peer: Peer) {
         self.fence.close(peer);
-        let flows: usize = self.serving().map(|switch| switch.flows_of(peer)).sum();
-        self.manager.handle_ended(peer, flows as u64);
+        let flows = self.serving().map(|switch| switch.flows_of(peer)).sum::<Option<u64>>();
+        self.manager.handle_ended(peer, flows);
         self.seats.iter_mut().for_each(|seat| seat.switch.handle_gone(peer));
     }
 

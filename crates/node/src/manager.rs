@@ -64,7 +64,7 @@ pub struct Manager {
     fabric: Fabric,
     /// Started, and neither ended nor fenced.
     present: Vec<Peer>,
-    ended: VecDeque<(Peer, u64, Notice)>,
+    ended: VecDeque<(Peer, Option<u64>, Notice)>,
     /// Notices of runtimes whose end is about to be told.
     noticed: Vec<(Peer, Notice)>,
     has_heard: bool,
@@ -221,8 +221,9 @@ impl Manager {
         self.noticed.push((peer, notice));
     }
 
-    /// Nothing more is let out of a runtime: it has ended, was fenced, or could not be started. `flows` is what the switch sent there.
-    pub fn handle_ended(&mut self, peer: Peer, flows: u64) {
+    /// Nothing more is let out of a runtime: it has ended, was fenced, or could not be started. `flows` is what the switch sent there, if it
+    /// knows.
+    pub fn handle_ended(&mut self, peer: Peer, flows: Option<u64>) {
         let noticed = self.noticed.iter().position(|(noticed, _)| *noticed == peer);
         let notice = noticed.map_or_else(Notice::default, |at| self.noticed.swap_remove(at).1);
         if self.has_ended(peer) {

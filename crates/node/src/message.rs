@@ -285,6 +285,8 @@ pub enum Control {
         incarnation: u32,
         /// Flows taken over.
         flows: u64,
+        /// Flows that were given to it, and that nobody can make what they were: they have ended.
+        broken: u64,
     },
     /// Runtime to coordinator: all that is open of that waits, as these lives of switches have answered, until others who failed have been swept. The dead one's own routes may be swept; it is not
     /// over, and [`Control::Recovered`] follows.
@@ -493,8 +495,8 @@ pub enum Control {
         node: NodeId,
         /// Incarnation.
         incarnation: u32,
-        /// Flows that the switch sent there.
-        flows: u64,
+        /// Flows that the switch sent there; none if it has not been told of all of them.
+        flows: Option<u64>,
         /// How that was seen.
         notice: Notice,
     },
@@ -563,6 +565,15 @@ pub enum Control {
         node: NodeId,
         /// Incarnation.
         incarnation: u32,
+    },
+    /// Switch to coordinator: the failed runtime's routes have been swept for the last time, and this life of the switch has seen all of its recovery.
+    Unclaimed {
+        /// Node.
+        node: NodeId,
+        /// Incarnation.
+        incarnation: u32,
+        /// Flows that nobody had asked for, of which something had been released.
+        flows: u64,
     },
 }
 

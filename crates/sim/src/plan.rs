@@ -292,8 +292,10 @@ pub struct Outcome {
     pub steps: usize,
     /// What was done, as a plan that does it again.
     pub plan: Plan,
-    /// Failovers that the coordinator knows of.
+    /// Failovers that the coordinator knows of, and flows that were lost by them, as it says.
     pub failovers: usize,
+    /// See `failovers`.
+    pub lost: u64,
     /// Events until every connection had finished; all of them if one never did.
     pub quiet_from: u64,
     /// Events after which the coordinator said that every flow would survive a failure.

@@ -12,6 +12,8 @@ mod pair;
 mod records;
 #[path = "../../../tests/src/seconds.rs"]
 mod seconds;
+#[path = "conformance/together.rs"]
+mod together;
 
 use holdfast_sim::{
     Connection, Exit, Fault, GUARDED, How, Outcome, Plan, Planted, Preset, SHUT, SILENT, Scenario, Step, Violation, Way, When,
@@ -112,6 +114,7 @@ const REQUIREMENTS: &[(&str, Check<Mix>)] = &[
     ("full_table", full_table),
     ("full_of_replicas", full_of_replicas),
     ("flood", flood),
+    ("counted_together", together::counted),
     ("settled_is_safe", settled_is_safe),
     ("bounded_loss", bounded_loss),
     ("several_switches", several_switches),

@@ -172,6 +172,8 @@ faults! {
     MissesNondeterminism = "misses-nondeterminism",
     /// Packets are processed again in the wrong order.
     ReplaysBackwards = "replays-backwards",
+    /// `reinforce`: who has taken a flow over gives a copy away before it is what it was. If the heir dies then, the copy counts.
+    CopiesUnfinished = "copies-unfinished",
     /// Flows are called safe before a state is saved on which a lost log counts.
     SafeBehindLostLog = "safe-behind-lost-log",
     /// For one missing packet all are sent again: a short ring loses the same ones every time.

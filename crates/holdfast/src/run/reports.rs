@@ -448,11 +448,13 @@ impl Manager {
         }
         let is_failure = |failover: &&message::Failover| failover.cause != message::Cause::Drained;
         let failovers = manager.failovers().iter().filter(is_failure).map(|failover| {
-            // The switches know the lost flows exactly, if they are here and saw it all. The fallback's two
-            // counts differ a little by flows that ended or began meanwhile: never below nothing.
+            // What the switches here know now the coordinator tells a moment later.
             let swept =
                 serves_all.then(|| self.host.hub.serving().map(|switch| switch.lost_of(failover.dead)).sum::<Option<u64>>());
-            let lost = swept.flatten().unwrap_or_else(|| failover.had.saturating_sub(failover.flows));
+            let lost = match swept.flatten() {
+                Some(unclaimed) => failover.lost_with(Some(unclaimed)),
+                None => failover.lost(self.switches.len()),
+            };
             Failover {
                 runtime: failover.dead.node,
                 incarnation: failover.dead.incarnation.into(),

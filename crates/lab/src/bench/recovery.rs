@@ -139,7 +139,7 @@ impl Round {
 /// What the new owner's account says.
 fn recovered(heard: &[Control]) -> Option<u64> {
     heard.iter().find_map(|message| match message {
-        Control::Recovered { node, incarnation, flows } if (*node, *incarnation) == (FIRST.node, FIRST.incarnation) => {
+        Control::Recovered { node, incarnation, flows, .. } if (*node, *incarnation) == (FIRST.node, FIRST.incarnation) => {
             Some(*flows)
         }
         _ => None,

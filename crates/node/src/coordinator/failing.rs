@@ -4,7 +4,7 @@
 
 use super::memory::{Entry, Place};
 use super::{Coordinator, HOPELESS, Hearing, Swept};
-use crate::address::manager_of;
+use crate::address::{NodeId, manager_of};
 use crate::message::{Cause, Control, Member, MemberState};
 use holdfast_protection::Peer;
 use holdfast_wire::fault::{Fault, is_planted};
@@ -173,6 +173,14 @@ impl Coordinator {
                 }
                 self.pending.push((observer, Control::Sweep { node: dead.node, incarnation: dead.incarnation, is_over }));
             }
+        }
+    }
+
+    /// A switch that has seen all of a recovery knows how many flows nobody has asked for. It says so to every life of the coordinator.
+    pub(super) fn note_unclaimed(&mut self, dead: Peer, switch: NodeId, flows: u64) {
+        let known = self.failovers().find(|failover| failover.dead == dead);
+        if known.is_some_and(|known| known.unclaimed.iter().all(|(other, _)| *other != switch)) {
+            self.record(Entry::Unclaimed { dead, switch, flows });
         }
     }
 

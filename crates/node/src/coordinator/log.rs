@@ -11,7 +11,7 @@ use holdfast_wire::fnv1a;
 use serde::de::DeserializeOwned;
 
 /// Changes with the layout of records, entries and memory.
-const VERSION: u8 = 7;
+const VERSION: u8 = 8;
 const SNAPSHOT: u8 = 1;
 const ENTRY: u8 = 2;
 /// Version, kind, number.

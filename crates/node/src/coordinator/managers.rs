@@ -91,7 +91,7 @@ impl Coordinator {
                 }
             }
             Control::Ended { node, incarnation, flows, notice } => {
-                self.handle_ended(host, Peer { node, incarnation }, (Some(flows), notice), now);
+                self.handle_ended(host, Peer { node, incarnation }, (flows, notice), now);
             }
             Control::Present { peers } => self.present(host, &peers, now),
             Control::Alive { node, incarnation } => self.spare(Peer { node, incarnation }, now),

@@ -135,6 +135,8 @@ pub(super) enum Entry {
     Held { by: Peer, pool: PoolId, blocks: Vec<u32> },
     /// Everyone has reported what was recovered of the dead.
     Finished { dead: Peer, at: u64 },
+    /// So many flows of the dead nobody has asked this switch for.
+    Unclaimed { dead: Peer, switch: NodeId, flows: u64 },
     /// A runtime is to be drained.
     Leaves { peer: Peer, at: u64, had: u64, becomes_spare: bool },
     /// A runtime is to be told that flows of it shall go elsewhere.
@@ -275,7 +277,18 @@ impl Memory {
             }
             Entry::Failed { peer, cause, at, flows, notice } => {
                 let (dead, cause, detected_at, notice) = (*peer, *cause, *at, notice.clone());
-                self.failed(Failover { dead, cause, detected_at, recovered_at: None, had: *flows, flows: 0, notice });
+                let (had, unclaimed) = (*flows, Vec::new());
+                self.failed(Failover {
+                    dead,
+                    cause,
+                    detected_at,
+                    recovered_at: None,
+                    had,
+                    flows: 0,
+                    broken: 0,
+                    unclaimed,
+                    notice,
+                });
             }
             Entry::Errand { from, number, errand } => {
                 if let Some(place) = self.place(*from) {
@@ -298,6 +311,11 @@ impl Memory {
                     recovery.failover.recovered_at = Some(*at);
                 }
                 self.release(*dead);
+            }
+            Entry::Unclaimed { dead, switch, flows } => {
+                if let Some(recovery) = self.recoveries.iter_mut().find(|recovery| recovery.failover.dead == *dead) {
+                    recovery.failover.unclaimed.push((*switch, *flows));
+                }
             }
             Entry::Leaves { peer, at, had, becomes_spare } => {
                 self.leaves(*peer, *at, *had);
@@ -510,14 +528,15 @@ impl Memory {
                 }
                 self.ask_later();
             }
-            (Control::Recovered { node, incarnation, flows }, _) => {
+            (Control::Recovered { node, incarnation, flows, broken }, _) => {
                 let dead = Peer { node: *node, incarnation: *incarnation };
                 if let Some(recovery) = self.recoveries.iter_mut().find(|recovery| recovery.failover.dead == dead) {
                     recovery.waiting.retain(|waiting| *waiting != from);
                     let failover = &mut recovery.failover;
                     failover.flows += flows;
+                    failover.broken += broken;
                     // One that was opened just before is known by its copy alone.
-                    failover.had = failover.had.max(failover.flows);
+                    failover.had = failover.had.max(failover.flows + failover.broken);
                 }
                 self.ask_later();
             }

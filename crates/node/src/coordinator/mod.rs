@@ -614,6 +614,9 @@ impl Coordinator {
         if let (Control::RulesInForce { version }, Some(switch)) = (&message, switch) {
             return self.handle_rules_in_force(from, switch, *version);
         }
+        if let (Control::Unclaimed { node, incarnation, flows }, Some(_)) = (&message, switch) {
+            return self.note_unclaimed(Peer { node: *node, incarnation: *incarnation }, from.node, *flows);
+        }
         let server = state_server_number(from.node).and_then(|server| self.servers_heard.get_mut(usize::from(server)));
         if let Some(heard) = server {
             return match message {

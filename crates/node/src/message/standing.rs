@@ -169,6 +169,27 @@ pub struct Failover {
     pub had: u64,
     /// Flows recovered.
     pub flows: u64,
+    /// Flows that were given to others, and that nobody can make what they were.
+    pub broken: u64,
+    /// Flows that nobody asked for, by the switches that have seen all of the recovery.
+    pub unclaimed: Vec<(NodeId, u64)>,
     /// How it was seen.
     pub notice: Notice,
+}
+
+impl Failover {
+    /// Flows lost, of a box with so many switches. They know exactly, if none has died meanwhile. Otherwise flows that ended or began meanwhile make the
+    /// two counts differ a little: never below nothing.
+    pub fn lost(&self, switches: usize) -> u64 {
+        let unclaimed = (self.unclaimed.len() == switches).then(|| self.unclaimed.iter().map(|(_, flows)| flows).sum());
+        self.lost_with(unclaimed)
+    }
+
+    /// Flows lost, if so many were asked for by nobody.
+    pub fn lost_with(&self, unclaimed: Option<u64>) -> u64 {
+        match unclaimed {
+            Some(unclaimed) => unclaimed + self.broken,
+            None => self.had.saturating_sub(self.flows).max(self.broken),
+        }
+    }
 }

@@ -34,6 +34,8 @@ struct Recovery {
     dead: Peer,
     open: usize,
     flows: u64,
+    /// Flows whose routes were granted here, and that could not be made what they had been.
+    broken: u64,
     /// The coordinator has heard that all of them wait for others, at these of the sides. Empty before.
     told: Vec<usize>,
 }
@@ -141,7 +143,7 @@ impl Recoveries {
             let wanted = |slot| Wanted::new(dead, lane_index, slot);
             self.sides[lane.side].queue.extend(lane.outbox.claims.drain(..).map(wanted));
         }
-        self.running.push(Recovery { dead, open, flows: 0, told: Vec::new() });
+        self.running.push(Recovery { dead, open, flows: 0, broken: 0, told: Vec::new() });
         true
     }
 
@@ -168,6 +170,17 @@ impl Recoveries {
     pub(crate) fn unhold(&mut self, dead: Peer) {
         if let Some(recovery) = self.running.iter_mut().find(|recovery| recovery.dead == dead) {
             recovery.open = recovery.open.saturating_sub(1);
+        }
+    }
+
+    /// The recovery need not wait any longer for a flow that was granted: the flow is what it was, or lost.
+    pub(crate) fn settle(&mut self, dead: Peer, is_lost: bool) {
+        self.unhold(dead);
+        if is_lost {
+            self.recovered = self.recovered.saturating_sub(1);
+            if let Some(recovery) = self.running.iter_mut().find(|recovery| recovery.dead == dead) {
+                (recovery.flows, recovery.broken) = (recovery.flows.saturating_sub(1), recovery.broken + 1);
+            }
         }
     }
 
@@ -358,7 +371,7 @@ impl Recoveries {
             if open.contains(&node) || lanes.iter().any(is_open) {
                 return true;
             }
-            errands.push_message(Control::Recovered { node, incarnation, flows: recovery.flows });
+            errands.push_message(Control::Recovered { node, incarnation, flows: recovery.flows, broken: recovery.broken });
             false
         });
     }

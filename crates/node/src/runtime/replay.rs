@@ -4,6 +4,7 @@
 //! had processed since the copy that is here, in which order. They are asked for, some at a time, and go through the chain in that order; nothing of them leaves,
 //! because it has. Of the others those behind the last of these are as good as new, and those before it were lost on their way to the dead one, or are in the copy. Until all is over the flow's
 //! packets wait at the switch; what comes all the same waits in the parking lot.
+//! One of which a packet is missing (its log died with the switch) would go on having forgotten what left of it: it is lost, and ends.
 //!
 //! In: packets marked as sent before. Out: requests for more, and the word that no more are needed.
 
@@ -46,6 +47,8 @@ struct Replay {
     /// Nothing up to here is new.
     bar: u64,
     packets: BTreeMap<u64, Packet>,
+    /// An input is nowhere, or comes out otherwise: the flow cannot be made what it was.
+    is_broken: bool,
 }
 
 /// See the module. Those of one chain.
@@ -62,8 +65,8 @@ pub(crate) struct Replays {
     under_way: u32,
     /// What the switch is still to hear.
     over: Vec<u32>,
-    /// Recoveries that need not wait any longer for one flow each.
-    settled: Vec<Peer>,
+    /// Recoveries that need not wait any longer for one flow each, and whether that flow is lost.
+    settled: Vec<(Peer, bool)>,
 }
 
 impl Replays {
@@ -120,7 +123,7 @@ impl Lane {
         let header = self.flows.header_mut(slot);
         // Nothing passes, and nobody moves it.
         header.parked += 1;
-        header.flags |= flag::MOVING;
+        header.flags |= flag::MOVING | if inputs.is_empty() { 0 } else { flag::EMPTY };
         let bar = inputs.iter().copied().fold(header.last_stamp, u64::max);
         let (epoch, generation) = (header.epoch, header.generation);
         let replay = Replay {
@@ -134,6 +137,7 @@ impl Lane {
             inputs: inputs.into(),
             bar,
             packets: BTreeMap::new(),
+            is_broken: false,
         };
         self.replays.flows.insert(epoch, replay);
         self.replays.ready.push(epoch);
@@ -221,6 +225,8 @@ impl Lane {
         self.replay_packets(&mut replay, shared, pool);
         if replay.done == replay.total {
             self.replay_rest(&mut replay, shared, pool);
+        }
+        if replay.done == replay.total || replay.is_broken {
             return self.finish(epoch, replay, shared, pool);
         }
         self.replays.flows.insert(epoch, replay);
@@ -229,15 +235,18 @@ impl Lane {
 
     /// Some of the log have come: the inputs of which all before have.
     fn replay_packets(&mut self, replay: &mut Replay, shared: &mut Shared, pool: &mut dyn PacketPool) {
-        while replay.packets.len() > KEPT && replay.inputs.front().is_some_and(|stamp| !replay.packets.contains_key(stamp)) {
-            replay.inputs.pop_front();
-            shared.drops.count(DropReason::InputMissing);
-        }
-        while let Some(stamp) = replay.inputs.front()
+        while !replay.is_broken
+            && let Some(stamp) = replay.inputs.front()
             && let Some(packet) = replay.packets.remove(stamp)
         {
             replay.inputs.pop_front();
-            self.replay(replay.slot, packet, true, shared, pool);
+            replay.is_broken |= !self.replay(replay.slot, packet, true, shared, pool);
+        }
+        if !replay.is_broken && replay.packets.len() > KEPT && !replay.inputs.is_empty() {
+            self.give_up_replay(replay, shared);
+        }
+        if replay.is_broken {
+            return;
         }
         let (first, bar) = (replay.inputs.front().copied(), replay.bar);
         let is_waited_for = |stamp: u64| first.is_some() && replay.inputs.contains(&stamp);
@@ -249,6 +258,8 @@ impl Lane {
             }
         }
         if replay.inputs.is_empty() {
+            // It is as it was when something of it left last.
+            self.flows.header_mut(replay.slot).flags &= !flag::EMPTY;
             self.replay_new(replay, shared, pool);
         }
     }
@@ -262,23 +273,29 @@ impl Lane {
 
     /// All of the log has come.
     fn replay_rest(&mut self, replay: &mut Replay, shared: &mut Shared, pool: &mut dyn PacketPool) {
-        while let Some(stamp) = replay.inputs.pop_front() {
-            match replay.packets.remove(&stamp) {
-                Some(packet) => self.replay(replay.slot, packet, true, shared, pool),
-                None => shared.drops.count(DropReason::InputMissing),
-            }
-        }
         self.replay_packets(replay, shared, pool);
+        if !replay.is_broken && !replay.inputs.is_empty() {
+            self.give_up_replay(replay, shared);
+        }
     }
 
-    /// A packet goes through the chain again. `is_known`: what comes out has left before.
-    fn replay(&mut self, slot: Slot, mut packet: Packet, is_known: bool, shared: &mut Shared, pool: &mut dyn PacketPool) {
+    /// The flow's next input does not come any more.
+    fn give_up_replay(&mut self, replay: &mut Replay, shared: &mut Shared) {
+        replay.is_broken = true;
+        let is_missing = |stamp: &&u64| !replay.packets.contains_key(stamp);
+        (0..replay.inputs.iter().filter(is_missing).count()).for_each(|_| shared.drops.count(DropReason::InputMissing));
+    }
+
+    /// A packet goes through the chain again. `is_known`: what comes out has left before. False if the flow is not as it was after
+    /// that.
+    fn replay(&mut self, slot: Slot, mut packet: Packet, is_known: bool, shared: &mut Shared, pool: &mut dyn PacketPool) -> bool {
         if packet.is_empty() {
             // It has been set aside.
             if is_known {
                 shared.drops.count(DropReason::InputMissing);
             }
-            return pool.put(packet);
+            pool.put(packet);
+            return !is_known;
         }
         let header = self.flows.header(slot);
         let is_parsed = packet.parse().is_ok();
@@ -289,9 +306,10 @@ impl Lane {
         packet.meta.commit = 0;
         if is_known {
             let stamp = packet.meta.stamp;
-            self.run_again(&mut packet, Found { slot, is_reply }, &key, shared);
+            let is_as_before = self.run_again(&mut packet, Found { slot, is_reply }, &key, shared);
             self.protection.changed(&mut self.flows, slot, stamp, true);
             shared.drop(packet, DropReason::ReleasedBefore, pool);
+            return is_as_before;
         } else if packet.meta.flags & Flags::SUSPECT != 0 {
             self.suspect(Found { slot, is_reply }, key, packet, shared, pool);
         } else if header.parked == 1 {
@@ -309,26 +327,33 @@ impl Lane {
                 Err(packet) => shared.drop(packet, DropReason::ParkedOverflow, pool),
             }
         }
+        true
     }
 
     fn finish(&mut self, epoch: u32, mut replay: Replay, shared: &mut Shared, pool: &mut dyn PacketPool) {
+        let reason = if replay.is_broken { DropReason::LostInFailure } else { DropReason::StaleEpoch };
         while let Some((_, packet)) = replay.packets.pop_first() {
-            shared.drop(packet, DropReason::StaleEpoch, pool);
+            shared.drop(packet, reason, pool);
         }
         if let Some((count, _)) = replay.asked {
             self.replays.under_way -= count;
         }
         let header = self.flows.header_mut(replay.slot);
-        if header.generation == replay.generation && header.role == role::OWNER && header.epoch == epoch {
-            header.flags &= !flag::MOVING;
+        let is_valid = header.generation == replay.generation && header.role == role::OWNER && header.epoch == epoch;
+        if is_valid {
+            header.flags &= !(flag::MOVING | flag::EMPTY);
             header.parked = header.parked.saturating_sub(1);
-            self.wheel.remove(&mut self.flows, replay.slot);
-            self.wheel.file(&mut self.flows, replay.slot);
-            self.protection.replayed(&mut self.flows, replay.slot);
+            if replay.is_broken {
+                self.lose(replay.slot, shared, pool);
+            } else {
+                self.wheel.remove(&mut self.flows, replay.slot);
+                self.wheel.file(&mut self.flows, replay.slot);
+                self.protection.replayed(&mut self.flows, replay.slot);
+            }
         }
         self.retry = true;
         self.replays.over.push(epoch);
-        self.replays.settled.push(replay.dead);
+        self.replays.settled.push((replay.dead, is_valid && replay.is_broken));
     }
 
     /// The switch has nothing any more for this flow: what has come is all that there is.
@@ -360,8 +385,8 @@ impl Lane {
 
     /// Tells the recoveries what they need not wait for any longer.
     pub(crate) fn settle_replays(&mut self, recoveries: &mut Recoveries) {
-        for dead in self.replays.settled.drain(..) {
-            recoveries.unhold(dead);
+        for (dead, is_lost) in self.replays.settled.drain(..) {
+            recoveries.settle(dead, is_lost);
         }
     }
 

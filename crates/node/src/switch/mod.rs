@@ -224,9 +224,9 @@ impl Switch {
         self.targets.routes(peer)
     }
 
-    /// Flows that are lost with this runtime if nobody has copies: a route over which nothing has come back yet is none.
-    pub fn flows_of(&self, peer: Peer) -> usize {
-        self.targets.flows(peer)
+    /// Flows that are lost with this runtime if nobody has copies: a route over which nothing has come back yet is none. `None` if this life of the switch has not been told of all.
+    pub fn flows_of(&self, peer: Peer) -> Option<u64> {
+        self.claims.knows(peer).then(|| self.targets.flows(peer) as u64)
     }
 
     /// True without a route.

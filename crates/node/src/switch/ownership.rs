@@ -5,9 +5,10 @@
 use super::rebuild::behind;
 use super::routes::{Doubt, RouteId};
 use super::{LATE_REPLIES, Opening, Route, Switch};
-use crate::address::mac_of_life;
+use crate::address::{COORDINATOR, mac_of_life};
+use crate::channel::Fabric;
 use crate::channel::format::after;
-use crate::message::{AGAIN, Claim, Ended, HALF_OPEN, KEYED, KeyBytes, MemberState, RENOUNCED, WHEN_SWEPT, kind};
+use crate::message::{AGAIN, Claim, Control, Ended, HALF_OPEN, KEYED, KeyBytes, MemberState, RENOUNCED, WHEN_SWEPT, kind};
 use holdfast_protection::Peer;
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::nsh::{self, Flags, Outer, index};
@@ -24,8 +25,26 @@ pub(super) struct Claims {
     waiting: BTreeMap<RouteId, (u32, Peer, u32)>,
     /// Routes that are to be somebody's unless somebody with newer state asks, each with the virtual cluster.
     provisional: BTreeMap<RouteId, u16>,
-    /// The latest owners that were swept, and how many flows were lost with each.
-    lost: VecDeque<(Peer, u64)>,
+    /// Runtimes that have told this life of the switch of all their flows, or began in it, until they are dead and swept.
+    known: Vec<Peer>,
+    /// The latest owners that were swept.
+    pub(super) lost: VecDeque<Lost>,
+}
+
+/// How many flows were lost with an owner of whose recovery this life of the switch has seen all.
+pub(super) struct Lost {
+    dead: Peer,
+    flows: u64,
+    /// It is not swept again.
+    pub(super) is_over: bool,
+}
+
+impl Lost {
+    /// Tells the coordinator, whose log outlives this life of the switch.
+    pub(super) fn tell(&self, fabric: &mut Fabric) {
+        let Peer { node, incarnation } = self.dead;
+        fabric.send_control(COORDINATOR, &Control::Unclaimed { node, incarnation, flows: self.flows });
+    }
 }
 
 /// A sweep that has not come so long after a death will not come, ns. Holders of snapshots wait for seconds, one group of them after the other, and a coordinator may be
@@ -41,14 +60,34 @@ const SWEPT: usize = 64;
 impl Claims {
     /// Flows of a swept owner of which nobody had a copy. The owner may be swept twice.
     fn note_lost(&mut self, dead: Peer, flows: u64) {
-        match self.lost.iter_mut().find(|(known, _)| *known == dead) {
-            Some((_, lost)) => *lost += flows,
+        match self.lost.iter_mut().find(|lost| lost.dead == dead) {
+            Some(lost) => lost.flows += flows,
             None => {
                 if self.lost.len() == SWEPT {
                     self.lost.pop_front();
                 }
-                self.lost.push_back((dead, flows));
+                self.lost.push_back(Lost { dead, flows, is_over: false });
             }
+        }
+    }
+
+    /// Every flow of this runtime has a route here.
+    pub(super) fn know(&mut self, peer: Peer) {
+        if !self.knows(peer) {
+            self.known.push(peer);
+        }
+    }
+
+    pub(super) fn knows(&self, peer: Peer) -> bool {
+        self.known.contains(&peer)
+    }
+
+    /// The dead owner has been swept for the last time.
+    pub(super) fn settle_lost(&mut self, dead: Peer, fabric: &mut Fabric) {
+        self.known.retain(|known| *known != dead);
+        if let Some(lost) = self.lost.iter_mut().find(|lost| lost.dead == dead) {
+            lost.is_over = true;
+            lost.tell(fabric);
         }
     }
 
@@ -324,7 +363,7 @@ impl Switch {
             }
         }
         // A new life of the switch cannot count flows that it has not been told of.
-        if self.rebuild.as_ref().is_none_or(|rebuild| !rebuild.is_recovering(dead)) {
+        if self.claims.knows(dead) {
             self.claims.note_lost(dead, flows);
         }
         self.routes.visit(|route| route.moved_from = route.moved_from.filter(|(before, _)| *before != dead));
@@ -333,7 +372,7 @@ impl Switch {
     /// How many flows were lost with a runtime of whose recovery this life of the switch has seen all, once it was swept: routes over which something had been released, and that
     /// nobody has claimed.
     pub fn lost_of(&self, dead: Peer) -> Option<u64> {
-        self.claims.lost.iter().find(|(known, _)| *known == dead).map(|(_, lost)| *lost)
+        self.claims.lost.iter().find(|lost| lost.dead == dead).map(|lost| lost.flows)
     }
 
     /// A runtime gives routes of its flows to another. What follows the mark that it gets in band came before the new routes.

@@ -59,11 +59,6 @@ impl Rebuild {
         self.note_epoch(epoch);
     }
 
-    /// The runtime was dead when this life began, or died before it had told what it has.
-    pub(super) fn is_recovering(&self, dead: Peer) -> bool {
-        self.recovering.contains(&dead)
-    }
-
     fn note_epoch(&mut self, epoch: u32) {
         if epoch != 0 && self.newest.is_none_or(|known| after(epoch, known)) {
             self.newest = Some(epoch);
@@ -85,6 +80,13 @@ impl Switch {
     /// What the coordinator says is said to this life.
     pub(super) fn is_introduced(&self) -> bool {
         self.rebuild.as_ref().is_none_or(|rebuild| rebuild.has_heard_of_recoveries)
+    }
+
+    /// After a new view: who serves and has not been asked began in this life.
+    pub(super) fn know_members(&mut self) {
+        let is_asked = |peer: Peer| self.rebuild.as_ref().is_some_and(|rebuild| rebuild.waiting.contains(&peer));
+        let serving = self.targets.iter().filter(|target| target.serves()).map(|target| target.peer);
+        serving.filter(|peer| !is_asked(*peer)).for_each(|peer| self.claims.know(peer));
     }
 
     /// After a new view: who serves is asked, once; who is no more will not answer.
@@ -158,6 +160,7 @@ impl Switch {
         rebuild.note_epoch(u32::from_be_bytes(*newest));
         if is_last != 0 {
             rebuild.waiting.retain(|peer| *peer != from);
+            self.claims.know(from);
         }
         self.go_on_from(u64::from_be_bytes(*stamp), now);
         let mut result = Ok(());

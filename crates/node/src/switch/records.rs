@@ -18,6 +18,7 @@ impl Switch {
         if inbox.restarted.iter().any(|peer| peer.node == COORDINATOR) {
             // A new life of the coordinator knows of this switch only what it is told.
             self.say_rules();
+            self.claims.lost.iter().filter(|lost| lost.is_over).for_each(|lost| lost.tell(&mut self.fabric));
         }
         for (record, body) in inbox.records() {
             let result = match record.kind {
@@ -111,6 +112,7 @@ impl Switch {
                 self.view = version;
                 self.set_members(&members, now);
                 self.ask_members();
+                self.know_members();
                 true
             }
             Control::Recovering { dead, epoch } => {
@@ -127,6 +129,7 @@ impl Switch {
                 self.swept(dead, is_over);
                 if is_over {
                     self.logs.forget(dead);
+                    self.claims.settle_lost(dead, &mut self.fabric);
                 }
                 true
             }

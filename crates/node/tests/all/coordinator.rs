@@ -74,7 +74,7 @@ impl Bench {
 
     /// The manager tells that it lets nothing more out of a runtime.
     fn tell_end(&mut self, Peer { node, incarnation }: Peer) {
-        self.manager.send_control(COORDINATOR, &Control::Ended { node, incarnation, flows: 0, notice: Notice::default() });
+        self.manager.send_control(COORDINATOR, &Control::Ended { node, incarnation, flows: Some(0), notice: Notice::default() });
         let Bench { manager, coordinator, now, .. } = self;
         manager.poll_transmit(*now, |frame| coordinator.fabric().handle_frame(frame, *now).is_ok());
         self.coordinator.handle_records(self.now);
@@ -139,7 +139,7 @@ impl Bench {
     }
 
     fn recovered(&mut self, by: Peer, dead: Peer) {
-        self.tell(by, &Control::Recovered { node: dead.node, incarnation: dead.incarnation, flows: 0 });
+        self.tell(by, &Control::Recovered { node: dead.node, incarnation: dead.incarnation, flows: 0, broken: 0 });
     }
 
     fn waits(&mut self, by: Peer, dead: Peer) {
@@ -504,7 +504,7 @@ fn what_an_earlier_life_of_the_manager_said_is_void() {
     let victim = bench.peer(16);
     let present = bench.runtimes.iter().map(|(peer, ..)| *peer).collect();
     let Peer { node, incarnation } = victim;
-    bench.manager.send_control(COORDINATOR, &Control::Ended { node, incarnation, flows: 0, notice: Notice::default() });
+    bench.manager.send_control(COORDINATOR, &Control::Ended { node, incarnation, flows: Some(0), notice: Notice::default() });
     let Bench { manager, coordinator, now, .. } = &mut bench;
     manager.poll_transmit(*now, |frame| coordinator.fabric().handle_frame(frame, *now).is_ok());
     let mut next = Fabric::new(Peer { node: MANAGER, incarnation: 2 }, FabricConfig::default());
@@ -526,4 +526,34 @@ fn what_an_earlier_life_of_the_manager_said_is_void() {
     bench.manager = next;
     bench.tell_end(victim);
     assert_eq!(state(&bench), Some(MemberState::Failed));
+}
+
+/// A switch says of how many flows of a dead runtime nobody had a copy: that is remembered, and counts though the switch dies afterwards. Without it the flows that the runtime had and those
+/// that were recovered make the difference. Of what nobody can make what it was its heir tells.
+#[test]
+fn lost_flows_are_counted_as_the_switch_knew_them() {
+    let mut bench = Bench::new(3, 3);
+    bench.begin_switch(1);
+    let [a, b, c] = [16, 17, 18].map(|node| bench.peer(node));
+    bench.runtimes.retain(|(there, _, _)| *there != a);
+    let Peer { node, incarnation } = a;
+    let ended = Control::Ended { node, incarnation, flows: Some(20), notice: Notice::default() };
+    bench.manager.send_control(COORDINATOR, &ended);
+    let Bench { manager, coordinator, now, .. } = &mut bench;
+    manager.poll_transmit(*now, |frame| coordinator.fabric().handle_frame(frame, *now).is_ok());
+    bench.coordinator.handle_records(bench.now);
+    for (by, flows, broken) in [(b, 9, 2), (c, 6, 0)] {
+        bench.tell(by, &Control::Recovered { node, incarnation, flows, broken });
+    }
+    let failover = |bench: &Bench| bench.coordinator.failovers().find(|failover| failover.dead == a).cloned().expect("it failed");
+    assert_eq!((failover(&bench).flows, failover(&bench).lost(1)), (15, 5));
+    for flows in [4, 9] {
+        bench.switch.send_control(COORDINATOR, &Control::Unclaimed { node, incarnation, flows });
+        let Bench { switch, coordinator, now, .. } = &mut bench;
+        switch.poll_transmit(*now, |frame| coordinator.fabric().handle_frame(frame, *now).is_ok());
+        bench.coordinator.handle_records(bench.now);
+        assert_eq!((failover(&bench).lost(1), failover(&bench).lost(2)), (6, 5));
+    }
+    bench.begin_switch(2);
+    assert_eq!(failover(&bench).lost(1), 6);
 }

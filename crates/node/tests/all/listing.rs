@@ -211,13 +211,13 @@ fn a_list_goes_on_behind_a_runtime_that_has_ended() {
     let first = all.piece(10, "", None);
     assert_eq!((first.flows().unwrap().len(), first.next.map(|place| place.peer)), (10, Some(FIRST)));
     let request = all.manager.request_flows(50, "", first.next);
-    all.manager.handle_ended(FIRST, 100);
+    all.manager.handle_ended(FIRST, Some(100));
     let broken = all.manager.take_flows(request).expect("nobody else answers");
     assert_eq!(broken.next, Some(Place { peer: OTHER, lane: 0, slot: 0 }));
     let rest = all.piece(1000, "", broken.next);
     assert_eq!((rest.flows().unwrap().len(), rest.next), (100, None));
     // A place in the dead runtime's flows leads to those of the next one.
     assert_eq!(all.piece(1000, "", first.next).flows().unwrap().len(), 100);
-    all.manager.handle_ended(OTHER, 100);
+    all.manager.handle_ended(OTHER, Some(100));
     assert_eq!(all.piece(1000, "", None), FlowPage::default(), "nobody is there");
 }

@@ -4,7 +4,7 @@ use crate::spot::{SECOND, Spot, bound, frames_of, is_released};
 use holdfast_nf::{ConfigError, Context, DropReason, NetworkFunction, Open, Verdict};
 use holdfast_node::address::{COORDINATOR, SWITCH, node_of};
 use holdfast_node::channel::{Fabric, FabricConfig};
-use holdfast_node::message::{Claim, Control, Member, MemberState, Replay, kind};
+use holdfast_node::message::{Claim, Control, Ended, Member, MemberState, Replay, kind, numbered};
 use holdfast_protection::flows::{ActorHeader, role};
 use holdfast_protection::reinforce::Settings;
 use holdfast_protection::{Peer, Reinforce};
@@ -122,7 +122,12 @@ struct World {
     turned: Vec<(u16, u16, u8)>,
     /// What the switch was asked for and has been answered by `answer_replays`: all that it has, in the order asked.
     is_log_gone: bool,
+    /// It does not answer.
+    is_log_silent: bool,
     over: Vec<u32>,
+    /// Epochs of flows that have ended, as the switch has heard, and of each recovery that is over the flows taken over, and lost.
+    ended: Vec<u32>,
+    recovered: Vec<(u64, u64)>,
 }
 
 impl World {
@@ -153,7 +158,10 @@ impl World {
             released: Vec::new(),
             turned: Vec::new(),
             is_log_gone: false,
+            is_log_silent: false,
             over: Vec::new(),
+            ended: Vec::new(),
+            recovered: Vec::new(),
         };
         for member in &world.members {
             world.switch.set_peer(member.peer());
@@ -224,6 +232,12 @@ impl World {
                 }
             }
             self.answer(&mut rx);
+            for (_, body) in self.coordinator.inbox.records().filter(|(record, _)| record.kind == kind::NUMBERED) {
+                if let Ok((_, Control::Recovered { flows, broken, .. })) = numbered(body) {
+                    self.recovered.push((flows, broken));
+                }
+            }
+            self.coordinator.inbox.clear();
         }
     }
 
@@ -254,6 +268,8 @@ impl World {
                     let (first, count) = (ask.first.get() as usize, ask.count.get() as usize);
                     if count == 0 {
                         self.over.push(epoch);
+                    } else if self.is_log_silent {
+                        continue;
                     } else if self.is_log_gone {
                         self.switch.send(from, kind::UNLOGGED, &epoch.to_be_bytes()).expect("there is room");
                     } else {
@@ -274,6 +290,10 @@ impl World {
                             rx.entry(from).or_default().push(packet);
                         }
                     }
+                }
+                kind::ENDED => {
+                    let ended = <[Ended]>::ref_from_bytes(&body).expect("ends");
+                    self.ended.extend(ended.iter().map(|ended| ended.epoch.get()));
                 }
                 _ => {}
             }
@@ -367,22 +387,50 @@ fn hundreds_are_processed_again_in_order() {
     assert_eq!((world.over, world.spots[&17].runtime.held()), (vec![GRANTED], 0));
 }
 
-/// The log is no more: when it is asked for, or when the route is given already. What it had is counted as missing, once each, and the flow goes on.
+/// The log is no more: when it is asked for, or when the route is given already. What it had is counted as missing, once each. The flow would have forgotten what left of it: it is lost, as the
+/// switch and the coordinator hear, and its next packet opens another one. A flow that was not behind is recovered.
 #[test]
-fn a_log_that_is_gone_is_not_waited_for() {
+fn a_flow_whose_log_is_gone_is_lost() {
     for is_known in [false, true] {
-        let mut world = behind(100, 10);
+        let mut world = World::new(&[0, 0], settings());
+        world.send(16, EPOCH, true, &[datagram(8, PASS, 0)]);
+        world.send(16, EPOCH + 1, true, &[datagram(9, PASS, 0)]);
+        let numbers: Vec<Vec<u8>> = (1..=100).map(|number| datagram(8, PASS, number)).collect();
+        numbers.chunks(25).for_each(|burst| world.send(16, EPOCH, false, burst));
+        assert_eq!(world.released.len(), 102);
+        assert_eq!(world.flow(17, 8).map(|(header, packets, _)| (header.role, packets)), Some((role::REPLICA, 1)));
         world.is_log_gone = true;
         if is_known {
             world.logs.clear();
         }
         world.kill(16);
-        let (header, packets, _) = world.flow(17, 8).expect("it is served");
-        assert_eq!((header.role, header.epoch, packets), (role::OWNER, GRANTED, 1));
+        assert!(world.flow(17, 8).is_none());
+        assert_eq!(world.flow(17, 9).map(|(header, packets, _)| (header.role, packets)), Some((role::OWNER, 1)));
         assert_eq!((world.missing(17), world.released.len()), (100, 0));
+        assert_eq!((&world.recovered[..], &world.ended[..]), (&[(1, 1)][..], &[GRANTED][..]));
         world.send(17, GRANTED, false, &[datagram(8, PASS, 7)]);
-        assert_eq!(world.released, [(17, 2, 7)]);
+        assert!(world.released.is_empty() && world.flow(17, 8).is_none(), "what was under way opens no flow");
+        world.send(17, GRANTED + 5, true, &[datagram(8, PASS, 8)]);
+        assert_eq!(world.released, [(17, 1, 8)]);
+        assert_eq!(world.spots[&17].runtime.held(), 0);
     }
+}
+
+/// Whoever makes a flow what it was gives no copy of it away before: if that one died too, the copy would be taken for all there was. The log answers late; then the copy is as the flow.
+#[test]
+fn nobody_has_a_copy_of_what_is_not_finished() {
+    let mut world = World::new(&[0, 0, 0], settings());
+    world.send(16, EPOCH, true, &[datagram(8, PASS, 0)]);
+    let numbers: Vec<Vec<u8>> = (1..=100).map(|number| datagram(8, PASS, number)).collect();
+    numbers.chunks(25).for_each(|burst| world.send(16, EPOCH, false, burst));
+    world.is_log_silent = true;
+    world.kill(16);
+    assert_eq!(world.flow(17, 8).map(|(header, packets, _)| (header.role, packets)), Some((role::OWNER, 1)));
+    assert!(world.flow(18, 8).is_none());
+    world.is_log_silent = false;
+    world.rest();
+    let (header, packets, sum) = world.flow(18, 8).expect("there is a copy");
+    assert_eq!((header.role, header.epoch, packets, sum), (role::REPLICA, GRANTED, 101, digest(0..=100)));
 }
 
 /// A datagram in two fragments among those that are processed again: the second one says only by what the switch noted on it which flow it is of.

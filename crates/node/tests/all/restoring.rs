@@ -164,7 +164,7 @@ fn an_answer_about_an_earlier_state_is_none_about_a_newer_one() {
         world.answer(number, GRANTED);
         let header = world.flow(MOVED).expect("it is served");
         assert_eq!((header.role, header.epoch), (role::OWNER, GRANTED));
-        assert_eq!(world.told(), [Control::Recovered { node: DEAD.node, incarnation: DEAD.incarnation, flows: 1 }]);
+        assert_eq!(world.told(), [Control::Recovered { node: DEAD.node, incarnation: DEAD.incarnation, flows: 1, broken: 0 }]);
     }
 }
 

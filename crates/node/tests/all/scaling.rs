@@ -136,8 +136,10 @@ impl World {
             other.flows += model.flows;
         }
         let Peer { node, incarnation } = peer;
-        self.manager
-            .send_control(COORDINATOR, &Control::Ended { node, incarnation, flows: model.flows, notice: Notice::default() });
+        self.manager.send_control(
+            COORDINATOR,
+            &Control::Ended { node, incarnation, flows: Some(model.flows), notice: Notice::default() },
+        );
     }
 
     fn turn_models(&mut self) {
@@ -153,7 +155,7 @@ impl World {
                     Control::View { version, .. } => model.view = version,
                     Control::Settled { handled } => model.errands.settle(handled),
                     Control::Recover { node, incarnation } => {
-                        model.errands.push(Control::Recovered { node, incarnation, flows: 0 });
+                        model.errands.push(Control::Recovered { node, incarnation, flows: 0, broken: 0 });
                     }
                     Control::Migrate { request, targets, limit, .. } => model.requests.push((request, targets[0].0, limit)),
                     _ => {}

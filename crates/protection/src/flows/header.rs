@@ -35,7 +35,7 @@ pub mod flag {
     pub const UNPROTECTED: u8 = 8;
     /// The flow is on its way to another runtime: it is not chosen again, and does not expire here. Local to the runtime.
     pub const MOVING: u8 = 16;
-    /// There is no state yet behind this key. Local to the runtime.
+    /// There is no state yet behind this key, or it is not yet what its dead owner had made of it: nobody is to have a copy. Local to the runtime.
     pub const EMPTY: u8 = 32;
     /// What has changed since the replica was sent something last is not known: it is sent everything. Local to the runtime.
     pub const WHOLE: u8 = 64;

@@ -2,7 +2,7 @@
 
 use super::NfvActor;
 use crate::copies::Demoted;
-use crate::flows::{flag, role};
+use crate::flows::{ActorHeader, flag, role};
 use crate::numbers::{reached, split_block};
 use crate::rescue::share_of_key;
 use crate::{Flows, Outbox, Peer, Slot, copies, delta, kind};
@@ -21,6 +21,11 @@ const ASK_SEND: usize = 16;
 const ASK_HOLDERS: usize = 4;
 /// Bytes of a record that carries a whole block, before the block.
 const WHOLE_HEAD_LEN: usize = 4 + 8;
+
+/// The flow's dead owner had revealed more of it than its state here knows: a copy would be taken for all that there was.
+fn is_unfinished(header: &ActorHeader) -> bool {
+    header.flags & flag::EMPTY != 0 && !is_planted(Fault::CopiesUnfinished)
+}
 
 impl NfvActor {
     /// Sends the flow's state to its replica, choosing one if it has none: what has changed, if what it was `before` is known. False if there is
@@ -124,7 +129,7 @@ impl NfvActor {
                 continue;
             }
             header.flags &= !flag::DIRTY;
-            if header.role == role::OWNER {
+            if header.role == role::OWNER && !is_unfinished(header) {
                 self.send_state(flows, slot, None, out);
             }
         }
@@ -145,7 +150,7 @@ impl NfvActor {
         let mut at = from;
         while at < end && sent < RESYNC_SEND {
             let header = flows.header(at);
-            if header.role == role::OWNER && flows.is_present(at) {
+            if header.role == role::OWNER && flows.is_present(at) && !is_unfinished(header) {
                 let has_replica = self.links.has(Peer { node: header.peer, incarnation: header.peer_incarnation });
                 if !has_replica || header.flags & flag::UNPROTECTED != 0 {
                     if self.send_state(flows, at, None, out) {

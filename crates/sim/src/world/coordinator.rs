@@ -114,6 +114,11 @@ impl Lives {
         self.now.as_ref().map_or(0, |coordinator| coordinator.failovers().count())
     }
 
+    /// Flows that were lost, in a world with so many switches.
+    pub(super) fn lost(&self, switches: usize) -> u64 {
+        self.now.iter().flat_map(Coordinator::failovers).map(|failover| failover.lost(switches)).sum()
+    }
+
     /// The accounts: while it is away, those with which its next life would begin.
     pub(super) fn ledgers(&self) -> Vec<Ledger> {
         match &self.now {

@@ -63,6 +63,7 @@ impl World {
             let text = format!("{} packets that a flow's state was made of were nowhere", drops.get(DropReason::InputMissing));
             self.checkers.violate("output commit", text);
         }
+        let lost = self.coordinator.lost(self.plan.switches.into());
         let report = Report {
             seed: self.scenario.seed,
             hash: self.hash,
@@ -82,6 +83,7 @@ impl World {
             steps: self.done.len(),
             plan: Plan { steps: self.done, ..self.plan },
             failovers: self.coordinator.failovers(),
+            lost,
             quiet_from: self.quiet_from.unwrap_or(self.count),
             settled: self.settled,
             unprotected: self.unprotected,

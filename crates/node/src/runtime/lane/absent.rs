@@ -2,7 +2,8 @@
 //!
 //! In: states that have come, or do not come any more; packets that would open flows. Out: flows that go on, end, or wait. Never: a look at a state that is not here.
 
-use super::{DropReason, Lane, NO_SLOT, PacketPool, Shared, Slot, flag, role};
+use super::ending::contain;
+use super::{Chain, DropReason, Lane, NO_SLOT, PacketPool, Shared, Slot, flag, role};
 
 impl Lane {
     /// Room for the state of so many new flows: what others do not need who were here before.
@@ -60,16 +61,7 @@ impl Lane {
             if header.generation != generation || header.role != role::OWNER || self.flows.is_present(slot) {
                 continue;
             }
-            if header.parked > 0 {
-                for parked in self.parking.take_all(slot, generation) {
-                    shared.drop(parked.packet, DropReason::LostInFailure, pool);
-                }
-            }
-            self.wheel.remove(&mut self.flows, slot);
-            self.protection.ended(&mut self.flows, slot, &mut self.outbox);
-            self.end(header.key, header.epoch, shared);
-            self.flows.remove(slot);
-            shared.lost += 1;
+            self.lose(slot, shared, pool);
             is_miscounted = true;
         }
         // Of flows whose state is away nobody can say what they have. Those whose state waits here for room can.
@@ -77,6 +69,22 @@ impl Lane {
         if is_miscounted && (0..self.flows.reach()).filter(is_away).count() <= self.protection.aside() {
             self.recount();
         }
+    }
+
+    /// Ends a flow of which nobody has the state any more that its packets have revealed.
+    pub(crate) fn lose(&mut self, slot: Slot, shared: &mut Shared, pool: &mut dyn PacketPool) {
+        let header = *self.flows.header(slot);
+        for parked in self.parking.take_all(slot, header.generation) {
+            shared.drop(parked.packet, DropReason::LostInFailure, pool);
+        }
+        self.wheel.remove(&mut self.flows, slot);
+        self.protection.ended(&mut self.flows, slot, &mut self.outbox);
+        self.end(header.key, header.epoch, shared);
+        if self.flows.is_present(slot) {
+            contain(&mut self.chain, self.flows.parts_mut(slot).1, shared, Chain::expire);
+        }
+        self.flows.remove(slot);
+        shared.lost += 1;
     }
 
     /// Flows were lost with what only they knew of what they had leased: all others say what they have.

@@ -29,14 +29,20 @@ impl Lane {
         }
     }
 
-    /// A packet that the flow's dead owner had processed: its flow is as after it, and nothing of it leaves.
-    pub(crate) fn run_again(&mut self, packet: &mut Packet, found: Found, key: &FlowKey, shared: &mut Shared) {
+    /// A packet that the flow's dead owner had processed: nothing of it leaves. True if the flow is as after it.
+    pub(crate) fn run_again(&mut self, packet: &mut Packet, found: Found, key: &FlowKey, shared: &mut Shared) -> bool {
         let run = AssertUnwindSafe(|| self.run(packet, found, key, Position::START, shared));
         match catch_unwind(run) {
             // The packet went through before.
-            Ok(Step::Park(..)) => shared.drops.count(DropReason::InputMissing),
-            Ok(_) => {}
-            Err(_) => self.roll_back(shared),
+            Ok(Step::Park(..)) => {
+                shared.drops.count(DropReason::InputMissing);
+                false
+            }
+            Ok(_) => true,
+            Err(_) => {
+                self.roll_back(shared);
+                false
+            }
         }
     }
 

@@ -257,3 +257,34 @@ fn who_asked_first_gets_the_route_after_the_sweep() {
     assert!(bench.claim(X, port, epoch - 1) > epoch);
     assert_eq!(bench.claim(Y, port, epoch - 1), 0);
 }
+
+/// A runtime dies before it has told a new life of the switch of its flows, and another one when it has: of the first alone the new life knows not how many flows were lost, and says nothing of it.
+#[test]
+fn a_new_life_counts_lost_flows_of_those_who_have_told() {
+    let mut bench = Bench::life(2);
+    bench.introduce(&[X, Y], &[]);
+    bench.tell(X, &[(1, 5, None), (2, 6, None)], 7, true);
+    bench.tell(Y, &[(3, 7, None)], 7, false);
+    assert_eq!((bench.switch.flows_of(X), bench.switch.flows_of(Y)), (Some(2), None));
+    bench.view(&[X], 2);
+    assert_eq!(bench.switch.flows_of(Y), None);
+    bench.sweep(Y, true);
+    assert_eq!((bench.unclaimed(), bench.switch.is_whole()), (vec![], true));
+    bench.view(&[], 3);
+    bench.sweep(X, true);
+    assert_eq!(bench.unclaimed(), [(X, 2)]);
+}
+
+/// All runtimes died before a new life of the switch began, and while there was no coordinator that could have told of them: recoveries are over as soon as it is there, and the new life is
+/// told to sweep those of whom it has never heard.
+#[test]
+fn a_new_life_counts_no_flows_of_those_it_has_not_heard_of() {
+    let mut bench = Bench::life(2);
+    bench.peers[0].send_control(SWITCH, &Control::Recovering { dead: Vec::new(), epoch: 0 });
+    bench.members(&[], 1);
+    bench.sweep(X, true);
+    assert_eq!((bench.unclaimed(), bench.switch.lost_of(X), bench.switch.flows_of(X)), (vec![], None, None));
+    // Who begins in this life has no other flows than it knows.
+    bench.members(&[(Y, 0)], 2);
+    assert_eq!(bench.switch.flows_of(Y), Some(0));
+}
