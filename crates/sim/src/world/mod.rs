@@ -364,8 +364,10 @@ impl World {
             return false;
         }
         self.quiet_from.get_or_insert(self.count);
-        // A second of silence, so that everything on its way arrives and every buffer is back.
-        time > *self.quiet_since.get_or_insert(time) + self.silence()
+        // A second of silence, so that everything on its way arrives and every buffer is back: after the
+        // last wait for a processor.
+        let since = *self.quiet_since.get_or_insert(time);
+        time > since.max(self.waiting_until) + self.silence()
     }
 
     fn at(&mut self, time: u64, event: Event) {
