@@ -219,8 +219,8 @@ impl Network {
         let is_running = |process: &Process| process.state == status::STATE_RUNNING && process.pid != 0;
         let victim = state_server(&self.running.status()?)?;
         ensure!(is_running(&victim), "{victim:?}");
-        // The whole group: a surviving standby, keeper or deputy would replace the worker. One that has only just begun is a keeper
-        // about to make the others.
+        // The whole group: a surviving standby, keeper or deputy would replace the worker. A state server that has
+        // only just begun is a keeper about to make the others.
         let group = Pid::from_raw(group(victim.pid)? as i32).context("a group")?;
         rustix::process::kill_process_group(group, signal)?;
         let is_next =

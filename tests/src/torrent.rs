@@ -315,22 +315,26 @@ impl Torrent {
     /// # Errors
     /// A device refused a frame for another reason than that it was full.
     pub fn stop(mut self) -> Result<[(u64, u64); 2]> {
-        self.shared.stop.store(true, Ordering::Relaxed);
-        let ended = self.thread.take().map(JoinHandle::join);
+        let ended = self.end();
         ensure!(matches!(ended, Some(Ok(Ok(())))), "the flood ended by itself: {ended:?}");
         Ok([0, 1].map(|side| {
             let Sent { taken, refused } = &self.shared.sent[side];
             (taken.load(Ordering::Relaxed), refused.load(Ordering::Relaxed))
         }))
     }
+
+    /// Ends the thread, once. Returns how it ended.
+    fn end(&mut self) -> Option<std::thread::Result<nix::Result<()>>> {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        let thread = self.thread.take()?;
+        thread.thread().unpark();
+        Some(thread.join())
+    }
 }
 
 impl Drop for Torrent {
     fn drop(&mut self) {
-        self.shared.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        let _ = self.end();
     }
 }
 
@@ -365,7 +369,8 @@ fn pour(kind: Kind, rate: Option<u64>, first: u32, sources: &[Source], shared: &
             };
         }
         if rate.is_some() {
-            std::thread::sleep(PAUSE);
+            // The sender waits until more frames are due, or the flood is stopped.
+            std::thread::park_timeout(PAUSE);
         }
     }
     Ok(())

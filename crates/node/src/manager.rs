@@ -221,8 +221,8 @@ impl Manager {
         self.noticed.push((peer, notice));
     }
 
-    /// Nothing more is let out of a runtime: it has ended, was fenced, or could not be started. `flows` is what the switch sent there, if it
-    /// knows.
+    /// A runtime has ended, was fenced, or could not be started: nothing more of it is let out. `flows` is how
+    /// many the switch sent there, if it knows.
     pub fn handle_ended(&mut self, peer: Peer, flows: Option<u64>) {
         let noticed = self.noticed.iter().position(|(noticed, _)| *noticed == peer);
         let notice = noticed.map_or_else(Notice::default, |at| self.noticed.swap_remove(at).1);

@@ -448,7 +448,7 @@ impl Manager {
         }
         let is_failure = |failover: &&message::Failover| failover.cause != message::Cause::Drained;
         let failovers = manager.failovers().iter().filter(is_failure).map(|failover| {
-            // What the switches here know now the coordinator tells a moment later.
+            // The switches here know a recovery's lost flows a moment before the coordinator tells them.
             let swept =
                 serves_all.then(|| self.host.hub.serving().map(|switch| switch.lost_of(failover.dead)).sum::<Option<u64>>());
             let lost = match swept.flatten() {

@@ -176,7 +176,8 @@ impl Coordinator {
         }
     }
 
-    /// A switch that has seen all of a recovery knows how many flows nobody has asked for. It says so to every life of the coordinator.
+    /// A switch that has seen all of a recovery knows how many flows nobody has asked for. Every incarnation
+    /// of the coordinator is told so; the first word counts.
     pub(super) fn note_unclaimed(&mut self, dead: Peer, switch: NodeId, flows: u64) {
         let known = self.failovers().find(|failover| failover.dead == dead);
         if known.is_some_and(|known| known.unclaimed.iter().all(|(other, _)| *other != switch)) {

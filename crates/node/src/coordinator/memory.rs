@@ -135,7 +135,7 @@ pub(super) enum Entry {
     Held { by: Peer, pool: PoolId, blocks: Vec<u32> },
     /// Everyone has reported what was recovered of the dead.
     Finished { dead: Peer, at: u64 },
-    /// So many flows of the dead nobody has asked this switch for.
+    /// Flows of a dead runtime that nobody has asked this switch for.
     Unclaimed { dead: Peer, switch: NodeId, flows: u64 },
     /// A runtime is to be drained.
     Leaves { peer: Peer, at: u64, had: u64, becomes_spare: bool },
@@ -535,7 +535,7 @@ impl Memory {
                     let failover = &mut recovery.failover;
                     failover.flows += flows;
                     failover.broken += broken;
-                    // One that was opened just before is known by its copy alone.
+                    // A flow that was opened just before is known by its copy alone.
                     failover.had = failover.had.max(failover.flows + failover.broken);
                 }
                 self.ask_later();

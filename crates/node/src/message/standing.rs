@@ -178,8 +178,8 @@ pub struct Failover {
 }
 
 impl Failover {
-    /// Flows lost, of a box with so many switches. They know exactly, if none has died meanwhile. Otherwise flows that ended or began meanwhile make the
-    /// two counts differ a little: never below nothing.
+    /// Flows lost, of a box with so many switches. The switches know exactly, if none has died meanwhile.
+    /// Otherwise the two counts differ a little by flows that ended or began meanwhile: never below nothing.
     pub fn lost(&self, switches: usize) -> u64 {
         let unclaimed = (self.unclaimed.len() == switches).then(|| self.unclaimed.iter().map(|(_, flows)| flows).sum());
         self.lost_with(unclaimed)

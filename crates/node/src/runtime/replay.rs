@@ -4,7 +4,7 @@
 //! had processed since the copy that is here, in which order. They are asked for, some at a time, and go through the chain in that order; nothing of them leaves,
 //! because it has. Of the others those behind the last of these are as good as new, and those before it were lost on their way to the dead one, or are in the copy. Until all is over the flow's
 //! packets wait at the switch; what comes all the same waits in the parking lot.
-//! One of which a packet is missing (its log died with the switch) would go on having forgotten what left of it: it is lost, and ends.
+//! A flow of which a packet is missing (the log died with the switch) would go on having forgotten what had left: it is lost, and ends.
 //!
 //! In: packets marked as sent before. Out: requests for more, and the word that no more are needed.
 
@@ -258,7 +258,7 @@ impl Lane {
             }
         }
         if replay.inputs.is_empty() {
-            // It is as it was when something of it left last.
+            // The flow is as it was when a packet of it left last.
             self.flows.header_mut(replay.slot).flags &= !flag::EMPTY;
             self.replay_new(replay, shared, pool);
         }

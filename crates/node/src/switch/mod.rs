@@ -333,9 +333,10 @@ impl Switch {
         };
         let Some(route) = self.routes.get_mut(id) else { return };
         route.last_seen = now;
-        if self.rebuild.is_none() && !(route.doubt == Doubt::Contested && now < self.contested_until) {
-            // Whoever had a reply before the switch died has asked by now, and late replies have come.
-            route.doubt = if is_reply || route.doubt == Doubt::None { Doubt::None } else { Doubt::Unconfirmed };
+        let is_contested = route.doubt == Doubt::Contested && now < self.contested_until;
+        if route.is_doubtful() && !is_contested && self.rebuild.is_none() {
+            // A flow that had a reply before the switch died has been claimed by now, and late replies have come.
+            route.doubt = if is_reply { Doubt::None } else { Doubt::Unconfirmed };
         }
         let route = *route;
         // While runtimes tell, the key may turn out to be another flow's.

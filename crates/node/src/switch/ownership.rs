@@ -35,7 +35,7 @@ pub(super) struct Claims {
 pub(super) struct Lost {
     dead: Peer,
     flows: u64,
-    /// It is not swept again.
+    /// The owner is not swept again.
     pub(super) is_over: bool,
 }
 

@@ -529,7 +529,8 @@ fn what_an_earlier_life_of_the_manager_said_is_void() {
 }
 
 /// A switch says of how many flows of a dead runtime nobody had a copy: that is remembered, and counts though the switch dies afterwards. Without it the flows that the runtime had and those
-/// that were recovered make the difference. Of what nobody can make what it was its heir tells.
+/// that were recovered make the difference. An heir tells of flows that
+/// nobody can make what they were.
 #[test]
 fn lost_flows_are_counted_as_the_switch_knew_them() {
     let mut bench = Bench::new(3, 3);

@@ -187,8 +187,8 @@ fn a_flow_that_lives_again_elsewhere_ends_here() {
     pair.assert_no_buffer_lost();
 }
 
-/// The switch has given the keys of flows to others, and says so: those ended here under the epochs that it means, one that waited to open included. What they had is free, their copies go, and flows under
-/// other epochs live on.
+/// The switch has given the keys of flows to others, and says so: those ended here under the epochs that it means, one that waited to open included. Numbers that they had
+/// leased are free, their copies go, and flows under other epochs live on.
 #[test]
 fn a_flow_whose_key_is_anothers_ends_here() {
     let mut pair = Pair::new();

@@ -122,7 +122,7 @@ struct World {
     turned: Vec<(u16, u16, u8)>,
     /// What the switch was asked for and has been answered by `answer_replays`: all that it has, in the order asked.
     is_log_gone: bool,
-    /// It does not answer.
+    /// The switch does not answer when it is asked for packets of the log.
     is_log_silent: bool,
     over: Vec<u32>,
     /// Epochs of flows that have ended, as the switch has heard, and of each recovery that is over the flows taken over, and lost.
@@ -387,7 +387,7 @@ fn hundreds_are_processed_again_in_order() {
     assert_eq!((world.over, world.spots[&17].runtime.held()), (vec![GRANTED], 0));
 }
 
-/// The log is no more: when it is asked for, or when the route is given already. What it had is counted as missing, once each. The flow would have forgotten what left of it: it is lost, as the
+/// The log is no more: when it is asked for, or when the route is given already. Packets that it had are counted as missing, once each. The flow would have forgotten what left of it: it is lost, as the
 /// switch and the coordinator hear, and its next packet opens another one. A flow that was not behind is recovered.
 #[test]
 fn a_flow_whose_log_is_gone_is_lost() {
@@ -416,7 +416,8 @@ fn a_flow_whose_log_is_gone_is_lost() {
     }
 }
 
-/// Whoever makes a flow what it was gives no copy of it away before: if that one died too, the copy would be taken for all there was. The log answers late; then the copy is as the flow.
+/// An heir gives no copy of a flow away before the replay has made the flow what it was: if the heir died too,
+/// the copy would be taken for all there was. The log answers late; then the copy is as the flow.
 #[test]
 fn nobody_has_a_copy_of_what_is_not_finished() {
     let mut world = World::new(&[0, 0, 0], settings());

@@ -128,7 +128,7 @@ impl World {
             self.faults.cut_off += 1;
             return;
         }
-        // What is sent at the world's last moment, at which it heals, too, arrives nowhere in any case.
+        // A frame that is sent at the world's last moment, at which it heals, too, arrives nowhere in any case.
         let is_ill = !self.healed && self.now < self.deadline;
         let random = self.streams.of(Of::Lane(lane), peer);
         // Drawn whether they are wanted or not: what is drawn next does not depend on it.

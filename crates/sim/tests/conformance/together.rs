@@ -1,10 +1,10 @@
-//! Several of the box fail together: flows may be lost then. They begin anew, or not at all, and are counted.
+//! Several processes of the box fail together: flows may be lost then, which begin anew or not at all, and are counted.
 
 use crate::{MILLISECOND, Mix, READY, lines, require, scenario};
 use holdfast_sim::{Connection, Exit, Fault, How, Outcome, Plan, Scenario, Step, When, Whom, play};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The box has long had time for both when it is looked at.
+/// Length of a run: the box has long had time to recover from all failures.
 const LASTS: u64 = READY + 3_000 * MILLISECOND;
 /// Stopped for so long that a runtime is given up.
 const STOP: How = How::Pause(900 * MILLISECOND);
@@ -21,7 +21,8 @@ fn plan(steps: Vec<Step>) -> Plan {
     Plan { connections, steps, calm: true, lasts: LASTS, ..Plan::default() }
 }
 
-/// What the flow of a datagram that left had seen of that way, and the trace that it had made of it. See `sim/src/stamper.rs`.
+/// A datagram that left: how many its flow had seen of that way by then, and the trace that the flow had made
+/// of them. See `sim/src/stamper.rs`.
 struct Shown {
     way: usize,
     datagram: u32,
@@ -36,7 +37,7 @@ fn shown(exit: &Exit) -> Option<Shown> {
     Some(Shown { way, datagram: word(4)?, trace: word(8 + 8 * way)?, count: word(12 + 8 * way)? })
 }
 
-/// What a trace becomes with this datagram.
+/// The trace after one more datagram.
 fn follow(trace: u32, datagram: u32) -> u32 {
     (trace.rotate_left(5) ^ datagram).wrapping_mul(0x9e37_79b1)
 }
@@ -70,7 +71,7 @@ const KILL_OWNER: (Whom, How) = (Whom::Owner, How::Kill);
 const STOP_OWNER: (Whom, How) = (Whom::Owner, STOP);
 const KILL_HUB: (Whom, How) = (Whom::Hub, How::Kill);
 const KILL_COORDINATOR: (Whom, How) = (Whom::Coordinator, How::Kill);
-/// Who fails, one after the other.
+/// Processes that fail, one after the other, in each run.
 const TOGETHER: [&[(Whom, How)]; 12] = [
     &[KILL_HUB, KILL_OWNER],
     &[KILL_OWNER, KILL_HUB],
@@ -91,7 +92,7 @@ const GAPS: [u64; 5] = [0, 30, 100, 300, 3000];
 const MOMENTS: u64 = 3;
 
 /// Two or three processes of the box, the runtimes with most flows among them, are killed or stopped between any two events, one some time after the other. No flow goes on as if it had not forgotten what had been revealed of it: such
-/// flows begin anew, and there are no more of them than the coordinator counts as lost; but of flows that have begun since the last report, nobody is left who knows, if owner, standby and switch are all dead. Where heirs give away what they have not finished the same must be seen to fail.
+/// flows begin anew, and there are no more of them than the coordinator counts as lost; but of flows that have begun since the last report, nobody is left who knows, if owner, standby and switch are all dead. The same runs must fail where heirs give away copies that are not finished.
 pub(crate) fn counted(mix: Mix) -> Result<(), String> {
     if !mix.preset.is_strict() || mix.preset.is_paged() {
         return Ok(());

@@ -55,7 +55,8 @@ impl Lane {
         self.due = due;
     }
 
-    /// The switch has given the key of this flow to another. Nothing of it comes or leaves any more, so its time is over.
+    /// The switch has given the key of this flow to another: no packet of the flow comes or leaves any more, so
+    /// its time is over.
     pub(crate) fn end_unrouted(&mut self, key: &FlowKey, epoch: u32, shared: &mut Shared, pool: &mut dyn PacketPool) {
         let found = self.flows.find(key, self.flows.hash(key)).filter(|found| !found.is_reply);
         let Some(slot) = found.map(|found| found.slot).filter(|slot| self.flows.header(*slot).epoch == epoch) else { return };

@@ -132,7 +132,7 @@ impl Bench {
         self.exchange();
     }
 
-    /// What the coordinator has just heard of flows that nobody has asked for.
+    /// Flows that nobody has asked for, by dead runtime, of which the coordinator has just heard.
     fn unclaimed(&mut self) -> Vec<(Peer, u64)> {
         let said = self.peers[0].inbox.records().filter_map(|(_, body)| Control::decode(body).ok());
         let unclaimed = said.filter_map(|message| match message {

@@ -284,7 +284,7 @@ fn a_new_life_counts_no_flows_of_those_it_has_not_heard_of() {
     bench.members(&[], 1);
     bench.sweep(X, true);
     assert_eq!((bench.unclaimed(), bench.switch.lost_of(X), bench.switch.flows_of(X)), (vec![], None, None));
-    // Who begins in this life has no other flows than it knows.
+    // A runtime that begins in this life of the switch has no flows but those that have routes here.
     bench.members(&[(Y, 0)], 2);
     assert_eq!(bench.switch.flows_of(Y), Some(0));
 }

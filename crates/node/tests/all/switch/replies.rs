@@ -15,6 +15,13 @@ impl Bench {
         self.exchange();
     }
 
+    /// A packet with the key of replies to the flow with port `to` opens a flow of its own.
+    fn open_from_outside(&mut self, to: u16) -> Route {
+        let _ = self.reply(to);
+        let key = self.key(to, true);
+        self.switch.routes().find(|route| route.key == key).copied().expect("a route")
+    }
+
     /// A reply to the flow with port `to` comes. Returns the runtimes that it is sent to.
     fn reply(&mut self, to: u16) -> Vec<Peer> {
         let (key, packet) = self.packet(&datagram(to, true));
@@ -271,28 +278,24 @@ fn a_contested_key_is_its_flows_own_after_a_while() {
         bench.wait(4 * SECOND);
         is_new
     };
-    assert!([1, 1, 2].map(&mut is_new) == [true, true, true]);
-    assert!([1, 2].map(&mut is_new) == [false, true], "the other one has no key");
+    assert_eq!([1, 1, 2].map(&mut is_new), [true; 3]);
+    assert_eq!([1, 2].map(&mut is_new), [false, true], "the other one has no key");
 }
 
 /// From outside somebody has opened a flow to a published host. Another flow that would leave as what comes back of that one does not leave: its replies would be packets of that flow.
 #[test]
 fn a_reply_key_may_be_the_key_of_a_flow_from_the_other_side() {
     let mut bench = Bench::new();
-    let (key, packet) = bench.packet(&datagram(1, true));
-    bench.switch.handle_packet(key, packet);
-    bench.switch.forward(bench.now, &mut bench.out, &mut bench.pool);
-    bench.deliver();
+    let outside = bench.open_from_outside(1);
     bench.send(2);
     bench.deliver();
-    let outside = bench.switch.routes().find(|route| route.key == key).copied().expect("a route");
     let (_, mut packet) = bench.packet(&datagram(1, true));
     (packet.meta.commit, packet.meta.flags) = (outside.epoch, Flags::LEARN);
     assert!(bench.switch.handle_released(&packet));
     bench.pool.put(packet);
     assert!(!bench.release_as(2, 1));
     assert_eq!(bench.switch.drops().get(DropReason::ReplyKeyTaken), 1);
-    assert!(bench.switch.routes().any(|route| route.key == key));
+    assert!(bench.switch.routes().any(|route| route.key == outside.key));
 }
 
 /// A late reply of a lost flow has opened a flow from the other side when the lost flow begins anew, and the
@@ -301,16 +304,12 @@ fn a_reply_key_may_be_the_key_of_a_flow_from_the_other_side() {
 #[test]
 fn the_owner_of_a_flow_that_gives_way_is_told() {
     let mut bench = Bench::new();
-    let (key, packet) = bench.packet(&datagram(1, true));
-    bench.switch.handle_packet(key, packet);
-    bench.switch.forward(bench.now, &mut bench.out, &mut bench.pool);
-    bench.deliver();
-    let stray = bench.switch.routes().find(|route| route.key == key).copied().expect("a route");
+    let stray = bench.open_from_outside(1);
     bench.send(1);
     bench.deliver();
     bench.release(1);
     bench.exchange();
-    assert_eq!(bench.route(1).expect("a route").reply, Some(key));
+    assert_eq!(bench.route(1).expect("a route").reply, Some(stray.key));
     let told: Vec<Ended> = bench
         .runtime(stray.owner)
         .inbox
@@ -318,7 +317,10 @@ fn the_owner_of_a_flow_that_gives_way_is_told() {
         .filter(|(record, _)| record.kind == kind::ENDED)
         .map(|(_, body)| Ended::read_from_bytes(body).expect("a flow"))
         .collect();
-    assert_eq!(told.iter().map(|told| (FlowKey::from(told.key), told.epoch.get())).collect::<Vec<_>>(), [(key, stray.epoch)]);
+    assert_eq!(
+        told.iter().map(|told| (FlowKey::from(told.key), told.epoch.get())).collect::<Vec<_>>(),
+        [(stray.key, stray.epoch)]
+    );
 }
 
 /// A flow that wanted another's replies moves, and what it has sent before says an epoch that is over: it does not leave either. What the flow that has them sent before it moved does.
