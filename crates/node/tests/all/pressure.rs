@@ -133,6 +133,27 @@ fn a_flow_that_goes_on_is_not_the_first_to_go() {
     assert!(bench.ports().contains(&3) && bench.ports().contains(&5));
 }
 
+/// More flows have had another packet, and are filed wrongly, than a search looks at: it finds none that has been
+/// idle for longer than the connection that is just being opened, and that one stays.
+#[test]
+fn a_search_that_sees_too_little_ends_nothing_new() {
+    let mut bench = bench(3000);
+    let send = |bench: &mut Bench, flows: core::ops::Range<u16>, standing: Standing| {
+        let frames: Vec<_> = flows.map(|flow| datagram(flow, standing as u8)).collect();
+        frames.chunks(50).for_each(|burst| drop(bench.send(burst)));
+    };
+    for flows in [1..2700, 1..2700] {
+        send(&mut bench, flows, Standing::Unreplied);
+        bench.advance(SECOND);
+    }
+    send(&mut bench, 5000..5020, Standing::HalfOpen);
+    for _ in 0..5 {
+        bench.advance(SECOND / 50);
+        assert_eq!(there(&bench, 5000..5020), 20);
+    }
+    assert_eq!(there(&bench, 1..2700), 2680, "others have made room");
+}
+
 /// Four fifths of the table are in use, most of it by established flows. A half-open flow lives two thirds of its time then, and the whole of it in a table that has room.
 #[test]
 fn times_become_shorter_as_the_table_fills() {

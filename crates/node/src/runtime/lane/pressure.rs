@@ -201,24 +201,37 @@ impl Lane {
         if is_in_vain { stopped } else { Place::START }
     }
 
-    /// Finds those half-open and unreplied flows that have been idle for longest, as many as are too much; and those that stand otherwise by now, or have had packets.
+    /// Finds those half-open and unreplied flows that have been idle for longest, as many as are too much; and those that stand otherwise by now, or have had packets. Each standing
+    /// has half of the looks. Where these did not suffice nobody knows what is behind: no flow of the other standing ends that has had a packet since the last one that was seen.
     fn find_idlest(&self, excess: &mut usize, looks: &mut usize, found: &mut Vec<Slot>) {
         let mut wrong = 0;
-        for standing in [Standing::HalfOpen, Standing::Unreplied] {
-            let mut right = 0;
+        let standings = [Standing::HalfOpen, Standing::Unreplied];
+        let mut latest = [u64::MAX; 2];
+        for (at, standing) in standings.into_iter().enumerate() {
+            let (mut right, mut seen, mut is_cut) = (0, 0, false);
+            let least = if at == 0 { *looks / 2 } else { 0 };
             self.wheel.visit(&self.flows, standing, Place::START, |slot| {
-                if *looks == 0 || right == *excess || found.len() == 2 * EXPIRE_BUDGET {
+                is_cut = *looks <= least || found.len() == 2 * EXPIRE_BUDGET;
+                if is_cut || right == *excess {
                     return false;
                 }
                 *looks -= 1;
-                let is_right = self.wheel.is_right(self.flows.header(slot));
+                let header = self.flows.header(slot);
+                let is_right = self.wheel.is_right(header);
+                seen = if is_right { header.last_stamp.max(seen) } else { seen };
                 if !is_right || !self.is_busy(slot) && !self.is_one_too_many(slot, found.len()) {
                     found.push(slot);
                     (right, wrong) = (right + usize::from(is_right), wrong + usize::from(!is_right));
                 }
                 true
             });
+            latest[1 - at] = if is_cut { seen } else { u64::MAX };
         }
+        found.retain(|slot| {
+            let header = self.flows.header(*slot);
+            let at = usize::from(header.standing() == Standing::Unreplied);
+            !self.wheel.is_right(header) || header.last_stamp <= latest[at]
+        });
         // Flows that are filed wrongly do not end.
         found.sort_unstable_by_key(|slot| {
             let header = self.flows.header(*slot);
