@@ -414,21 +414,22 @@ fn a_keeper_s_end_takes_nobody_along() {
             wait("all four are there", &is_whole);
             let [worker, standby, keeper, deputy] = [pair.worker, pair.standby, pair.keeper, pair.deputy].map(get);
             let turns = shown.load(Ordering::SeqCst);
+            let mut struck = vec![keeper];
             kill(keeper);
             // At once, after a while, or not at all; and the one who works, or the one who stands by.
             match round % 6 {
-                0 => kill(worker),
-                1 => kill(standby),
+                0 => struck.push(worker),
+                1 => struck.push(standby),
                 2 => {
                     wait("the deputy is the keeper", &|| get(pair.keeper) == deputy);
-                    kill(worker);
+                    struck.push(worker);
                 }
-                3 => {
-                    kill(worker);
-                    kill(standby);
-                }
+                3 => struck.extend([worker, standby]),
                 _ => {}
             }
+            struck[1..].iter().for_each(|pid| kill(*pid));
+            // One that waits for a processor ends when it gets one, and lives until then.
+            wait("who was killed has ended", &|| !struck.iter().any(|pid| process::lives(*pid)));
             wait("the deputy is the keeper", &|| get(pair.keeper) == deputy);
             wait("turns go on", &|| shown.load(Ordering::SeqCst) > turns + 3);
             if round % 6 > 3 {
