@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
 # Runs the steps named (make targets), one after the other, whatever became of those before, and counts.
 #
-# A step counts as many tests as its test runner says; one without a runner (a linter, the simulator) counts as one. A step that ends badly
-# although none of its tests failed (it did not compile, say) counts as one failure. Logs stay in target/test/. At the end: the seconds of each
-# step, the slowest tests of all, and how long a loop takes that does the same everywhere, so that a slow machine is told from a slow gate.
+# A step counts as many tests as its test runner says; one without a runner (a linter, the simulator) counts as
+# one. A step that ends badly although none of its tests failed (it did not compile, say) counts as one failure.
+# Logs stay in target/test/. At the end: the slowest tests of all, what the first failures said, the seconds of
+# each step, and how long a loop takes that does the same everywhere, so that a slow machine is told from a slow
+# gate.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 export LC_NUMERIC=C
@@ -20,7 +22,7 @@ if [ -n "$number" ]; then
   printf 'run %s: share %s of conformance; `HOLDFAST_RUN=%s make test` repeats it\n' "$number" "$HOLDFAST_SHARE" "$number"
 fi
 
-passed=0 failed=0 skipped=0 table='' begin=$SECONDS
+passed=0 failed=0 skipped=0 table='' begin=$SECONDS broken=()
 for step in "$@"; do
   printf '\n── %s\n' "$step"
   since=$SECONDS
@@ -29,7 +31,7 @@ for step in "$@"; do
   # The closing lines of cargo test: "test result: ok. 3 passed; 0 failed; 1 ignored; …".
   read -r p f s < <(sed -n 's/.*test result: [^ ]* \([0-9]*\) passed; \([0-9]*\) failed; \([0-9]*\) ignored;.*/\1 \2 \3/p' "$logs/$step.log" |
     awk '{ p += $1; f += $2; s += $3 } END { print p + 0, f + 0, s + 0 }')
-  [ "$status" -ne 0 ] && [ "$f" -eq 0 ] && f=1
+  [ "$status" -ne 0 ] && [ "$f" -eq 0 ] && f=1 && broken+=("$logs/$step.log")
   [ "$status" -eq 0 ] && [ "$((p + f + s))" -eq 0 ] && p=1
   passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
   table+=$(printf '%-6s %5d passed %4d failed %4d skipped %6d s' "$step" "$p" "$f" "$s" "$((SECONDS - since))")$'\n'
@@ -52,9 +54,21 @@ slowest() {
     sort -rn | head -10 | while read -r seconds name; do printf '%8.1f  %s\n' "$seconds" "$name"; done
 }
 
+# The first words of the first tests that failed, as both runners print them: `---- NAME ----` or `---- NAME stdout ----`, and what it said.
+failures() {
+  sed -E 's/\x1b\[[0-9;]*m//g' "$@" |
+    awk '/^---- .* ----$/ { tests++; lines = 0; said = 1 } /^(failures:|test result:)/ { said = 0 }
+      said && tests <= 4 && NF > 0 && lines++ < 8 { print substr($0, 1, 400) }'
+}
+
+files=("${@/#/$logs/}") files=("${files[@]/%/.log}")
 printf '\nslowest, seconds\n'
-files=("${@/#/$logs/}")
-slowest "${files[@]/%/.log}"
+slowest "${files[@]}"
+if [ "$failed" -gt 0 ]; then
+  printf '\nfailures, their first lines (all of it: %s)\n' "$logs"
+  failures "${files[@]}"
+  for log in "${broken[@]}"; do tail -n 8 "$log" | cut -c 1-400; done
+fi
 printf '\n%s' "$table"
 printf 'in all %d s on %d cores; calibration loop %s s (1.0 s where the gate was measured: tests/README.md)\n' "$whole" "$(nproc)" "$(calibrate 2>&1)"
 printf '\n%d passed, %d failed, %d skipped\n' "$passed" "$failed" "$skipped"
