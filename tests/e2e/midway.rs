@@ -276,6 +276,8 @@ fn dies_at(step: Step, victim: Victim, network: &Network, held: &keepalive::Keep
     migration.stand_at(step)?;
     migration.kill(victim)?;
     migration.go_on()?;
+    // Flows of this order that were still under way would leave no room for all of the next one.
+    until("the order is over", RECOVERY_LIMIT, interrupt, || Ok(migration.progress()?.done.then_some(())))?;
     network.wait_protected()?;
     ensure_unbroken(held, interrupt)?;
     let status = network.running.status()?;

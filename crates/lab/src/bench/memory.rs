@@ -206,16 +206,19 @@ pub(super) fn begin(flows: usize, interrupt: &Interrupt) -> Result<()> {
     Ok(())
 }
 
-/// Waits for the flow's datagram to come back; sends it again after each timeout or error.
+/// Waits for the flow's datagram to come back; sends it again every [`PATIENCE`].
 fn wait(flow: usize, socket: &UdpSocket) -> Result<()> {
     let mut block = [0; 64];
     for _ in 0..ATTEMPTS {
-        match socket.recv(&mut block) {
-            Ok(len) if block[..len] == flow.to_be_bytes() => return Ok(()),
-            Ok(len) => bail!("something else came back: {:?}", &block[..len]),
-            // A timeout, or an ICMP error from before the server's neighbour entry was resolved. Reading
-            // has cleared the error.
-            Err(_) => {}
+        let sent = Instant::now();
+        while sent.elapsed() < PATIENCE {
+            match socket.recv(&mut block) {
+                Ok(len) if block[..len] == flow.to_be_bytes() => return Ok(()),
+                Ok(len) => bail!("something else came back: {:?}", &block[..len]),
+                // A time-out, or an ICMP error from before the server's neighbour entry was resolved. Reading has
+                // cleared the error; an answer to the next datagram would be as early an error.
+                Err(_) => {}
+            }
         }
         let _ = socket.send(&flow.to_be_bytes());
     }
