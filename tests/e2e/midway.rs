@@ -131,18 +131,31 @@ impl<'a> Migration<'a> {
         self.network.running.wait_for(what, RECOVERY_LIMIT, self.interrupt, wanted)
     }
 
-    /// Routes have left the source, as the switch has it, and the target has not got their flows: nearly all whose replicas the third one has.
-    fn ensure_standing(&self, step: &str) -> Result<()> {
-        let status = self.network.running.status()?;
-        let left = status.runtime(self.source.id).map_or(0, |process| process.flows);
+    /// How many routes have left the source, as the switch has it, whose flows the target has not got, and how far the
+    /// order is.
+    fn standing(&self) -> Result<(u64, Progress)> {
+        let left = self.left()?;
         let progress = self.progress()?;
+        Ok((self.source.flows.saturating_sub(left + progress.moved), progress))
+    }
+
+    /// Flows whose routes lead to the source.
+    fn left(&self) -> Result<u64> {
+        Ok(self.network.running.status()?.runtime(self.source.id).map_or(0, |process| process.flows))
+    }
+
+    /// So many are most of those whose replicas the third one has.
+    fn are_most(&self, standing: u64) -> bool {
+        standing > 50 && standing * 2 > self.replicas
+    }
+
+    fn ensure_standing(&self, step: &str) -> Result<()> {
+        let (standing, progress) = self.standing()?;
         ensure!(!progress.done, "it is over: {progress:?}");
-        let standing = self.source.flows.saturating_sub(left + progress.moved);
+        let (wanted, replicas) = (self.wanted, self.replicas);
         ensure!(
-            standing > 50 && standing * 2 > self.replicas,
-            "{standing} of {} flows stand at {step}, the third runtime has replicas of {}",
-            self.wanted,
-            self.replicas
+            self.are_most(standing),
+            "{standing} of {wanted} flows stand at {step}, the third runtime has replicas of {replicas}"
         );
         Ok(())
     }
@@ -170,20 +183,17 @@ impl<'a> Migration<'a> {
                 self.begin()?;
                 // How many have moved, and when that was told first, by the order's own time.
                 let mut last = (0, 0);
-                let mut seen = (0, None);
+                let mut seen = None;
                 let what = "routes lead to the target, and their flows do not follow";
                 let stands = until(what, RECOVERY_LIMIT, self.interrupt, || {
-                    let left = self.network.running.status()?.runtime(self.source.id).map_or(0, |process| process.flows);
-                    let progress = self.progress()?;
-                    seen = (left, Some(progress.clone()));
+                    let (standing, progress) = self.standing()?;
+                    seen = Some((standing, progress.clone()));
                     if progress.moved != last.0 {
                         last = (progress.moved, progress.took_us);
                     }
                     ensure!(!progress.done, "nothing stood: {progress:?}");
-                    // The routes of all, while what can follow has followed.
-                    let gone = self.source.flows.saturating_sub(left);
-                    let stands = gone * 10 > self.wanted * 9 && progress.took_us > last.1 + STANDS_US;
-                    Ok(stands.then_some(()))
+                    // What can follow has followed.
+                    Ok((self.are_most(standing) && progress.took_us > last.1 + STANDS_US).then_some(()))
                 });
                 let Migration { source, target, third, replicas, .. } = self;
                 stands.with_context(|| {
@@ -204,13 +214,32 @@ impl<'a> Migration<'a> {
         self.go_on_after(|migration| migration.stop(pid))?;
         // The third one has let out what it had, and the source has heard so and sent the flows, when they have reported again: with every report packets
         // have come to one of them, because some flows stay where they are.
-        let ids = [self.source.id, self.third.id];
+        self.wait_reports(&[self.source.id, self.third.id])?;
+        self.ensure_standing("Flow")
+    }
+
+    /// Waits until nothing of the order is under way: it would be taken for a part of the next one.
+    fn wait_over(&self, victim: Victim) -> Result<()> {
+        if victim != Victim::Switch {
+            return until("the order is over", RECOVERY_LIMIT, self.interrupt, || Ok(self.progress()?.done.then_some(())));
+        }
+        // The manager's next life does not know the order. The source goes on with it, but for the flows that the
+        // switch's next life refuses because it does not know them yet.
+        until("nothing leaves the source", RECOVERY_LIMIT, self.interrupt, || {
+            let before = self.left()?;
+            self.wait_reports(&[self.source.id])?;
+            Ok((self.left()? == before).then_some(()))
+        })
+    }
+
+    /// Waits until these have reported three times: packets come to one of them all the time.
+    fn wait_reports(&self, ids: &[u16]) -> Result<()> {
         let packets = |status: &Status| -> u64 { ids.iter().filter_map(|id| status.runtime(*id)).map(|one| one.packets).sum() };
         for _ in 0..3 {
             let before = packets(&self.network.running.status()?);
-            self.wait_for("the third runtime goes on", |status| packets(status) > before)?;
+            self.wait_for("a runtime reports", |status| packets(status) > before)?;
         }
-        self.ensure_standing("Flow")
+        Ok(())
     }
 
     /// Those who are stopped now go on after `act`.
@@ -276,8 +305,7 @@ fn dies_at(step: Step, victim: Victim, network: &Network, held: &keepalive::Keep
     migration.stand_at(step)?;
     migration.kill(victim)?;
     migration.go_on()?;
-    // Flows of this order that were still under way would leave no room for all of the next one.
-    until("the order is over", RECOVERY_LIMIT, interrupt, || Ok(migration.progress()?.done.then_some(())))?;
+    migration.wait_over(victim)?;
     network.wait_protected()?;
     ensure_unbroken(held, interrupt)?;
     let status = network.running.status()?;

@@ -26,16 +26,7 @@ pub fn begin(namespace: &Namespace, from: SocketAddr, to: SocketAddr) -> Result<
             Err(error) => Err(error),
         }
     };
-    free(|| namespace.enter(open).map_err(std::io::Error::other)?.map_err(Into::into))
-        .with_context(|| format!("connecting from {from} to {to}"))
-}
-
-/// Tries again while the kernel has not let go of the port: the last segment of what had it is still on its way, or a program that is being started has inherited the socket.
-fn free<T>(open: impl Fn() -> std::io::Result<T>) -> Result<T> {
-    until("a port is free", PATIENCE, &Interrupt::default(), || match open() {
-        Err(error) if matches!(error.kind(), ErrorKind::AddrInUse | ErrorKind::AddrNotAvailable) => Ok(None),
-        other => Ok(Some(other?)),
-    })
+    namespace.bind(|| open().map_err(Into::into)).with_context(|| format!("connecting from {from} to {to}"))
 }
 
 /// Waits until the connection is open.
@@ -66,8 +57,7 @@ fn patient(stream: &TcpStream) -> Result<()> {
 /// # Errors
 /// The port is taken.
 pub fn listen(namespace: &Namespace, at: SocketAddr) -> Result<TcpListener> {
-    let bound = free(|| namespace.enter(|| TcpListener::bind(at)).map_err(std::io::Error::other)?);
-    let listener = bound.with_context(|| format!("listening at {at}"))?;
+    let listener = namespace.bind(|| TcpListener::bind(at)).with_context(|| format!("listening at {at}"))?;
     listener.set_nonblocking(true)?;
     Ok(listener)
 }

@@ -148,8 +148,8 @@ impl Traffic {
     /// Starts servers and clients in their namespaces.
     pub fn start(client: &Namespace, server: &Namespace, plan: Plan) -> Result<Traffic> {
         let shared = Arc::new(Shared::default());
-        let datagrams = server.enter(|| UdpSocket::bind(plan.datagrams))?.context("binding the server's port")?;
-        let streams = server.enter(|| TcpListener::bind(plan.streams))?.context("listening at the server's port")?;
+        let datagrams = server.bind(|| UdpSocket::bind(plan.datagrams)).context("binding the server's port")?;
+        let streams = server.bind(|| TcpListener::bind(plan.streams)).context("listening at the server's port")?;
         make_room(&datagrams)?;
         datagrams.set_read_timeout(Some(Duration::from_millis(20)))?;
         streams.set_nonblocking(true)?;

@@ -14,6 +14,8 @@ use std::time::Duration;
 
 /// Where `ip netns` keeps its names.
 const DIRECTORY: &str = "/run/netns";
+/// How long a socket waits for its port.
+const PORT_LIMIT: Duration = Duration::from_secs(30);
 
 /// A handle to a namespace by name. Clones name the same one; whoever made it removes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,6 +72,18 @@ impl Namespace {
     pub fn sysctl(&self, key: &str, value: &str) -> Result<()> {
         let path = Path::new("/proc/sys").join(key);
         self.enter(|| fs::write(&path, value))?.with_context(|| format!("setting {} in {}", path.display(), self.name))
+    }
+
+    /// Opens a socket inside it; again while the kernel has not let go of the port. The last segment of what had it
+    /// may be on its way, or a program that is being started has inherited the socket.
+    ///
+    /// # Errors
+    /// The port stays taken, or whatever `open` fails with.
+    pub fn bind<T: Send>(&self, open: impl Fn() -> std::io::Result<T> + Sync) -> Result<T> {
+        until("a port is free", PORT_LIMIT, &Interrupt::default(), || match self.enter(&open)? {
+            Err(error) if matches!(error.kind(), ErrorKind::AddrInUse | ErrorKind::AddrNotAvailable) => Ok(None),
+            other => Ok(Some(other?)),
+        })
     }
 
     /// Runs `body` on a new thread inside this namespace and returns its result. Sockets made there stay there.

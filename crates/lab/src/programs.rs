@@ -40,6 +40,12 @@ pub fn read_pings(text: &str) -> Result<Pings> {
     Ok(Pings { sent, received })
 }
 
+/// The sequence numbers of the replies that ping printed, in the order in which they came.
+pub fn read_replies(text: &str) -> Vec<u32> {
+    let number = |line: &str| line.split_once("icmp_seq=")?.1.split_whitespace().next()?.parse().ok();
+    text.lines().filter(|line| line.contains("bytes from")).filter_map(number).collect()
+}
+
 /// `traceroute`: who answered at each hop, `None` for silence.
 pub fn traceroute(from: &Namespace, to: IpAddr, options: &[&str]) -> Result<Vec<Option<IpAddr>>> {
     let mut command = from.command("traceroute");
@@ -235,6 +241,11 @@ mod tests {
         let with_errors = "3 packets transmitted, 0 received, +3 errors, 100% packet loss, time 2040ms\n";
         assert_eq!(read_pings(with_errors).unwrap(), Pings { sent: 3, received: 0 });
         assert!(read_pings("connect: Network is unreachable").is_err());
+        let replies = "PING 192.0.2.1 (192.0.2.1) 56(84) bytes of data.\n\
+                       64 bytes from 192.0.2.1: icmp_seq=1 ttl=63 time=0.3 ms\n\
+                       From 10.0.0.1 icmp_seq=2 Destination Host Unreachable\n\
+                       64 bytes from 192.0.2.1: icmp_seq=12 ttl=63 time=0.2 ms\n";
+        assert_eq!(read_replies(replies), [1, 12]);
     }
 
     #[test]

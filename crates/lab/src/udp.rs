@@ -45,7 +45,7 @@ pub struct Echo {
 impl Echo {
     /// Binds `address` inside `namespace`.
     pub fn start(namespace: &Namespace, address: SocketAddr) -> Result<Echo> {
-        let socket = namespace.enter(|| UdpSocket::bind(address))?.with_context(|| format!("binding {address}"))?;
+        let socket = namespace.bind(|| UdpSocket::bind(address)).with_context(|| format!("binding {address}"))?;
         make_room(&socket)?;
         socket.set_read_timeout(Some(Duration::from_millis(50)))?;
         let stop = Arc::new(AtomicBool::new(false));
