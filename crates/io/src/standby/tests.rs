@@ -447,6 +447,76 @@ fn a_keeper_s_end_takes_nobody_along() {
     });
 }
 
+/// Keeper and deputy are killed together: the worker goes on, and when it is killed the standby finds what it left. There is no other one then: whoever started the keeper
+/// learns of its end, and gives all of them up.
+#[test]
+fn without_keeper_and_deputy_the_standby_is_the_last() {
+    apart("without_keeper_and_deputy_the_standby_is_the_last", || {
+        let board = Board::new();
+        let pair = board.pair();
+        process::adopt_orphans().unwrap();
+        create().unwrap();
+        let world = enter(|| Box::leak(Box::new(World::new())));
+        exempt(world.table.as_ref_bytes());
+        let shown = board.word(2);
+        // SAFETY: this process has one thread.
+        if unsafe { libc::fork() } == 0 {
+            let code = supervise(pair, board.watch(), |mut turns| {
+                if turns.takes_over() {
+                    let seen = shown.load(Ordering::SeqCst);
+                    assert!(world.turn == seen || world.turn == seen + 1, "{} turns, {seen} were shown", world.turn);
+                    assert_eq!(World::after(world.turn).digest(), world.digest(), "after {} turns", world.turn);
+                }
+                while board.word(0).load(Ordering::SeqCst) == 0 {
+                    turns.begin(1);
+                    enter(|| world.advance());
+                    turns.commit();
+                    shown.store(world.turn, Ordering::SeqCst);
+                }
+                7
+            });
+            // SAFETY: ends this process only.
+            unsafe { libc::_exit(code.unwrap_or(1)) };
+        }
+        let start = Instant::now();
+        let all = || [pair.worker, pair.standby, pair.keeper, pair.deputy].map(|word| word.load(Ordering::SeqCst));
+        let wait = |what: &str, is_so: &dyn Fn([u32; 4]) -> bool| {
+            while !is_so(all()) {
+                assert!(start.elapsed() < LIMIT, "{what}: {:?}", all());
+                rustix::thread::sched_yield();
+            }
+        };
+        wait("all four are there", &|all| all[0] != all[1] && all.into_iter().all(process::lives));
+        let [worker, standby, keeper, deputy] = all();
+        let send = |pid: u32, signal| {
+            // SAFETY: a signal to a process of this test's.
+            assert_eq!(unsafe { libc::kill(pid as i32, signal) }, 0);
+        };
+        // A keeper that stands still makes no other deputy before it is killed.
+        send(keeper, libc::SIGSTOP);
+        let (_, status) = rustix::process::waitpid(Pid::from_raw(keeper as i32), WaitOptions::UNTRACED).unwrap().unwrap();
+        assert!(status.stopped());
+        [deputy, keeper].into_iter().for_each(|pid| send(pid, libc::SIGKILL));
+        wait("keeper and deputy have ended", &|_| {
+            process::bury_orphans(|pid| pid == worker || pid == standby);
+            ![deputy, keeper].into_iter().any(process::lives)
+        });
+        let goes_on = || {
+            let turns = shown.load(Ordering::SeqCst);
+            wait("turns go on", &|_| shown.load(Ordering::SeqCst) > turns + 3);
+        };
+        goes_on();
+        assert_eq!(all(), [worker, standby, keeper, deputy], "nobody has another place");
+        send(worker, libc::SIGKILL);
+        wait("the standby works", &|all| all[..2] == [standby, 0]);
+        goes_on();
+        assert_eq!(pair.takeovers.load(Ordering::SeqCst), 1);
+        board.word(0).store(1, Ordering::SeqCst);
+        let (_, status) = rustix::process::waitpid(Pid::from_raw(standby as i32), WaitOptions::empty()).unwrap().unwrap();
+        assert_eq!(status.exit_status(), Some(7));
+    });
+}
+
 /// The process that started the keeper is killed: all the keeper's processes end, also
 /// one that is stopped.
 #[test]
