@@ -74,7 +74,7 @@ impl WholeBox {
             tick_interval: 50 * MILLISECOND,
             patience: 3000 * MILLISECOND,
             fabric,
-            logs: chains.iter().map(|built| built.protection.log_bytes()).collect(),
+            logs: chains.iter().map(|built| built.plan.log_size()).collect(),
             succeeds: false,
         });
         let coordinator = CoordinatorConfig {
@@ -232,7 +232,7 @@ impl WholeBox {
             config::chains("fuzz.yaml", CONFIGURATION, &self.checked.config).unwrap_or_else(|mistake| panic!("{mistake}"));
         let specs = chains
             .into_iter()
-            .map(|built| ChainSpec { name: built.name, switch: SWITCH, chain: built.chain, protection: built.protection })
+            .map(|built| ChainSpec { name: built.name, switch: SWITCH, chain: built.chain, protection: built.plan.build() })
             .collect();
         let config =
             RuntimeConfig { me: peer, flows: 64, seed: 1, report_interval: 20 * MILLISECOND, fabric: FabricConfig::default() };

@@ -108,7 +108,7 @@ pub(crate) fn run(data: &[u8]) {
     let chains = holdfast::config::chains("fuzz", CONFIGURATION, &checked.config).unwrap_or_else(|mistake| panic!("{mistake}"));
     let specs = chains
         .into_iter()
-        .map(|built| ChainSpec { name: built.name, switch: SWITCH, chain: built.chain, protection: built.protection })
+        .map(|built| ChainSpec { name: built.name, switch: SWITCH, chain: built.chain, protection: built.plan.build() })
         .collect();
     let fabric = FabricConfig::default();
     let config = RuntimeConfig { me: ME, flows: 64, seed: 1, report_interval: 1_000_000, fabric };

@@ -142,6 +142,13 @@ pub fn explain(word: &str) -> Result<Vec<Word>, Failure> {
 mod tests {
     use super::*;
 
+    /// What an operator can write as a chain's protection is explained, and nothing else is called one.
+    #[test]
+    fn every_preset_is_explained() {
+        let explained: Vec<&str> = WORDS.iter().filter(|word| word.kind == PROTECTION).map(|word| word.word).collect();
+        assert_eq!(explained, holdfast_protection::Plan::presets().collect::<Vec<_>>());
+    }
+
     #[test]
     fn every_drop_reason_and_every_exit_code_is_explained() {
         for reason in DropReason::ALL {

@@ -10,31 +10,33 @@ mod delta;
 mod fence;
 pub mod flows;
 mod links;
-pub mod nfactor;
-pub mod nfvactor;
+mod nfactor;
+mod nfvactor;
 mod nodes;
 mod none;
 mod numbers;
 mod outbox;
 mod parting;
-pub mod reinforce;
+pub mod plan;
+mod reinforce;
 mod released;
 pub mod rescue;
 
 pub use fence::Fence;
 pub use flows::{Flows, Slot};
-pub use nfactor::NfActor;
-pub use nfvactor::{NfvActor, ReleaseAt};
 pub use nodes::NodeIndex;
-pub use none::Unprotected;
 pub use outbox::{Outbox, Record};
-pub use reinforce::Reinforce;
+pub use plan::{Home, Plan};
 pub use released::Released;
 pub use rescue::Rescue;
 
 pub use holdfast_wire::Peer;
 
 use holdfast_wire::{DropReason, Packet};
+use nfactor::NfActor;
+use nfvactor::NfvActor;
+use none::Unprotected;
+use reinforce::Reinforce;
 
 /// Kinds of records that protections exchange. Every body begins with the chain's number (2 bytes).
 pub mod kind {
@@ -109,23 +111,9 @@ pub enum Detour {
     ThereAndBack,
 }
 
-/// Where flows live that this runtime owns, beside its memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Home {
-    /// Nowhere, or at other runtimes.
-    #[default]
-    Runtimes,
-    /// At the state server.
-    StateServer,
-}
-
 /// How safe the flows are at this moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Safety {
-    /// The protection promises that flows survive a failure.
-    pub promises: bool,
-    /// The latest packets of a flow whose effects on its state a failure may undo; 0: what was released is never forgotten.
-    pub may_forget: u32,
     /// Flows known to have no replica of their latest state.
     pub unprotected: u64,
     /// Flows whose state is not in memory: the state server has the only copy of nearly all of these.
@@ -143,13 +131,8 @@ pub struct Safety {
 /// When packets have come the runtime says so by [`begin_batch`](Protection::begin_batch). For every packet of a flow it calls [`admit`](Protection::admit), runs the chain, and calls [`commit`](Protection::commit) or, if the chain dropped the
 /// packet, [`changed`](Protection::changed), or neither if a packet that it refused has changed nothing of the flow ([`follow`](Protection::follow)); at the end of the batch it calls [`flush`](Protection::flush) and carries out the outbox.
 pub trait Protection: Send {
-    /// The preset's name.
-    fn name(&self) -> &'static str;
-
-    /// Who holds the copies: those that [`set_peers`](Protection::set_peers) names are of that kind.
-    fn home(&self) -> Home {
-        Home::Runtimes
-    }
+    /// What it was built by: what it promises and needs follows from that.
+    fn plan(&self) -> Plan;
 
     /// May the packet be processed? Where state is paged or remote, here it is asked for.
     fn admit(&mut self, flows: &mut Flows, slot: Slot) -> Admission {
@@ -161,11 +144,6 @@ pub trait Protection: Send {
     fn fetch(&mut self, flows: &Flows, slot: Slot) -> bool {
         let _ = (flows, slot);
         true
-    }
-
-    /// Flows of whose state there is room here for; all that there may be unless the protection says otherwise. Asked once.
-    fn present_flows(&self) -> usize {
-        usize::MAX
     }
 
     /// A flow is about to come for whose state there is no room: that of another one may go, if it is somewhere else as well.
@@ -220,11 +198,6 @@ pub trait Protection: Send {
     /// What it costs a packet to leave by one of these. Told before [`set_peers`](Protection::set_peers), and when it changes.
     fn set_detours(&mut self, detours: &[(Peer, Detour)]) {
         let _ = detours;
-    }
-
-    /// Bytes of the log that the switch keeps of what it sends each runtime for this chain; 0 if it keeps none.
-    fn log_bytes(&self) -> usize {
-        0
     }
 
     /// Who this runtime is, and whether what the switch has logged for it would outlive it. Told before [`set_peers`](Protection::set_peers), and when it changes.

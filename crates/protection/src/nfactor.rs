@@ -19,14 +19,11 @@ use crate::flows::{flag, role};
 use crate::links::{Holder, Links};
 use crate::numbers::{Inbound, Inbounds, Sent, key_of, only_u32, reached, split_block, split_refusal};
 use crate::parting::{self, Parting};
-use crate::{Flows, Outbox, Peer, Protection, Safety, Slot, copies, kind};
+use crate::{Flows, Outbox, Peer, Plan, Protection, Safety, Slot, copies, kind};
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::{DropReason, FlowKey, Packet};
 use restore::{Fetching, Keeping, Serving};
 use std::collections::VecDeque;
-
-/// Packets between two snapshots of a flow, unless the operator says otherwise.
-pub const SNAPSHOT_EVERY: u32 = 10;
 
 /// Slots looked at, and snapshots sent, per flush while snapshots are placed anew: what fits between two bursts without being noticed.
 const RESYNC_SCAN: u32 = 2048;
@@ -79,8 +76,8 @@ impl Holder for Link {
 }
 
 /// See the module.
-pub struct NfActor {
-    every: u32,
+pub(crate) struct NfActor {
+    plan: Plan,
     links: Links<Link>,
     next_link: usize,
     inbound: Inbounds<()>,
@@ -105,10 +102,10 @@ pub struct NfActor {
 }
 
 impl NfActor {
-    /// A protection without a peer yet, with a snapshot after every `every` packets of a flow.
-    pub fn new(every: u32) -> NfActor {
+    /// A protection without a peer yet.
+    pub(crate) fn new(plan: Plan) -> NfActor {
         NfActor {
-            every: every.max(1),
+            plan,
             links: Links::default(),
             next_link: 0,
             inbound: Inbounds::default(),
@@ -142,7 +139,8 @@ impl NfActor {
         if is_planted(Fault::IgnoresInterval) {
             return version == 1;
         }
-        if version < self.every { version.is_power_of_two() } else { version.is_multiple_of(self.every) }
+        let every = self.plan.snapshot_every;
+        if version < every { version.is_power_of_two() } else { version.is_multiple_of(every) }
     }
 
     /// A packet has changed the flow's state.
@@ -336,8 +334,8 @@ fn forget_holder(links: &mut Links<Link>, holder: Peer) -> bool {
 }
 
 impl Protection for NfActor {
-    fn name(&self) -> &'static str {
-        "nfactor"
+    fn plan(&self) -> Plan {
+        self.plan
     }
 
     #[inline]
@@ -532,8 +530,6 @@ impl Protection for NfActor {
         let is_filling = |link: &Link| link.mark.is_some() || is_late(link);
         let filling = self.resync.is_some() || self.resync_again || self.links.iter().any(is_filling);
         Safety {
-            promises: true,
-            may_forget: self.every,
             unprotected,
             absent: 0,
             fetched: 0,

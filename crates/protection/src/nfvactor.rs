@@ -6,9 +6,9 @@
 //! - What has changed is found by comparing the block with what it was before the batch's first packet ([`Before`]), which the replica has, because
 //!   every earlier change was sent and the channel keeps the order. Whatever makes that untrue for a flow (a refusal, another replica, another
 //!   epoch, a change outside of its packets) is known here, and the next record carries the flow whole.
-//! - [`ReleaseAt::Replica`]: the batch's packets follow as data frames tagged with their flow's commit. The replica
+//! - [`Release::Replica`]: the batch's packets follow as data frames tagged with their flow's commit. The replica
 //!   releases a packet when it has saved that commit. Nothing comes back; a packet lost on the way is a lost packet and nothing else.
-//! - [`ReleaseAt::Source`]: the packets wait in a latch here until the replica says which commits it has saved.
+//! - [`Release::Source`]: the packets wait in a latch here until the replica says which commits it has saved.
 //! - The owner fails: the replica asks the switch for the flow's route. With the route comes a new epoch; what the
 //!   old owner still sends carries the old one and is refused. Nothing that was released can be missing here: it was saved before.
 //! - Slowly, a flow after the other, the owner asks whether the copy is what it has ([`kind::CHECK`]). One that is not is thrown away, counted, and made
@@ -29,6 +29,7 @@ use crate::flows::{flag, role};
 use crate::links::Links;
 use crate::numbers::{Inbounds, key_of, only_u32, reached, split_refusal};
 use crate::parting::{self, Parting};
+use crate::plan::{Plan, Release};
 use crate::{Admission, Detour, Flows, NodeIndex, Outbox, Peer, Protection, Safety, Slot, copies, delta, kind};
 use before::Before;
 use handed::Handed;
@@ -39,18 +40,6 @@ use link::{Latched, Link};
 use std::collections::{BTreeSet, VecDeque};
 use way::Choice;
 
-/// Who releases a packet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum ReleaseAt {
-    /// The replica, once it has saved the state: one way, but the packet travels.
-    #[default]
-    Replica,
-    /// The owner, once the replica has acknowledged the state: there and back, but only the state travels.
-    Source,
-    /// Whatever costs less, link by link: see `nfvactor/way.rs`.
-    Auto,
-}
-
 /// Packets that one link may hold back.
 const HELD_LIMIT: usize = 8192;
 /// Before a mark is sent again whose answer has not come, ns: it may be lost, as any frame.
@@ -59,8 +48,8 @@ const MARK_PATIENCE: u64 = 10_000_000;
 const REFUSED_PAUSE: u64 = 100_000_000;
 
 /// See the module.
-pub struct NfvActor {
-    release_at: ReleaseAt,
+pub(crate) struct NfvActor {
+    pub(crate) plan: Plan,
     peers: Vec<Peer>,
     next_peer: usize,
     pub(crate) links: Links<Link>,
@@ -93,8 +82,6 @@ pub struct NfvActor {
     now: u64,
     /// What it costs a packet to go by others.
     detours: Detours,
-    /// For tests: links change their way whenever so much time, ns, has gone by.
-    fickle: Option<u64>,
     /// All copies go to one holder as long as that has room for them.
     pub(crate) is_pinned: bool,
     /// If there are any: each flow's copy goes to the one whose [share](crate::rescue::share_of) it is, as soon as that is known.
@@ -103,9 +90,9 @@ pub struct NfvActor {
 
 impl NfvActor {
     /// A protection without a peer yet.
-    pub fn new(release_at: ReleaseAt) -> NfvActor {
+    pub(crate) fn new(plan: Plan) -> NfvActor {
         NfvActor {
-            release_at,
+            plan,
             peers: Vec::new(),
             next_peer: 0,
             links: Links::default(),
@@ -128,16 +115,9 @@ impl NfvActor {
             blocked: false,
             now: 0,
             detours: Detours::default(),
-            fickle: None,
             is_pinned: false,
             shares: Vec::new(),
         }
-    }
-
-    /// One that changes its mind all the time, ns, for tests of what happens then.
-    #[doc(hidden)]
-    pub fn fickle(every: u64) -> NfvActor {
-        NfvActor { fickle: Some(every), ..NfvActor::new(ReleaseAt::Auto) }
     }
 
     fn link(&mut self, node: u16, incarnation: u32) -> Option<&mut Link> {
@@ -357,8 +337,8 @@ impl Detours {
 }
 
 impl Protection for NfvActor {
-    fn name(&self) -> &'static str {
-        "nfvactor"
+    fn plan(&self) -> Plan {
+        self.plan
     }
 
     #[inline]
@@ -400,9 +380,9 @@ impl Protection for NfvActor {
         self.follow_leaving(flows, out);
         self.blocked = !self.parting.tell(&mut self.links, out);
         self.send_changed(flows, out);
-        if self.release_at == ReleaseAt::Auto {
+        if self.plan.release == Release::Auto {
             for link in self.links.iter_mut() {
-                link.reconsider(self.now, self.fickle, out);
+                link.reconsider(self.now, self.plan.fickle_every, out);
             }
         }
         let mut pending = core::mem::take(&mut self.pending);
@@ -437,9 +417,9 @@ impl Protection for NfvActor {
         self.peers.clear();
         self.peers.extend_from_slice(peers);
         self.next_peer = if peers.is_empty() || self.is_pinned { 0 } else { self.next_peer % peers.len() };
-        let (release_at, detours, parting) = (self.release_at, &self.detours, &mut self.parting);
+        let (release, detours, parting) = (self.plan.release, &self.detours, &mut self.parting);
         let mut lost =
-            self.links.renew(peers, |peer| Link::new(peer, parting.stays(peer), Choice::new(release_at, detours.of(peer))));
+            self.links.renew(peers, |peer| Link::new(peer, parting.stays(peer), Choice::new(release, detours.of(peer))));
         self.count_filling();
         self.leaving.set(|peer| peers.contains(peer) || leaving.contains(peer), &lost);
         self.parting.set(leaving, &mut lost);
@@ -559,16 +539,16 @@ impl Protection for NfvActor {
             return false;
         }
         let now = self.now;
-        let release_at = self.release_at;
+        let release = self.plan.release;
         let Some(link) = self.link(header.peer, header.peer_incarnation) else { return true };
         // A state that could not be sent has no packets behind it.
         if header.commit == 0 {
             return true;
         }
-        match release_at {
-            ReleaseAt::Source => return reached(link.numbers.saved, header.commit),
-            ReleaseAt::Auto if !reached(link.numbers.saved, header.commit) || link.holds(slot) => return false,
-            ReleaseAt::Auto | ReleaseAt::Replica => {}
+        match release {
+            Release::Auto if !reached(link.numbers.saved, header.commit) || link.holds(slot) => return false,
+            Release::Auto | Release::Replica => {}
+            _ => return reached(link.numbers.saved, header.commit),
         }
         if link.passed != 0 && reached(link.passed, header.commit) {
             return true;
@@ -643,15 +623,7 @@ impl Protection for NfvActor {
     fn safety(&self, flows: &Flows) -> Safety {
         let unprotected = if self.peers.is_empty() { flows.owned() as u64 } else { 0 };
         let filling = self.resync.is_some() || self.resync_again || self.filling > 0;
-        Safety {
-            promises: true,
-            may_forget: 0,
-            unprotected,
-            absent: 0,
-            fetched: 0,
-            resynchronising: filling && !self.peers.is_empty(),
-            differed: self.differed,
-        }
+        Safety { unprotected, absent: 0, fetched: 0, resynchronising: filling && !self.peers.is_empty(), differed: self.differed }
     }
 
     fn held(&self) -> usize {

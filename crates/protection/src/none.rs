@@ -1,15 +1,23 @@
 //! `none`: the baseline of every paper. State in this runtime's memory, packets leave at once, what is lost is lost.
 
-use crate::{Flows, Outbox, Peer, Protection, Safety, Slot};
+use crate::{Flows, Outbox, Peer, Plan, Protection, Safety, Slot};
 use holdfast_wire::{DropReason, Packet};
 
 /// See the module.
-#[derive(Debug, Default)]
-pub struct Unprotected;
+#[derive(Debug)]
+pub(crate) struct Unprotected {
+    plan: Plan,
+}
+
+impl Unprotected {
+    pub(crate) fn new(plan: Plan) -> Unprotected {
+        Unprotected { plan }
+    }
+}
 
 impl Protection for Unprotected {
-    fn name(&self) -> &'static str {
-        "none"
+    fn plan(&self) -> Plan {
+        self.plan
     }
 
     #[inline]
@@ -38,15 +46,7 @@ impl Protection for Unprotected {
     fn claimed(&mut self, _flows: &mut Flows, _slot: Slot) {}
 
     fn safety(&self, flows: &Flows) -> Safety {
-        Safety {
-            promises: false,
-            may_forget: 0,
-            unprotected: flows.owned() as u64,
-            absent: 0,
-            fetched: 0,
-            resynchronising: false,
-            differed: 0,
-        }
+        Safety { unprotected: flows.owned() as u64, ..Safety::default() }
     }
 
     fn abandon(&mut self, _out: &mut Outbox) {}

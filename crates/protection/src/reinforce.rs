@@ -19,34 +19,14 @@ mod tests;
 
 use crate::flows::{flag, role};
 use crate::numbers::{key_of, only_u32, split_refusal, split_u32};
-use crate::{Admission, Detour, Flows, NfvActor, Outbox, Peer, Protection, ReleaseAt, Safety, Slot, kind};
+use crate::{Admission, Detour, Flows, NfvActor, Outbox, Peer, Plan, Protection, Safety, Slot, kind};
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::{DropReason, Packet};
 use journal::Journals;
 use round::Rounds;
 
-/// Between two rounds of checkpoints, ns, unless the operator says otherwise.
-pub const CHECKPOINT_EVERY: u64 = 10_000_000;
-/// Bytes of the switch's log for one chain of one runtime, unless the operator says otherwise.
-pub const LOG_BYTES: usize = 64 << 20;
-
 /// Inputs in one record: what fits into a frame.
 const INPUTS_PER_RECORD: usize = 128;
-
-/// What an operator may choose.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Settings {
-    /// Between two rounds of checkpoints, ns. There are more of them when packets come so fast that the log would be full before.
-    pub checkpoint_every: u64,
-    /// Bytes of the switch's log.
-    pub log_bytes: usize,
-}
-
-impl Default for Settings {
-    fn default() -> Settings {
-        Settings { checkpoint_every: CHECKPOINT_EVERY, log_bytes: LOG_BYTES }
-    }
-}
 
 /// A packet that the chain has processed in this batch.
 struct Input {
@@ -65,8 +45,8 @@ struct Draft {
 }
 
 /// See the module.
-pub struct Reinforce {
-    settings: Settings,
+pub(crate) struct Reinforce {
+    plan: Plan,
     me: u16,
     copies: NfvActor,
     batch: Vec<Input>,
@@ -83,9 +63,9 @@ pub struct Reinforce {
 
 impl Reinforce {
     /// A protection without a peer yet.
-    pub fn new(settings: Settings) -> Reinforce {
+    pub(crate) fn new(plan: Plan) -> Reinforce {
         Reinforce {
-            settings,
+            plan,
             me: 0,
             copies: NfvActor::pinned(),
             batch: Vec::with_capacity(256),
@@ -197,8 +177,8 @@ impl Reinforce {
 }
 
 impl Protection for Reinforce {
-    fn name(&self) -> &'static str {
-        "reinforce"
+    fn plan(&self) -> Plan {
+        self.plan
     }
 
     fn begin_batch(&mut self, packets: usize, bytes: usize) {
@@ -240,17 +220,13 @@ impl Protection for Reinforce {
         }
         self.send_inputs(flows, out);
         self.copies.flush(flows, out);
-        self.rounds.go_on(&self.settings, &mut self.copies, flows, out);
+        self.rounds.go_on(&self.plan, &mut self.copies, flows, out);
         let copies = &self.copies;
         self.after_loss.retain(|(peer, last)| round::is_open(copies, *peer, *last));
     }
 
     fn set_detours(&mut self, detours: &[(Peer, Detour)]) {
         self.copies.set_detours(detours);
-    }
-
-    fn log_bytes(&self) -> usize {
-        self.settings.log_bytes
     }
 
     fn set_place(&mut self, flows: &mut Flows, me: Peer, is_log_safe: bool) {
@@ -413,7 +389,7 @@ impl Protection for Reinforce {
 impl NfvActor {
     /// Copies as `reinforce` keeps them: all at one holder as long as that has room, and packets wait here.
     fn pinned() -> NfvActor {
-        let mut copies = NfvActor::new(ReleaseAt::Source);
+        let mut copies = NfvActor::new(Plan::NFVACTOR_AT_SOURCE);
         copies.is_pinned = true;
         copies
     }

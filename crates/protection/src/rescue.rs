@@ -22,7 +22,8 @@ mod shares;
 mod tests;
 
 use crate::flows::{ActorHeader, flag, role};
-use crate::{Admission, Flows, Home, NfvActor, Outbox, Peer, Protection, ReleaseAt, Safety, Slot, kind};
+use crate::plan::{Plan, Release};
+use crate::{Admission, Flows, NfvActor, Outbox, Peer, Protection, Safety, Slot, kind};
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::{DropReason, FlowKey, Packet};
 use paging::Paging;
@@ -34,33 +35,14 @@ pub use shares::{room_for_share, share_of};
 use std::collections::{BTreeSet, VecDeque};
 use zerocopy::IntoBytes;
 
-/// Between two write-backs, ns, unless the operator says otherwise.
-pub const WRITE_BACK_EVERY: u64 = 100_000_000;
-/// Packets of a flow after which it is written back, unless the operator says otherwise.
-pub const WRITE_BACK_PACKETS: u32 = 32;
-
 /// Flows that one flush writes back because of their age.
 const WRITTEN: usize = 64;
 /// What has been under way for longer, ns, is not written back yet: nobody calls its flows safe.
 const LATE: u64 = 100_000_000;
 
-/// When a packet leaves.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Release {
-    /// When the server has what it reveals.
-    WriteBack,
-    /// At once. A flow is written back when it begins, when it has `packets` that are not, and every `every` ns.
-    AtOnce {
-        /// What a failure may undo of a flow.
-        packets: u32,
-        /// Stamped time, ns.
-        every: u64,
-    },
-}
-
 /// A runtime's side. See the module.
 pub struct Rescue {
-    release: Release,
+    plan: Plan,
     /// The servers are the only ones that have any.
     copies: NfvActor,
     shares: Shares,
@@ -88,10 +70,10 @@ pub struct Rescue {
 
 impl Rescue {
     /// A protection without a server yet.
-    pub fn new(release: Release) -> Rescue {
+    pub fn new(plan: Plan) -> Rescue {
         Rescue {
-            release,
-            copies: NfvActor::new(ReleaseAt::Source),
+            plan,
+            copies: NfvActor::new(Plan::NFVACTOR_AT_SOURCE),
             shares: Shares::default(),
             unsaved: Vec::new(),
             due: Vec::new(),
@@ -104,33 +86,32 @@ impl Rescue {
             displaced: Vec::new(),
             adrift: Vec::new(),
             departing: Vec::new(),
-            paging: None,
+            paging: plan.resident_flows.map(|flows| Paging::new(flows as usize)),
         }
-    }
-
-    /// With room for the state of so many flows: what has found none is fetched from the server when it is needed.
-    #[must_use]
-    pub fn with_room_for(mut self, flows: usize) -> Rescue {
-        self.paging = Some(Paging::new(flows.max(1)));
-        self
     }
 
     /// For benchmarks whose stamps hurry, `times` as quickly as time: what is done every so often is done as often as it would be.
     #[doc(hidden)]
     #[must_use]
     pub fn with_stamps_hurrying(mut self, times: u64) -> Rescue {
-        if let Release::AtOnce { every, .. } = &mut self.release {
-            *every = every.saturating_mul(times);
-        }
+        self.plan.write_back_every = self.plan.write_back_every.saturating_mul(times);
         self.copies.ask_pause = self.copies.ask_pause.saturating_mul(times);
         self.late = self.late.saturating_mul(times);
         self
     }
 
+    /// Packets wait until the server has what they reveal.
+    #[inline]
+    fn waits(&self) -> bool {
+        self.plan.release == Release::WriteBack
+    }
+
     /// A packet has been processed.
     #[inline]
     fn note(&mut self, flows: &mut Flows, slot: Slot) {
-        let Release::AtOnce { packets, .. } = self.release else { return self.copies.mark_dirty(flows, slot) };
+        if self.waits() {
+            return self.copies.mark_dirty(flows, slot);
+        }
         let at = slot as usize;
         if at >= self.unsaved.len() {
             self.unsaved.resize(flows.capacity().max(at + 1), 0);
@@ -144,7 +125,7 @@ impl Rescue {
         self.unsaved[at] += 1;
         // Of what begins the server is to know at once: all that is lost of it else would be that it was there.
         let unsaved = self.unsaved[at];
-        if unsaved == packets || unsaved == 1 && header.commit == 0 {
+        if unsaved == self.plan.write_back_packets || unsaved == 1 && header.commit == 0 {
             self.due.push((slot, header.generation));
         }
     }
@@ -160,7 +141,7 @@ impl Rescue {
     }
 
     /// Where packets leave at once: what is due, and some of what has been dirty for long.
-    fn write_some_back(&mut self, flows: &mut Flows, every: u64, out: &mut Outbox) {
+    fn write_some_back(&mut self, flows: &mut Flows, out: &mut Outbox) {
         // What has ended is told first: a key may live again.
         let NfvActor { parting, links, .. } = &mut self.copies;
         parting.tell(links, out);
@@ -176,7 +157,7 @@ impl Rescue {
         let now = out.now();
         if self.round == 0 && now >= self.write_back_at && !is_put_off {
             self.round = self.behind.len();
-            self.write_back_at = now.saturating_add(every);
+            self.write_back_at = now.saturating_add(self.plan.write_back_every);
         }
         if !self.copies.blocked {
             // Most of them have not been touched since long ago.
@@ -249,16 +230,8 @@ impl Rescue {
 }
 
 impl Protection for Rescue {
-    fn name(&self) -> &'static str {
-        "rescue"
-    }
-
-    fn home(&self) -> Home {
-        Home::StateServer
-    }
-
-    fn present_flows(&self) -> usize {
-        self.paging.as_ref().map_or(usize::MAX, |paging| paging.room)
+    fn plan(&self) -> Plan {
+        self.plan
     }
 
     fn keep_aside(&mut self, flows: &Flows, slot: Slot, state: &[u8]) {
@@ -301,30 +274,25 @@ impl Protection for Rescue {
         {
             return Admission::Park;
         }
-        match self.release {
-            Release::WriteBack => self.copies.admit(flows, slot),
-            Release::AtOnce { .. } => Admission::Ready,
-        }
+        if self.waits() { self.copies.admit(flows, slot) } else { Admission::Ready }
     }
 
     #[inline]
     fn commit(&mut self, flows: &mut Flows, slot: Slot, packet: Packet, _nondeterministic: bool, out: &mut Outbox) {
         self.note(flows, slot);
-        match self.release {
-            Release::WriteBack => self.copies.pending.push((slot, packet)),
-            Release::AtOnce { .. } => self.follow(flows, slot, packet, out),
+        match self.waits() {
+            true => self.copies.pending.push((slot, packet)),
+            false => self.follow(flows, slot, packet, out),
         }
     }
 
     fn follow(&mut self, flows: &mut Flows, slot: Slot, packet: Packet, out: &mut Outbox) {
-        match self.release {
-            Release::WriteBack => self.copies.follow(flows, slot, packet, out),
-            Release::AtOnce { .. } => {
-                let is_alone = !self.shares.are_all_known() && self.shares.server_of(flows, slot).is_none();
-                out.released_unprotected += u64::from(is_alone);
-                out.release(packet);
-            }
+        if self.waits() {
+            return self.copies.follow(flows, slot, packet, out);
         }
+        let is_alone = !self.shares.are_all_known() && self.shares.server_of(flows, slot).is_none();
+        out.released_unprotected += u64::from(is_alone);
+        out.release(packet);
     }
 
     #[inline]
@@ -349,17 +317,16 @@ impl Protection for Rescue {
             if header.generation != generation || header.role != role::OWNER {
                 continue;
             }
-            match self.release {
-                Release::WriteBack => self.copies.mark_dirty(flows, slot),
-                Release::AtOnce { .. } => {
-                    header.flags |= flag::DIRTY;
-                    self.due.push((slot, generation));
-                }
+            if self.waits() {
+                self.copies.mark_dirty(flows, slot);
+            } else {
+                header.flags |= flag::DIRTY;
+                self.due.push((slot, generation));
             }
         }
         self.departing = departing;
-        if let Release::AtOnce { every, .. } = self.release {
-            self.write_some_back(flows, every, out);
+        if !self.waits() {
+            self.write_some_back(flows, out);
         }
         self.copies.flush(flows, out);
         self.now = self.now.max(out.now());
@@ -492,11 +459,7 @@ impl Protection for Rescue {
     }
 
     fn safety(&self, flows: &Flows) -> Safety {
-        let may_forget = match self.release {
-            Release::WriteBack => 0,
-            Release::AtOnce { packets, .. } => packets,
-        };
-        let is_late = self.shares.is_late(self.now, self.late);
+        let is_late = !self.waits() && self.shares.is_late(self.now, self.late);
         let safety = self.copies.safety(flows);
         let unprotected = if self.shares.are_all_known() { safety.unprotected } else { flows.owned() as u64 };
         let is_adrift = |(slot, generation): &(Slot, u32)| {
@@ -507,7 +470,7 @@ impl Protection for Rescue {
         let is_filling = safety.resynchronising || self.adrift.iter().any(is_adrift) || self.aside() > 0;
         let absent = flows.absent() as u64;
         let fetched = self.paging.as_ref().map_or(0, |paging| paging.fetched);
-        Safety { may_forget, unprotected, absent, fetched, resynchronising: is_filling || may_forget > 0 && is_late, ..safety }
+        Safety { unprotected, absent, fetched, resynchronising: is_filling || is_late, ..safety }
     }
 
     fn held(&self) -> usize {

@@ -19,12 +19,14 @@ mod stamper;
 mod world;
 
 pub use checkers::Violation;
+/// A protection. It is called so here because a [`Plan`] is what happens in a world.
+pub use holdfast_protection::Plan as Preset;
 pub use holdfast_wire::fault::{Fault, Planted, plant};
 pub use peers::SILENT;
 pub use plan::{ANYBODY, Clock, Connection, End, Exit, Fact, Habits, How, Outcome, Plan, Step, Way, When, Whom};
 pub use random::Random;
 pub use refuser::{GUARDED, SHUT, passes};
-pub use scenario::{PUBLISHED_FROM, Preset, Scenario};
+pub use scenario::{PUBLISHED_FROM, Scenario, in_worlds, presets};
 pub use script::{Expect, Script, ScriptError};
 pub use shrink::shrink;
 pub use world::{Faults, Report, World};

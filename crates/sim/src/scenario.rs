@@ -8,11 +8,9 @@ use holdfast_nf::{Bound, Chain, ConfigError, Function};
 use holdfast_node::address::switch_node;
 use holdfast_node::channel::FabricConfig;
 use holdfast_node::runtime::{ChainSpec, RuntimeConfig};
-use holdfast_protection::nfactor::SNAPSHOT_EVERY;
-use holdfast_protection::reinforce::Settings;
+use holdfast_protection::plan::{Flow, Release, Shared};
 use holdfast_protection::rescue::pages::PagesConfig;
-use holdfast_protection::rescue::{self, Rescue};
-use holdfast_protection::{Flows, Home, NfActor, NfvActor, Peer, Protection, Reinforce, ReleaseAt, Unprotected};
+use holdfast_protection::{Peer, Plan as Preset};
 use holdfast_wire::fault::Planted;
 use serde_json::json;
 
@@ -20,8 +18,6 @@ use serde_json::json;
 /// would have it.
 const FICKLE: u64 = 3_000_000;
 
-/// `reinforce` as it is where a log is small and checkpoints are rare: most flows are behind when something happens.
-const REINFORCE: Settings = Settings { checkpoint_every: 400_000_000, log_bytes: 1 << 18 };
 /// Seeds from here on stand for worlds with `reinforce`.
 const REINFORCE_FROM: u64 = 1_000_000;
 /// Seeds from here on stand for worlds with a state server, under every protection.
@@ -32,111 +28,26 @@ const PAGED_FROM: u64 = 20_000_000;
 const DIVIDED_FROM: u64 = 30_000_000;
 /// Seeds from here on stand for worlds with published hosts, under every protection.
 pub const PUBLISHED_FROM: u64 = 40_000_000;
-/// `rescue` where packets leave at once: dirty flows stay so for a while.
-const AT_ONCE: rescue::Release = rescue::Release::AtOnce { packets: 10, every: 20_000_000 };
-
-/// Flows whose state a runtime has room for where that is short: fewer than a world has.
-const PRESENT: usize = 2;
-
 /// So long a state server lets a number rest that a flow had, ns.
 pub(crate) const NUMBERS_REST: u64 = 1_000_000_000;
 
-/// Which protection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Preset {
-    /// `none`.
-    None,
-    /// `nfvactor`, released by the replica.
-    Replica,
-    /// `nfvactor`, released at the source.
-    Source,
-    /// `nfvactor`, released by the one or the other, in turns.
-    Fickle,
-    /// `nfactor`, with a snapshot every ten packets.
-    NfActor,
-    /// `reinforce`, with a remote standby.
-    Reinforce,
-    /// `rescue`, released when flows are written back.
-    Rescue,
-    /// `rescue`, released at once.
-    RescueAtOnce,
-    /// `rescue`, released when flows are written back, with room for the state of a few flows.
-    RescuePaged,
+/// A plan as worlds have it, where everything is smaller and happens more often. `reinforce` is as where a log is small and checkpoints are rare: most flows are
+/// behind when something happens. With `rescue` dirty flows stay so for a while, and where room is short there is less than a world has flows.
+pub const fn in_worlds(plan: Preset) -> Preset {
+    match plan.flow {
+        Flow::Replica => Preset { fickle_every: if matches!(plan.release, Release::Auto) { Some(FICKLE) } else { None }, ..plan },
+        Flow::Standby => Preset { checkpoint_every: 400_000_000, log_bytes: 1 << 18, ..plan },
+        Flow::Paged => {
+            let resident_flows = if plan.has_absent_flows() { Some(2) } else { None };
+            Preset { write_back_packets: 10, write_back_every: 20_000_000, resident_flows, ..plan }
+        }
+        Flow::Memory | Flow::Snapshot => plan,
+    }
 }
 
-impl Preset {
-    /// Every protection. The conformance suite runs for each of them.
-    pub const ALL: [Preset; 9] = [
-        Preset::None,
-        Preset::Replica,
-        Preset::Source,
-        Preset::Fickle,
-        Preset::NfActor,
-        Preset::Reinforce,
-        Preset::Rescue,
-        Preset::RescueAtOnce,
-        Preset::RescuePaged,
-    ];
-
-    /// Its name in tests and reports.
-    pub fn name(self) -> &'static str {
-        match self {
-            Preset::None => "none",
-            Preset::Replica => "nfvactor_at_replica",
-            Preset::Source => "nfvactor_at_source",
-            Preset::Fickle => "nfvactor_auto",
-            Preset::NfActor => "nfactor",
-            Preset::Reinforce => "reinforce",
-            Preset::Rescue => "rescue",
-            Preset::RescueAtOnce => "rescue_at_once",
-            Preset::RescuePaged => "rescue_paged",
-        }
-    }
-
-    /// Its flows have their home at a state server.
-    pub fn is_paged(self) -> bool {
-        self.protection().home() == Home::StateServer
-    }
-
-    /// Flows survive the failure of a runtime.
-    pub fn promises(self) -> bool {
-        self.protection().safety(&Flows::new(0, 0, 0, 0)).promises
-    }
-
-    /// The only copy of some flows' state is the state server's, so that nothing is promised of its death; on a machine it takes two processes' deaths.
-    pub fn needs_server(self) -> bool {
-        self.protection().present_flows() != usize::MAX
-    }
-
-    /// It needs what the switch has logged.
-    pub fn has_log(self) -> bool {
-        self.protection().log_bytes() > 0
-    }
-
-    /// The latest packets of a flow that a failure may undo.
-    pub fn may_forget(self) -> u32 {
-        self.protection().safety(&Flows::new(0, 0, 0, 0)).may_forget
-    }
-
-    /// What was released is never forgotten.
-    pub fn is_strict(self) -> bool {
-        self.promises() && self.may_forget() == 0
-    }
-
-    /// A fresh one.
-    pub fn protection(self) -> Box<dyn Protection> {
-        match self {
-            Preset::None => Box::new(Unprotected),
-            Preset::Replica => Box::new(NfvActor::new(ReleaseAt::Replica)),
-            Preset::Source => Box::new(NfvActor::new(ReleaseAt::Source)),
-            Preset::Fickle => Box::new(NfvActor::fickle(FICKLE)),
-            Preset::NfActor => Box::new(NfActor::new(SNAPSHOT_EVERY)),
-            Preset::Reinforce => Box::new(Reinforce::new(REINFORCE)),
-            Preset::Rescue => Box::new(Rescue::new(rescue::Release::WriteBack)),
-            Preset::RescueAtOnce => Box::new(Rescue::new(AT_ONCE)),
-            Preset::RescuePaged => Box::new(Rescue::new(rescue::Release::WriteBack).with_room_for(PRESENT)),
-        }
-    }
+/// Every protection. The conformance suite runs for each of them.
+pub fn presets() -> [Preset; Preset::ALL.len()] {
+    Preset::ALL.map(|(_, plan)| in_worlds(plan))
 }
 
 /// See the module.
@@ -185,23 +96,24 @@ impl Scenario {
                 rest /= count;
                 digit
             };
-            let preset = Preset::ALL[digit(Preset::ALL.len() as u64) as usize];
+            let preset = presets()[digit(Preset::ALL.len() as u64) as usize];
             let (tight, served, servers) = (digit(2) == 1, digit(2) == 1, 1 + digit(3) as u16);
             let planted = Planted::default();
             return Scenario { seed, preset, planted, quiet: false, tight, served, by_key: false, servers, published: true };
         }
-        let presets = [Preset::Replica, Preset::Source, Preset::NfActor, Preset::Replica, Preset::Source];
+        let presets =
+            [Preset::NFVACTOR, Preset::NFVACTOR_AT_SOURCE, Preset::NFACTOR, Preset::NFVACTOR, Preset::NFVACTOR_AT_SOURCE];
         let served = (SERVED_FROM..PAGED_FROM).contains(&seed) || seed >= PAGED_FROM && seed.is_multiple_of(2);
         let preset = match seed {
-            PAGED_FROM.. => [Preset::Rescue, Preset::RescuePaged, Preset::RescueAtOnce][(seed % 3) as usize],
-            REINFORCE_FROM..SERVED_FROM => Preset::Reinforce,
-            SERVED_FROM.. if seed % 5 == 3 => Preset::Reinforce,
+            PAGED_FROM.. => [Preset::RESCUE, Preset::RESCUE_PAGED, Preset::RESCUE_AT_ONCE][(seed % 3) as usize],
+            REINFORCE_FROM..SERVED_FROM => Preset::REINFORCE,
+            SERVED_FROM.. if seed % 5 == 3 => Preset::REINFORCE,
             _ => presets[(seed % presets.len() as u64) as usize],
         };
         let servers = if seed >= DIVIDED_FROM { 2 + (seed / 6 % 2) as u16 } else { 1 };
         Scenario {
             seed,
-            preset,
+            preset: in_worlds(preset),
             planted: Planted::default(),
             quiet: false,
             tight: seed / 5 % 2 == 1,
@@ -241,7 +153,8 @@ impl Scenario {
 
     fn chain(&self, number: u16, switch: u16) -> ChainSpec {
         let functions = self.functions(number).expect("the scenario's own configuration is right");
-        let protection = self.preset.protection();
+        let shared = if self.served { Shared::StateServer } else { Shared::Partitioned };
+        let protection = Preset { shared, ..self.preset }.build();
         let mut chain = Chain::new(functions);
         if self.served {
             chain.ask_server(CREDIT[usize::from(self.tight)], NUMBERS_REST);
@@ -287,7 +200,7 @@ impl Scenario {
 
     /// Bytes of the switches' logs, by chain.
     pub(crate) fn logs(&self, chains: u16) -> Vec<usize> {
-        vec![self.preset.protection().log_bytes(); usize::from(chains)]
+        vec![self.preset.log_size(); usize::from(chains)]
     }
 
     pub(crate) fn runtime_config(&self, me: Peer, flows: usize, fabric: FabricConfig) -> RuntimeConfig {

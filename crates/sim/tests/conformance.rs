@@ -17,7 +17,7 @@ mod together;
 
 use holdfast_sim::{
     Connection, Exit, Fault, GUARDED, How, Outcome, Plan, Planted, Preset, SHUT, SILENT, Scenario, Step, Violation, Way, When,
-    Whom, passes, play,
+    Whom, passes, play, presets,
 };
 use holdfast_wire::DropReason;
 use libtest_mimic::{Arguments, Failed};
@@ -136,8 +136,8 @@ const OF_RECORDS: &[(&str, Check<Preset>)] = &[
 
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
-    let with_one = || Preset::ALL.into_iter().flat_map(|preset| [false, true].map(|served| Mix { preset, served, servers: 1 }));
-    let paged = || Preset::ALL.into_iter().filter(|preset| preset.is_paged());
+    let with_one = || presets().into_iter().flat_map(|preset| [false, true].map(|served| Mix { preset, served, servers: 1 }));
+    let paged = || presets().into_iter().filter(|preset| preset.is_paged());
     let with_several = |served| paged().map(move |preset| Mix { preset, served, servers: SEVERAL });
     let mixes = || with_one().chain(with_several(false));
     let trial = |requirement: &str, check: Check<Mix>, mix: Mix| {
@@ -146,7 +146,7 @@ fn main() -> ExitCode {
     let worlds = REQUIREMENTS.iter().flat_map(|&(requirement, check)| mixes().map(move |mix| trial(requirement, check, mix)));
     let of_server = || mixes().chain(with_several(true)).filter(|mix| mix.has_server());
     let served = OF_SERVER.iter().flat_map(|&(requirement, check)| of_server().map(move |mix| trial(requirement, check, mix)));
-    let between_runtimes = || Preset::ALL.into_iter().filter(|preset| !preset.is_paged());
+    let between_runtimes = || presets().into_iter().filter(|preset| !preset.is_paged());
     let records = OF_RECORDS.iter().flat_map(|&(requirement, check)| {
         between_runtimes().map(move |preset| {
             seconds::trial(format!("{requirement}/{}", preset.name()), move || check(preset).map_err(Failed::from))
@@ -243,7 +243,7 @@ fn transparent(mix: Mix) -> Result<(), String> {
             let is_later = mix.preset.is_paged() && !mix.served;
             let plan = Plan { connections, calm: true, ..Plan::default() };
             let plan = if is_later { Plan { runtimes: 1, ..plan } } else { plan };
-            let plain = play(scenario(seed, Mix { preset: Preset::None, ..mix }), plan.clone());
+            let plain = play(scenario(seed, Mix { preset: Preset::NONE, ..mix }), plan.clone());
             let here = play(scenario(seed, mix), plan.clone());
             for outcome in [&plain, &here] {
                 check_basics(mix, &plan, outcome)
@@ -690,7 +690,7 @@ fn server_dies(mix: Mix) -> Result<(), String> {
     let plan = |calm, live| Plan { connections: connections.clone(), calm, live, ..Plan::default() };
     let away = How::Pause(30 * MILLISECOND);
     // Where it alone has what flows are, they are lost with it.
-    let kept = [(71, true, 103), (72, false, 109)].into_iter().filter(|_| !mix.preset.needs_server());
+    let kept = [(71, true, 103), (72, false, 109)].into_iter().filter(|_| !mix.preset.has_absent_flows());
     for (seed, calm, step) in kept {
         let scenario = Scenario { tight: true, ..scenario(seed, mix) };
         sweep_over(scenario, &plan(calm, true), (|number| mix.server(number), away), step, |plan, outcome| {
@@ -705,7 +705,7 @@ fn server_dies(mix: Mix) -> Result<(), String> {
             let step = |pause, whom, how| Step { when: When::Time(time + pause * MILLISECOND), whom, how };
             let steps = vec![step(0, Whom::Number(at as usize), first), step(at % 4, mix.server(at as usize), away)];
             // What flows had leased that are lost with one of several, of others' nobody can tell while their state is at another one alone.
-            let is_told = !mix.preset.needs_server() || mix.servers == 1;
+            let is_told = !mix.preset.has_absent_flows() || mix.servers == 1;
             let plan = Plan { steps, ..plan(false, planted == Planted::default() && is_told) };
             let outcome = play(scenario, plan.clone());
             (plan, outcome)
@@ -738,7 +738,7 @@ fn settled_is_safe(mix: Mix) -> Result<(), String> {
     let mut connections = few_connections();
     connections.iter_mut().for_each(|one| one.packets *= 4);
     let (mut kills, mut worlds) = (0, 0);
-    let homes = if mix.preset.is_paged() && !mix.preset.needs_server() { usize::from(mix.servers) } else { 0 };
+    let homes = if mix.preset.is_paged() && !mix.preset.has_absent_flows() { usize::from(mix.servers) } else { 0 };
     let victim = |number: usize| if number < 3 { Whom::Number(number) } else { mix.server(number - 3) };
     for seed in mix.some_of(31..37, 1) {
         for first in [0, 40, 95] {

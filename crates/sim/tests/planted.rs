@@ -29,7 +29,7 @@ fn drawn(seed: u64) -> Scenario {
 
 /// Under a weak protection.
 fn weak(seed: u64) -> Scenario {
-    Scenario { preset: Preset::NfActor, ..Scenario::of_seed(seed) }
+    Scenario { preset: Preset::NFACTOR, ..Scenario::of_seed(seed) }
 }
 
 fn quiet(seed: u64) -> Scenario {

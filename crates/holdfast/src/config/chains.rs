@@ -4,14 +4,15 @@ use super::BuiltChain;
 use super::file::{Config, FunctionConfig, OneOrMany};
 use super::mistake::{Mistake, listed, suggestion, with_suggestion};
 use super::network::Networks;
-use super::protection::{self, Hold, Preset};
+use super::protection;
 use super::source::Spot;
 use super::switches::{self, SwitchEntry};
 use super::zones;
 use holdfast_functions::catalog;
 use holdfast_nf::{Chain, ConfigError, Function, SharedField};
 use holdfast_node::address::switch_node;
-use holdfast_protection::Home;
+use holdfast_protection::Plan;
+use holdfast_protection::plan::Shared;
 use holdfast_state::SERVER_CREDIT;
 use holdfast_wire::selector::{Prefix, SelectorError};
 use holdfast_wire::zone::Zones;
@@ -44,33 +45,28 @@ pub(super) fn build(config: &Config, switches: &[SwitchEntry], root: Spot<'_>) -
         let functions = functions.map(|(at, function)| function_of(function, &zones, spot.key("functions").index(at)));
         let functions = functions.collect::<Result<Vec<_>, _>>()?;
         one_source_limit(&functions, spot.key("functions"))?;
-        let (server_hold, has_local_standby) = beside_preset(config, name, root)?;
+        let mut plan = plan(config, name, root)?;
         let mut functions = Chain::new(functions);
-        // Where nobody has said so, there need not be anything.
-        let asks_server = server_hold.as_ref().is_some_and(|hold| {
-            let has_pools = functions.ask_server(SERVER_CREDIT, hold.ns);
-            functions.share_statistics() || has_pools
-        });
-        if let Some(key) = server_hold.as_ref().and_then(|hold| hold.said_by).filter(|_| !asks_server) {
-            let message = format!(
-                "no function of chain `{name}` has anything that a state server could assign or add up: leave `{key}` out"
-            );
-            return Err(spot.key("protection").key(key).mistake(message));
+        if let Some(rest) = plan.server_rest() {
+            let has_pools = functions.ask_server(SERVER_CREDIT, rest);
+            if !functions.share_statistics() && !has_pools {
+                // Where nobody has said so, there need not be anything.
+                if let Some(key) = protection::says_server(chain.protection.as_ref()) {
+                    let message = format!(
+                        "no function of chain `{name}` has anything that a state server could assign or add up: leave `{key}` out"
+                    );
+                    return Err(spot.key("protection").key(key).mistake(message));
+                }
+                plan.shared = Shared::Partitioned;
+            }
         }
-        built.push(BuiltChain {
-            name: name.clone(),
-            switch: switch_node(switch.unwrap_or(0) as u16),
-            chain: functions,
-            server_hold: server_hold.filter(|_| asks_server).map(|hold| hold.ns),
-            protection: preset(config, name, root)?.build(),
-            has_local_standby,
-        });
+        built.push(BuiltChain { name: name.clone(), switch: switch_node(switch.unwrap_or(0) as u16), chain: functions, plan });
     }
     if config.state_server.is_some() && !super::has_state_server(&built) {
         let message = "no chain has a state server (`protection: rescue`, or `shared: state-server`): leave `state_server` out";
         return Err(root.name("state_server").mistake(message));
     }
-    if config.servers() > 1 && built.iter().all(|built| built.protection.home() != Home::StateServer) {
+    if config.servers() > 1 && built.iter().all(|built| !built.plan.is_paged()) {
         let message = "several state servers divide the flows among them whose home is there, and no chain has such (`protection: rescue`); numbers of pools are assigned by one: leave `servers` out";
         return Err(root.key("state_server").name("servers").mistake(message));
     }
@@ -93,29 +89,29 @@ fn one_source_limit(functions: &[Box<dyn Function>], spot: Spot<'_>) -> Result<(
     Ok(())
 }
 
-/// The protection of a chain.
-pub(super) fn preset(config: &Config, chain: &str, root: Spot<'_>) -> Result<Preset, Mistake> {
+/// How the flows of a chain survive.
+pub(super) fn plan(config: &Config, chain: &str, root: Spot<'_>) -> Result<Plan, Mistake> {
     let written = config.chains.get(chain).and_then(|chain| chain.protection.as_ref());
     let spot = root.key("chains").key(chain).key("protection");
-    let preset = protection::read(written, spot)?;
-    match preset {
-        Preset::Rescue(_, Some(resident)) if resident as usize >= config.limits.flows => {
-            let most = config.limits.flows;
-            let message = format!(
-                "a runtime has no more than {most} flows (`limits.flows`), so all have their state in memory: leave `resident_flows` out"
-            );
-            Err(spot.key("resident_flows").mistake(message))
-        }
-        _ => Ok(preset),
+    let plan = protection::read(written, spot)?;
+    if !config.hosts.is_empty() && plan.needs_state_server() {
+        return Err(match protection::says_server(written) {
+            Some("shared") => spot
+                .key("shared")
+                .mistake("a state server beside `hosts` is not available in this version: `shared: partitioned`"),
+            _ => spot.mistake(
+                "flows whose home is a state server are not available beside `hosts` in this version: `nfvactor` or `reinforce`",
+            ),
+        });
     }
-}
-
-/// What is answered besides the preset: for how long a state server's numbers rest, if one assigns the chain's, and whether its runtimes have standbys beside them.
-pub(super) fn beside_preset(config: &Config, chain: &str, root: Spot<'_>) -> Result<(Option<Hold>, bool), Mistake> {
-    let written = config.chains.get(chain).and_then(|chain| chain.protection.as_ref());
-    let spot = root.key("chains").key(chain).key("protection");
-    let hold = protection::server_hold(written, !config.hosts.is_empty(), spot)?;
-    Ok((hold, protection::has_local_standby(written)))
+    let most = config.limits.flows;
+    if plan.has_absent_flows() && plan.present_flows() >= most {
+        let message = format!(
+            "a runtime has no more than {most} flows (`limits.flows`), so all have their state in memory: leave `resident_flows` out"
+        );
+        return Err(spot.key("resident_flows").mistake(message));
+    }
+    Ok(plan)
 }
 
 fn function_of(config: &FunctionConfig, zones: &Zones, spot: Spot<'_>) -> Result<Box<dyn Function>, Mistake> {

@@ -276,9 +276,8 @@ impl Comparison {
                 )));
             }
             // Both were built from right configurations.
-            let preset = |config: &Config| chains::preset(config, name, root).ok();
-            let beside = |config: &Config| chains::beside_preset(config, name, root).ok();
-            if preset(running) != preset(new) || beside(running) != beside(new) {
+            let plan = |config: &Config| chains::plan(config, name, root).ok();
+            if plan(running) != plan(new) {
                 let text = format!(
                     "the protection of chain `{name}` is another one in the running box: it is changed by a restart only"
                 );

@@ -92,12 +92,12 @@ pub(super) fn read(config: &Config, root: Spot<'_>) -> Result<Vec<Cluster>, Mist
             .mistake(format!("at most {MAX_RUNTIMES} runtimes are possible on one host, not {total}")));
     }
     for (number, name) in (0u16..).zip(config.chains.keys()) {
-        let least = chains::preset(config, name, root)?.least_runtimes();
+        let least = chains::plan(config, name, root)?.least_runtimes();
         let short = clusters.iter().find(|cluster| cluster.chains.contains(&number) && cluster.runtimes < least);
         if let Some(cluster) = short {
             let whose = if cluster.name == DEFAULT_CLUSTER { String::new() } else { format!(" in cluster `{}`", cluster.name) };
             return Err(root.key("chains").key(name).key("protection").mistake(format!(
-                "this protection keeps each flow's replica on another runtime, so at least {least} are needed{whose}: `runtimes: {{ min: {least} }}`"
+                "under this protection other runtimes take over the flows of one that fails, so at least {least} are needed{whose}: `runtimes: {{ min: {least} }}`"
             )));
         }
     }

@@ -555,6 +555,22 @@ pub struct ProtectionOptions {
     pub level: Option<String>,
 }
 
+impl ProtectionOptions {
+    /// The number with this key, if it is given.
+    pub(super) fn number(&self, key: &str) -> Option<u64> {
+        match key {
+            "snapshot_every" => self.snapshot_every.map(u64::from),
+            "hold_s" => self.hold_s,
+            "write_back_ms" => self.write_back_ms,
+            "write_back_packets" => self.write_back_packets.map(u64::from),
+            "resident_flows" => self.resident_flows.map(u64::from),
+            "checkpoint_ms" => self.checkpoint_ms,
+            "log_mib" => self.log_mib,
+            _ => unreachable!("`{key}` is a number of a plan, and nobody can write it"),
+        }
+    }
+}
+
 /// When clusters grow and shrink.
 #[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]

@@ -6,9 +6,8 @@
 //! flows arrive. The memory of a process without flows is not included.
 
 use super::{BuiltChain, Checked, source_limits};
-use holdfast_node::runtime::Runtime;
 use holdfast_node::switch::Switch;
-use holdfast_protection::{Flows, Home};
+use holdfast_protection::Flows;
 use holdfast_wire::BUFFER_LEN;
 use serde::Serialize;
 
@@ -40,19 +39,18 @@ impl Memory {
         let switches = checked.switches.len().max(1);
         let flows = limits.flows * switches;
         let state = |built: &BuiltChain| built.chain.layout().size;
-        let slots = |built: &BuiltChain| Runtime::slots_per_flow(&*built.protection);
+        let slots = |built: &BuiltChain| built.plan.slots_per_flow();
         let largest = |bytes: &dyn Fn(&BuiltChain) -> usize| chains.iter().map(bytes).max().unwrap_or(0);
-        let is_at_server = |built: &BuiltChain| built.protection.home() == Home::StateServer;
         let logs = chains.iter().zip(0..).map(|(built, chain)| {
             let runtimes = checked.clusters.iter().filter(|cluster| cluster.chains.contains(&chain));
-            built.protection.log_bytes() * runtimes.map(|cluster| usize::from(cluster.max)).sum::<usize>()
+            built.plan.log_size() * runtimes.map(|cluster| usize::from(cluster.max)).sum::<usize>()
         });
         Memory {
             flows,
             switches: Switch::memory_of(limits.flows, &source_limits(&checked.config, chains)) * switches,
             runtimes: largest(&|built| Flows::memory_of(flows * slots(built), state(built))),
             runtime_at_most: largest(&|built| Flows::memory_of(limits.flows * slots(built), state(built))),
-            state_servers: largest(&|built| if is_at_server(built) { Flows::memory_of(flows, state(built)) } else { 0 }),
+            state_servers: largest(&|built| if built.plan.is_paged() { Flows::memory_of(flows, state(built)) } else { 0 }),
             logs_at_most: logs.sum(),
             buffers_at_most: limits.buffers as usize * BUFFER_LEN,
         }

@@ -60,8 +60,8 @@ use holdfast_node::message::PoolId;
 use holdfast_node::pools;
 use holdfast_node::rules::Rule;
 use holdfast_node::switch::SourceLimits;
+use holdfast_protection::Plan;
 use holdfast_protection::rescue::pages::PagesConfig;
-use holdfast_protection::{Home, Protection};
 use holdfast_wire::zone::Zones;
 use serde_json::{Value, json};
 use source::{Source, Spot};
@@ -78,12 +78,8 @@ pub struct BuiltChain {
     pub switch: NodeId,
     /// Its functions.
     pub chain: Chain,
-    /// Its protection.
-    pub protection: Box<dyn Protection>,
-    /// Its runtimes go on in another process when theirs is killed.
-    pub has_local_standby: bool,
-    /// Where a state server assigns its pools' numbers, and adds up its statistics: for so long each rests before another flow gets it, ns.
-    pub server_hold: Option<u64>,
+    /// How its flows survive. Shared state is not a state server's if no function has any that could be.
+    pub plan: Plan,
 }
 
 /// A pool whose numbers a state server assigns.
@@ -229,13 +225,13 @@ fn limits(config: &Config, root: Spot<'_>) -> Result<(), Mistake> {
 
 /// The pools of chains, with their sizes: for the coordinator.
 pub fn pools(chains: &mut [BuiltChain]) -> Vec<(PoolId, u32)> {
-    let partitioned = chains.iter_mut().enumerate().filter(|(_, built)| built.server_hold.is_none());
+    let partitioned = chains.iter_mut().enumerate().filter(|(_, built)| built.plan.server_rest().is_none());
     partitioned.flat_map(|(number, built)| pools::of_chain(number as u16, &mut built.chain)).collect()
 }
 
 /// Those whose numbers a state server assigns, in the order of its lists.
 pub fn served_pools(chains: &mut [BuiltChain]) -> Vec<ServedPool> {
-    let served = chains.iter_mut().filter_map(|built| Some((built.server_hold?, &mut built.chain)));
+    let served = chains.iter_mut().filter_map(|built| Some((built.plan.server_rest()?, &mut built.chain)));
     served
         .flat_map(|(hold, chain)| pools::of_chain(0, chain).into_iter().map(move |(_, size)| ServedPool { size, hold }))
         .collect()
@@ -243,7 +239,7 @@ pub fn served_pools(chains: &mut [BuiltChain]) -> Vec<ServedPool> {
 
 /// The pages of the chains whose flows have their home at a state server: room for so many flows of each, found by hashes under this seed.
 pub fn pages(chains: &[BuiltChain], flows: usize, seed: u64) -> Vec<PagesConfig> {
-    let paged = chains.iter().zip(0..).filter(|(built, _)| built.protection.home() == Home::StateServer);
+    let paged = chains.iter().zip(0..).filter(|(built, _)| built.plan.is_paged());
     let of_chain = |(built, chain): (&BuiltChain, u16)| {
         let layout = built.chain.layout();
         PagesConfig { chain, flows, state_len: layout.size, layout: layout.hash, seed }
@@ -253,7 +249,7 @@ pub fn pages(chains: &[BuiltChain], flows: usize, seed: u64) -> Vec<PagesConfig>
 
 /// There is to be a state server.
 pub fn has_state_server(chains: &[BuiltChain]) -> bool {
-    chains.iter().any(|built| built.server_hold.is_some() || built.protection.home() == Home::StateServer)
+    chains.iter().any(|built| built.plan.needs_state_server())
 }
 
 /// How many flows each source may have at a switch.
@@ -274,9 +270,9 @@ pub fn state_servers(config: &Config, chains: &[BuiltChain]) -> u16 {
 pub fn named_pools(chains: &mut [BuiltChain]) -> Vec<NamedPool> {
     let mut pools = Vec::new();
     for (number, built) in chains.iter_mut().enumerate() {
-        let BuiltChain { name, chain, server_hold, .. } = built;
+        let BuiltChain { name, chain, plan, .. } = built;
         pools::visit(number as u16, chain, |id, function, field, size| {
-            pools.push(NamedPool { id, chain: name.clone(), function, field, size, is_served: server_hold.is_some() });
+            pools.push(NamedPool { id, chain: name.clone(), function, field, size, is_served: plan.server_rest().is_some() });
         });
     }
     pools

@@ -14,7 +14,7 @@ use holdfast_io::process::Clock;
 use holdfast_io::wait::sleep;
 use holdfast_node::address::COORDINATOR;
 use holdfast_node::coordinator::{ClusterConfig, Coordinator, CoordinatorConfig, Scaling};
-use holdfast_protection::{Flows, Peer};
+use holdfast_protection::Peer;
 use holdfast_wire::PacketPool;
 use rustix::fd::BorrowedFd;
 use serde::{Deserialize, Serialize};
@@ -168,8 +168,7 @@ impl Log {
 fn begin(assignment: &Assignment, checked: Checked, log: &Log, records: &[Vec<u8>], now: u64) -> Result<Coordinator, Failure> {
     let mistake = |mistake: config::Mistake| Failure::new(exit::CONFIGURATION, mistake.to_string());
     let mut chains = config::chains(&assignment.file, &assignment.text, &checked.config).map_err(mistake)?;
-    let empty = Flows::new(0, 0, 0, 0);
-    let promises = |chain: &u16| chains[usize::from(*chain)].protection.safety(&empty).promises;
+    let promises = |chain: &u16| chains[usize::from(*chain)].plan.promises();
     let scaling = &checked.config.scaling;
     let scaling = Scaling {
         period: scaling.period_ms * MILLISECOND,

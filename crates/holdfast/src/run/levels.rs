@@ -6,7 +6,6 @@ use crate::config::{BuiltChain, Checked};
 use holdfast_control::status::Protected;
 use holdfast_node::address::NodeId;
 use holdfast_node::message;
-use holdfast_protection::Flows;
 
 /// See the module.
 pub(super) struct Levels {
@@ -21,21 +20,19 @@ pub(super) struct Levels {
 
 /// The runtimes that have standbys beside them.
 pub(super) fn with_standby(checked: &Checked, chains: &[BuiltChain]) -> Vec<NodeId> {
-    checked.runtimes_of(|chain| chains[chain].has_local_standby)
+    checked.runtimes_of(|chain| chains[chain].plan.has_local_standby)
 }
 
 impl Levels {
     pub(super) fn of(checked: &Checked, chains: &[BuiltChain]) -> Levels {
-        let empty = Flows::new(0, 0, 0, 0);
-        let safety = |chain: usize| chains[chain].protection.safety(&empty);
-        let promises = |chain: usize| safety(chain).promises;
+        let promises = |chain: usize| chains[chain].plan.promises();
         let with_standby = with_standby(checked, chains);
         let with_replicas = checked.runtimes_of(promises);
         Levels {
-            only_standby: checked.runtimes_of(|chain| chains[chain].has_local_standby && !promises(chain)),
+            only_standby: checked.runtimes_of(|chain| chains[chain].plan.has_local_standby && !promises(chain)),
             has_only_replicas: with_replicas.iter().any(|runtime| !with_standby.contains(runtime)),
             with_standby,
-            may_forget: (0..chains.len()).map(|chain| safety(chain).may_forget).max().unwrap_or(0),
+            may_forget: chains.iter().map(|built| built.plan.may_forget()).max().unwrap_or(0),
         }
     }
 

@@ -138,7 +138,7 @@ impl World {
         let servers = config::state_servers(&checked.config, &chains);
         let specs = chains
             .into_iter()
-            .map(|built| ChainSpec { name: built.name, switch: built.switch, chain: built.chain, protection: built.protection })
+            .map(|built| ChainSpec { name: built.name, switch: built.switch, chain: built.chain, protection: built.plan.build() })
             .collect();
         let runtime_config = RuntimeConfig {
             me: Peer { node: assignment.role.node, incarnation: assignment.incarnation },

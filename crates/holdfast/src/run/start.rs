@@ -171,7 +171,7 @@ impl Manager {
             fabric.mtu = devices::fabric_mtu(port.as_ref(), path, mtus, added, largest, fabric.mtu, keys.is_some())?;
         }
         let detection = &checked.config.detection;
-        let logs: Vec<usize> = chains.iter().map(|built| built.protection.log_bytes()).collect();
+        let logs: Vec<usize> = chains.iter().map(|built| built.plan.log_size()).collect();
         let limits = config::source_limits(&checked.config, &chains);
         let switch = |number| {
             let of_chains = (logs.as_slice(), &limits);

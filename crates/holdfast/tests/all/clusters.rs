@@ -78,7 +78,7 @@ fn mistakes_in_clusters_and_rules_are_shown_where_they_are() {
         (&[("tenants-a", "a b"), ("tenants-a", "a b")], "edge.yaml:19:3: a cluster's name is 1 to 48 letters"),
         (
             &[("{ min: 3 }", "{ min: 1 }")],
-            "edge.yaml:7:47: this protection keeps each flow's replica on another runtime, so at least 2 are needed in cluster `tenants-a`",
+            "edge.yaml:7:47: under this protection other runtimes take over the flows of one that fails, so at least 2 are needed in cluster `tenants-a`",
         ),
         // Spare places count: 4 of the default cluster, of which 2 run at first.
         (&[("{ min: 3 }", "{ min: 63 }")], "edge.yaml:18:1: at most 64 runtimes are possible on one host, not 67"),

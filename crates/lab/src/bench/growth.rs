@@ -18,7 +18,7 @@ use holdfast_node::pools;
 use holdfast_node::rules::Rule;
 use holdfast_node::runtime::{ChainSpec, Runtime, RuntimeConfig};
 use holdfast_node::switch::{SourceLimits, Switch, SwitchConfig};
-use holdfast_protection::{NfvActor, Peer, ReleaseAt};
+use holdfast_protection::{Peer, Plan as Preset};
 use holdfast_wire::selector::Selector;
 use holdfast_wire::{FlowKey, MemoryPool, Packet, PacketPool};
 use serde::Serialize;
@@ -321,7 +321,7 @@ impl<'a> Cluster<'a> {
         // As many replicas as flows, and twice that when another's flows have come.
         let config =
             RuntimeConfig { me: peer, flows: self.flows * 4 + 64, seed: 7, report_interval: 100 * MILLISECOND, fabric: fabric() };
-        let protection = Box::new(NfvActor::new(ReleaseAt::Replica));
+        let protection = Preset::NFVACTOR.build();
         let spec = ChainSpec { name: "bench".to_owned(), switch: SWITCH, chain: (self.make)()?, protection };
         let process = Process { peer, runtime: Runtime::new(config, vec![spec]), rx: Vec::new(), due: 0 };
         let at = usize::from(peer.node - FIRST_RUNTIME);

@@ -14,8 +14,8 @@ use holdfast_nf::Chain;
 use holdfast_node::address::{FIRST_RUNTIME, MAX_STATE_SERVERS, node_of, state_server_node, state_server_number};
 use holdfast_node::runtime::Runtime;
 use holdfast_node::state::StateServer;
-use holdfast_protection::rescue::{Release, room_for_share};
-use holdfast_protection::{Peer, Rescue};
+use holdfast_protection::rescue::room_for_share;
+use holdfast_protection::{Peer, Plan as Preset, Rescue};
 use holdfast_state::SERVER_CREDIT;
 use holdfast_wire::nsh::Flags;
 use holdfast_wire::{MemoryPool, Packet, PacketPool};
@@ -161,7 +161,7 @@ impl Cluster {
         }
         for &peer in &peers {
             let haste = Lengths::Empirical.haste(ROOM);
-            let rescue = Rescue::new(Release::WriteBack).with_stamps_hurrying(haste);
+            let rescue = Rescue::new(Preset::RESCUE).with_stamps_hurrying(haste);
             let mut runtime = runtime(peer, ROOM, served()?, Box::new(rescue)).with_state_servers(servers);
             let said = introduce(&mut runtime, peer, &peers, &mut cluster.pool);
             let (input, sink) = (ToRuntime::for_runtime(peer), Sink::new());

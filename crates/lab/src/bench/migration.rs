@@ -8,7 +8,7 @@ use super::traffic::{self, FRAME_LEN, percentile};
 use super::world::{FIRST, MakeChain, SECOND, World, first_packet};
 use holdfast_node::address::SWITCH;
 use holdfast_node::message::{Control, MemberState};
-use holdfast_protection::{NfvActor, Protection, ReleaseAt, Unprotected};
+use holdfast_protection::Plan as Preset;
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
@@ -59,8 +59,6 @@ const BURST: u64 = 64;
 /// Where the flow's number and the packet's are in a frame: the payload.
 const NUMBER_AT: usize = 42;
 
-type MakeProtection = fn() -> Box<dyn Protection>;
-
 /// Moves flows, for each protection, and says what it took.
 ///
 /// # Errors
@@ -69,13 +67,12 @@ pub fn run(plan: &Plan, make: MakeChain<'_>) -> Result<Vec<Row>, String> {
     if plan.flows.contains(&0) || plan.rounds == 0 {
         return Err("there is nothing to measure".to_owned());
     }
-    let protections: [(&'static str, MakeProtection); 2] =
-        [("none", || Box::new(Unprotected)), ("nfvactor", || Box::new(NfvActor::new(ReleaseAt::Replica)))];
+    let protections = [("none", Preset::NONE), ("nfvactor", Preset::NFVACTOR)];
     let mut rows = Vec::new();
     for &flows in &plan.flows {
-        for (case, protection) in protections {
+        for (case, preset) in protections {
             let rate = (flows as u64 * PACE).min(MOST);
-            let rounds = (0..plan.rounds).map(|_| Bench::new(flows, make, protection)?.measure(rate));
+            let rounds = (0..plan.rounds).map(|_| Bench::new(flows, make, preset)?.measure(rate));
             rows.push(row(case, flows, rate, &rounds.collect::<Result<Vec<Round>, String>>()?));
         }
     }
@@ -165,8 +162,8 @@ fn datagram(flow: usize, number: u32) -> [u8; FRAME_LEN] {
 }
 
 impl Bench {
-    fn new(flows: usize, make: MakeChain<'_>, protection: MakeProtection) -> Result<Bench, String> {
-        let mut world = World::new(flows, make, &protection)?;
+    fn new(flows: usize, make: MakeChain<'_>, preset: Preset) -> Result<Bench, String> {
+        let mut world = World::new(flows, make, &|| preset.build())?;
         let mut book = Book::new(flows);
         world.open(flows, |flow| datagram(flow, 0), |frame| book.check(0, frame))?;
         world.show(&[SWITCH], [MemberState::Running; 2], 2);

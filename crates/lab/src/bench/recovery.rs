@@ -9,7 +9,7 @@ use super::world::{FIRST, MakeChain, SECOND, World, first_packet};
 use super::{between, median};
 use holdfast_node::address::SWITCH;
 use holdfast_node::message::{Control, MemberState};
-use holdfast_protection::{NfvActor, ReleaseAt};
+use holdfast_protection::Plan as Preset;
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
@@ -91,7 +91,7 @@ type Leaves = [u8; 12];
 
 impl Round {
     fn measure(flows: usize, make: MakeChain<'_>) -> Result<Round, String> {
-        let mut world = World::new(flows, make, &|| Box::new(NfvActor::new(ReleaseAt::Replica)))?;
+        let mut world = World::new(flows, make, &|| Preset::NFVACTOR.build())?;
         let mut leaves: Vec<Leaves> = Vec::with_capacity(flows);
         world.open(flows, first_packet, |frame| leaves.push(ends(frame)))?;
         if world.copies(1) != flows {
@@ -212,7 +212,7 @@ mod tests {
     /// A flow that does not leave as it left before is found.
     #[test]
     fn a_flow_that_changed_is_found() {
-        let mut world = World::new(10, &chain, &|| Box::new(NfvActor::new(ReleaseAt::Replica))).unwrap();
+        let mut world = World::new(10, &chain, &|| Preset::NFVACTOR.build()).unwrap();
         let mut leaves = Vec::new();
         world.open(10, first_packet, |frame| leaves.push(ends(frame))).unwrap();
         leaves[5][3] ^= 1;

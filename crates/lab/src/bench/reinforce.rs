@@ -9,8 +9,7 @@ use super::median;
 use super::replication::{self, flat_out, paced};
 use super::traffic::{self, FRAME_LEN, percentile};
 use holdfast_nf::{Bound, Chain, ConfigError, Context, Function, NetworkFunction, Open, Packet, Verdict};
-use holdfast_protection::Reinforce;
-use holdfast_protection::reinforce::{CHECKPOINT_EVERY, Settings};
+use holdfast_protection::Plan as Preset;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -98,13 +97,17 @@ pub fn run(plan: &Plan, heavy: MakeFunctions<'_>) -> Result<Vec<Row>, String> {
     }
     // The last is once per second when latency is measured.
     for every in [1, 10, 100, 1_000, 10_000, plan.packets_per_second, 0] {
-        measure("nondeterministic-every", every, CHECKPOINT_EVERY, 0, &|| with_dice(heavy(plan.flows)?, every))?;
+        measure("nondeterministic-every", every, Preset::REINFORCE.checkpoint_every, 0, &|| {
+            with_dice(heavy(plan.flows)?, every)
+        })?;
     }
     for every in [10, 100, 1_000, 0] {
-        measure("new-flow-every", every as u64, CHECKPOINT_EVERY, every, &|| Ok(Chain::new(heavy(plan.flows + plan.fresh)?)))?;
+        measure("new-flow-every", every as u64, Preset::REINFORCE.checkpoint_every, every, &|| {
+            Ok(Chain::new(heavy(plan.flows + plan.fresh)?))
+        })?;
     }
     for length in 1..=5 {
-        measure("functions", length, CHECKPOINT_EVERY, 0, &|| monitors(length as usize))?;
+        measure("functions", length, Preset::REINFORCE.checkpoint_every, 0, &|| monitors(length as usize))?;
     }
     Ok(rows)
 }
@@ -121,8 +124,8 @@ fn measure(plan: &Plan, setting: &Setting<'_>) -> Result<Row, String> {
     let forward: Vec<[u8; FRAME_LEN]> =
         (0..plan.flows).map(|flow| traffic::udp(traffic::client(flow), traffic::VIRTUAL)).collect();
     let mut none = Alone::<FRAME_LEN>::new(plan.flows + fresh, make()?);
-    let settings = Settings { checkpoint_every: setting.checkpoint_every, ..Settings::default() };
-    let mut pair = Pair::<FRAME_LEN>::new(plan.flows + fresh, make()?, make()?, move || Box::new(Reinforce::new(settings)))?;
+    let preset = Preset { checkpoint_every: setting.checkpoint_every, ..Preset::REINFORCE };
+    let mut pair = Pair::<FRAME_LEN>::new(plan.flows + fresh, make()?, make()?, move || preset.build())?;
     none.input().go_by_clock();
     pair.input().go_by_clock();
     let expected = none.open(&forward)?;

@@ -10,9 +10,7 @@ use super::datapath::{Alone, BURST, Pair, PlaysOnce, Runs};
 use super::median;
 use super::traffic::{self, FRAME_LEN, percentile};
 use super::world::MakeChain;
-use holdfast_protection::reinforce::Settings;
-use holdfast_protection::rescue::{Release, WRITE_BACK_EVERY, WRITE_BACK_PACKETS};
-use holdfast_protection::{NfvActor, Protection, Reinforce, ReleaseAt, Rescue};
+use holdfast_protection::Plan as Preset;
 use holdfast_wire::nsh::ENCAPSULATION_LEN;
 use serde::Serialize;
 use std::time::{Duration, Instant};
@@ -72,13 +70,8 @@ const LONG_LEN: usize = 1396;
 const CASES: [&str; 6] = ["none", "nfvactor-replica", "nfvactor-source", "reinforce", "rescue", "rescue-at-once"];
 
 /// Of the cases behind the first.
-const PROTECTIONS: [fn() -> Box<dyn Protection>; CASES.len() - 1] = [
-    || Box::new(NfvActor::new(ReleaseAt::Replica)),
-    || Box::new(NfvActor::new(ReleaseAt::Source)),
-    || Box::new(Reinforce::new(Settings::default())),
-    || Box::new(Rescue::new(Release::WriteBack)),
-    || Box::new(Rescue::new(Release::AtOnce { packets: WRITE_BACK_PACKETS, every: WRITE_BACK_EVERY })),
-];
+const PROTECTIONS: [Preset; CASES.len() - 1] =
+    [Preset::NFVACTOR, Preset::NFVACTOR_AT_SOURCE, Preset::REINFORCE, Preset::RESCUE, Preset::RESCUE_AT_ONCE];
 
 /// Runs the plan.
 ///
@@ -120,8 +113,8 @@ fn measure<const L: usize>(plan: &Plan, make: MakeChain<'_>) -> Result<Vec<Row>,
     none.play(&both);
 
     let mut pairs = Vec::new();
-    for protection in PROTECTIONS {
-        let mut pair = Pair::<L>::new(plan.flows, make()?, make()?, protection)?;
+    for preset in PROTECTIONS {
+        let mut pair = Pair::<L>::new(plan.flows, make()?, make()?, move || preset.build())?;
         let opened = pair.open(&forward)?;
         if opened != expected {
             return Err("the replicated runtime translates other than the one that is not".to_owned());

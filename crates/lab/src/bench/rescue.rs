@@ -11,8 +11,7 @@ use super::redis::Redis;
 use super::replication::{Plan, flat_out, paced};
 use super::traffic::{self, FRAME_LEN, percentile};
 use holdfast_nf::Chain;
-use holdfast_protection::rescue::{Release, WRITE_BACK_EVERY, WRITE_BACK_PACKETS};
-use holdfast_protection::{Protection, Rescue};
+use holdfast_protection::{Plan as Preset, Protection, Rescue};
 use holdfast_state::SERVER_CREDIT;
 use serde::Serialize;
 
@@ -97,7 +96,7 @@ const LEASES: [u64; 5] = [0, 60_000, 1_000, 100, 10];
 pub fn leases(plan: &Plan, make: &dyn Fn(usize) -> Result<Chain, String>) -> Result<Vec<LeaseRow>, String> {
     let mut pairs = Vec::new();
     for lease in LEASES {
-        let mut pair = paged(plan, make, Release::WriteBack, Lengths::Short, lease * 1_000_000)?;
+        let mut pair = paged(plan, make, Preset::RESCUE, Lengths::Short, lease * 1_000_000)?;
         examine(&mut pair)?;
         pair.input().churn(Churn::new(Lengths::Short, CHECKED, plan.flows));
         pairs.push(pair);
@@ -125,7 +124,7 @@ impl<T: Runs<FRAME_LEN> + PlaysOnce<FRAME_LEN>> Case for T {}
 fn paged(
     plan: &Plan,
     make: &dyn Fn(usize) -> Result<Chain, String>,
-    release: Release,
+    preset: Preset,
     lengths: Lengths,
     lease: u64,
 ) -> Result<Pair<FRAME_LEN>, String> {
@@ -135,7 +134,7 @@ fn paged(
         Ok(chain)
     };
     let haste = lengths.haste(plan.flows);
-    let protection = move || -> Box<dyn Protection> { Box::new(Rescue::new(release).with_stamps_hurrying(haste)) };
+    let protection = move || -> Box<dyn Protection> { Box::new(Rescue::new(preset).with_stamps_hurrying(haste)) };
     Pair::with_lease(plan.flows, served()?, served()?, protection, lease)
 }
 
@@ -194,9 +193,9 @@ fn measure(
     lengths: Lengths,
     store: &Redis,
 ) -> Result<Vec<Row>, String> {
-    let at_once = Release::AtOnce { packets: WRITE_BACK_PACKETS, every: WRITE_BACK_EVERY };
     let mut none = Alone::new(plan.flows, make(plan.flows)?);
-    let mut pairs = [paged(plan, make, Release::WriteBack, lengths, LEASE)?, paged(plan, make, at_once, lengths, LEASE)?];
+    let mut pairs =
+        [paged(plan, make, Preset::RESCUE, lengths, LEASE)?, paged(plan, make, Preset::RESCUE_AT_ONCE, lengths, LEASE)?];
     let mut stateless = Stateless::new(make(STATELESS_FLOWS)?, store)?;
     let [latched, at_once] = &mut pairs;
     let mut cases: [&mut dyn Case; CASES.len()] = [&mut none, latched, at_once, &mut stateless];

@@ -16,7 +16,7 @@ use super::parking::Parking;
 use super::replay::Replays;
 use super::suspects::Suspect;
 use super::timers::Wheel;
-use super::{ChainSpec, Runtime, Shared};
+use super::{ChainSpec, Shared};
 use crate::ahead::OfChain;
 use crate::channel::format::after;
 use crate::edge::ICMP_PER_SECOND;
@@ -25,7 +25,7 @@ use crate::rate::RateLimit;
 use crate::reset::reset_ahead;
 use holdfast_nf::{Chain, Context, Direction, Outcome, Position, Standing};
 use holdfast_protection::flows::{ActorHeader, Found, Journal, NO_SLOT, NoReply, flag, role};
-use holdfast_protection::{Admission, Flows, Outbox, Protection, Released, Slot};
+use holdfast_protection::{Admission, Flows, Outbox, Plan, Protection, Released, Slot};
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::header::proto;
 use holdfast_wire::nsh::Flags;
@@ -72,6 +72,8 @@ pub(crate) struct Lane {
     pub(crate) name: String,
     pub(crate) chain: Chain,
     pub(crate) protection: Box<dyn Protection>,
+    /// By which it was built.
+    pub(crate) plan: Plan,
     pub(crate) flows: Flows,
     pub(crate) outbox: Outbox,
     pub(crate) wheel: Wheel,
@@ -87,12 +89,8 @@ pub(crate) struct Lane {
     /// Shared state has changed, or a flow came back: parked packets may go on.
     pub(crate) retry: bool,
     pub(crate) owned_limit: usize,
-    /// Flows are copied whole.
-    has_copies: bool,
-    /// After every packet, or nearly: each reads the whole header.
+    /// Flows are copied after every packet, or nearly: each reads the whole header.
     copies_often: bool,
-    /// The switch keeps a log of what it sends here.
-    has_log: bool,
     /// A turn may be undone: whole flow actors are noted before they change.
     is_undone: bool,
     likely: Vec<Option<Found>>,
@@ -121,11 +119,9 @@ impl Lane {
     pub(crate) fn new(index: u16, side: usize, spec: ChainSpec, owned_limit: usize, seed: u64) -> Lane {
         let ChainSpec { name, chain, protection, .. } = spec;
         let layout = chain.layout();
-        let safety = protection.safety(&Flows::new(0, 0, 0, 0));
-        let has_copies = safety.promises;
-        let has_log = protection.log_bytes() > 0;
-        let capacity = owned_limit * Runtime::slots_per_flow(&*protection);
-        let flows = Flows::with_room_for(protection.present_flows(), capacity, layout.size, layout.hash, seed);
+        let plan = protection.plan();
+        let capacity = owned_limit * plan.slots_per_flow();
+        let flows = Flows::with_room_for(plan.present_flows(), capacity, layout.size, layout.hash, seed);
         let undo = vec![0; layout.size];
         Lane {
             index,
@@ -133,6 +129,7 @@ impl Lane {
             name,
             chain,
             protection,
+            plan,
             flows,
             outbox: Outbox::default(),
             wheel: Wheel::new(),
@@ -144,9 +141,7 @@ impl Lane {
             work: Vec::with_capacity(BURST),
             retry: false,
             owned_limit,
-            has_copies,
-            copies_often: has_copies && safety.may_forget <= OFTEN,
-            has_log,
+            copies_often: plan.promises() && plan.may_forget() <= OFTEN,
             is_undone: false,
             likely: Vec::with_capacity(BURST),
             undo,
@@ -174,7 +169,7 @@ impl Lane {
 
     /// Brings what it takes to remove these flows into the cache, where flows that have left are removed.
     pub(crate) fn expect_departures(&mut self, slots: impl Iterator<Item = Slot>) {
-        if !self.has_copies {
+        if !self.plan.promises() {
             self.expect_removals(slots);
         }
     }
@@ -201,7 +196,7 @@ impl Lane {
             return;
         }
         let mut work = core::mem::take(&mut self.work);
-        if self.has_log {
+        if self.plan.has_log() {
             let bytes = work.iter().filter_map(|arrival| arrival.packet.as_ref()).map(Packet::len).sum();
             self.protection.begin_batch(work.len(), bytes);
         }
@@ -392,7 +387,7 @@ impl Lane {
                 // A refused packet that changes nothing need not reach the copies, so a
                 // flood of such packets makes no work elsewhere. A log of packets, from
                 // which they are processed again, must have every one.
-                if wants_nothing && is_known && !self.has_log && *state == *self.undo {
+                if wants_nothing && is_known && !self.plan.has_log() && *state == *self.undo {
                     header.last_stamp = before;
                     return if is_answered { Step::Turn(Some((slot, false)), reason) } else { Step::Drop(reason) };
                 }

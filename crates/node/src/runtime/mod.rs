@@ -37,7 +37,7 @@ use counted::Counted;
 use hands::Hands;
 use holdfast_nf::{Chain, Context};
 use holdfast_protection::flows::Journal;
-use holdfast_protection::{Flows, Home, NodeIndex, Peer, Protection};
+use holdfast_protection::{Flows, NodeIndex, Peer, Protection};
 use holdfast_wire::nsh::Flags;
 use holdfast_wire::{DropCounters, DropReason, FlowKey, Packet, PacketPool};
 use lane::Lane;
@@ -260,12 +260,6 @@ impl Runtime {
             runtime.announce();
         }
         runtime
-    }
-
-    /// Slots of a flow in all runtimes together: its owner's, and that of a copy if another runtime has one. A runtime has room for as many of all flows that it may own.
-    pub fn slots_per_flow(protection: &dyn Protection) -> usize {
-        let has_copies = protection.safety(&Flows::new(0, 0, 0, 0)).promises;
-        if has_copies && protection.home() == Home::Runtimes { 2 } else { 1 }
     }
 
     /// Bytes of memory that flow actors take here, as many as there ever were at once.

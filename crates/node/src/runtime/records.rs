@@ -7,7 +7,7 @@ use super::{Lane, Runtime};
 use crate::address::{COORDINATOR, NodeId, host_of, node_of, switch_number};
 use crate::ahead;
 use crate::message::{Control, Ended, Member, MemberState, is_later_view, kind, numbered};
-use holdfast_protection::{Detour, Home, NodeIndex, Peer, kind as protection_kind};
+use holdfast_protection::{Detour, NodeIndex, Peer, kind as protection_kind};
 use holdfast_wire::{DropReason, FlowKey, Packet, PacketPool};
 use zerocopy::FromBytes;
 
@@ -233,7 +233,7 @@ impl Runtime {
                 for peer in &self.members {
                     self.fabric.set_peer(*peer);
                 }
-                for lane in self.lanes.iter_mut().filter(|lane| lane.protection.home() == Home::Runtimes) {
+                for lane in self.lanes.iter_mut().filter(|lane| !lane.plan.is_paged()) {
                     lane.outbox.set_peers(self.members.iter().map(|peer| (*peer, self.fabric.room(*peer))));
                 }
                 self.my_host = members.iter().find(|member| member.peer() == me).map(|member| member.host).or(self.my_host);
@@ -243,7 +243,7 @@ impl Runtime {
                 // Also who is on this host while there are others: what it has of earlier stays until it is replaced.
                 let kept = NodeIndex::of(replicas.iter().map(|peer| peer.node));
                 let leaving: Vec<Peer> = self.members.iter().copied().filter(|peer| kept.get(peer.node).is_none()).collect();
-                for lane in self.lanes.iter_mut().filter(|lane| lane.protection.home() == Home::Runtimes) {
+                for lane in self.lanes.iter_mut().filter(|lane| !lane.plan.is_paged()) {
                     lane.protection.set_peers(&mut lane.flows, &replicas, &leaving, &mut lane.outbox);
                 }
             }

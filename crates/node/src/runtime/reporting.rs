@@ -12,7 +12,7 @@ const REPORT_BACKLOG: usize = 16 * 1024;
 impl Runtime {
     /// Incarnations heard last: of each switch whose log flows here need, and of the state servers if flows have their home there.
     fn needed_logs(&self) -> Vec<(NodeId, u32)> {
-        let needs = |at: usize| self.lanes.iter().any(|lane| lane.side == at && lane.protection.log_bytes() > 0);
+        let needs = |at: usize| self.lanes.iter().any(|lane| lane.side == at && lane.plan.has_log());
         let sides = self.shared.sides.iter().enumerate().filter(|(at, _)| needs(*at));
         let homes = self.served.iter().flat_map(Served::homes).map(|home| (home.node, home.incarnation));
         sides.filter_map(|(_, side)| Some((side.switch, side.heard?.into()))).chain(homes).collect()
@@ -22,7 +22,7 @@ impl Runtime {
     pub(super) fn is_settled(&self) -> bool {
         self.lanes.iter().all(|lane| {
             let safety = lane.protection.safety(&lane.flows);
-            !safety.promises || safety.unprotected == 0 && !safety.resynchronising && lane.replays.is_empty()
+            !lane.plan.promises() || safety.unprotected == 0 && !safety.resynchronising && lane.replays.is_empty()
         })
     }
 
@@ -60,7 +60,7 @@ impl Runtime {
             report.differed += safety.differed;
             report.absent += safety.absent;
             report.fetched += safety.fetched;
-            if safety.promises {
+            if lane.plan.promises() {
                 report.unprotected += safety.unprotected;
                 report.resynchronising |= safety.resynchronising || !lane.replays.is_empty();
             }

@@ -10,7 +10,7 @@ use crate::message::PoolId;
 use crate::state::{Pools, StateSession, Words};
 use core::ops::Range;
 use holdfast_nf::shared::{Part, PoolBackend};
-use holdfast_protection::{Home, Peer};
+use holdfast_protection::Peer;
 use holdfast_wire::DropReason;
 
 /// While the server has not acknowledged so many messages, what can wait stays in the pools.
@@ -55,7 +55,7 @@ impl Served {
                 }
             });
         }
-        let has_pages = lanes.iter().any(|lane| lane.protection.home() == Home::StateServer);
+        let has_pages = lanes.iter().any(|lane| lane.plan.is_paged());
         let is_any = has_pages || !lists.is_empty() || !statistics.is_empty();
         let mut served = Served { sessions: Vec::new(), has_pages, homes: Vec::new(), lists, statistics, next_statistics: 0 };
         served.divide(1);
@@ -168,7 +168,7 @@ impl Runtime {
     /// Tells the protections of flows that live at the state server who that is.
     pub(super) fn tell_homes(&mut self) {
         let Some(served) = self.served.as_ref().filter(|served| served.homes().next().is_some()) else { return };
-        for lane in self.lanes.iter_mut().filter(|lane| lane.protection.home() == Home::StateServer) {
+        for lane in self.lanes.iter_mut().filter(|lane| lane.plan.is_paged()) {
             lane.outbox.set_peers(served.homes().map(|home| (home, self.fabric.room(home))));
             lane.protection.set_peers(&mut lane.flows, &served.homes, &[], &mut lane.outbox);
             lane.retry |= !lane.outbox.lost.is_empty();

@@ -6,7 +6,7 @@ use holdfast_nf::{ConfigError, Context, DropReason, Function, NetworkFunction, O
 use holdfast_node::address::{COORDINATOR, SWITCH, node_of};
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::message::{Ended, kind};
-use holdfast_protection::{NfvActor, Peer, Protection, ReleaseAt};
+use holdfast_protection::{Peer, Plan, Protection};
 use holdfast_wire::nsh::Flags;
 use holdfast_wire::{FlowKey, Packet, PacketPool};
 use zerocopy::IntoBytes;
@@ -75,7 +75,7 @@ pub(crate) struct Pair {
 
 impl Pair {
     fn new() -> Pair {
-        Pair::of(bound::<Leaser>, || Box::new(NfvActor::new(ReleaseAt::Replica)))
+        Pair::of(bound::<Leaser>, || Plan::NFVACTOR.build())
     }
 
     /// Both have this function under this protection.

@@ -6,7 +6,7 @@ use holdfast_node::address::{COORDINATOR, MANAGER, mac_of};
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::manager::Manager;
 use holdfast_node::message::{Control, FlowPage, NO_LANE, Place, kind};
-use holdfast_protection::{Peer, Unprotected};
+use holdfast_protection::{Peer, Plan};
 use holdfast_wire::nsh::Flags;
 use std::collections::BTreeMap;
 
@@ -108,8 +108,7 @@ impl Host {
         let config = FabricConfig::default;
         let manager = Manager::new(Peer { node: MANAGER, incarnation: 1 }, config());
         let coordinator = Fabric::new(Peer { node: COORDINATOR, incarnation: 1 }, config());
-        let spots =
-            [FIRST, OTHER].map(|me| Spot::new(me, vec![accepting::<Closing>()], Box::new(Unprotected), flows, 512)).into();
+        let spots = [FIRST, OTHER].map(|me| Spot::new(me, vec![accepting::<Closing>()], Plan::NONE.build(), flows, 512)).into();
         let mut all = Host { manager, coordinator, spots, now: SECOND };
         all.coordinator.set_peer(Peer { node: MANAGER, incarnation: 1 });
         for Peer { node, incarnation } in [FIRST, OTHER] {

@@ -9,7 +9,7 @@ use holdfast_node::message::{
     Claim, Control, Member, MemberState, NEEDS_EARLIER, RENOUNCED, RouteInfo, WHEN_SWEPT, kind, numbered,
 };
 use holdfast_protection::flows::role;
-use holdfast_protection::{NfvActor, Peer, ReleaseAt, Unprotected};
+use holdfast_protection::{Peer, Plan};
 use holdfast_wire::nsh::{Flags, index};
 use holdfast_wire::{Meta, Packet};
 use zerocopy::{FromBytes, IntoBytes};
@@ -58,7 +58,7 @@ struct Host {
 impl Host {
     /// The target has a replica of the flow, or leaves already when it begins.
     fn new(has_replica: bool) -> Host {
-        let spot = |me| Spot::new(me, vec![accepting::<Counter>()], Box::new(NfvActor::new(ReleaseAt::Replica)), 64, 64);
+        let spot = |me| Spot::new(me, vec![accepting::<Counter>()], Plan::NFVACTOR.build(), 64, 64);
         let fabric = |node| Fabric::new(Peer { node, incarnation: 1 }, FabricConfig::default());
         let mut host = Host {
             target: spot(TARGET),
@@ -456,7 +456,7 @@ fn who_is_asked_again_has_heard_that_they_do_not_come() {
 fn a_turn_sends_few_flows() {
     const FLOWS: usize = 400;
     const MOST: usize = 64;
-    let mut source = Spot::new(SOURCE, vec![accepting::<Counter>()], Box::new(Unprotected), 1024, 1024);
+    let mut source = Spot::new(SOURCE, vec![accepting::<Counter>()], Plan::NONE.build(), 1024, 1024);
     let fabric = |peer| Fabric::new(peer, FabricConfig::default());
     let first_life = |node| fabric(Peer { node, incarnation: 1 });
     let (mut target, mut switch, mut coordinator) = (fabric(TARGET), first_life(SWITCH), first_life(COORDINATOR));

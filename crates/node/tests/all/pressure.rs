@@ -3,7 +3,7 @@
 use crate::runtime::Bench;
 use crate::spot::{Nothing, PerPacket, SECOND, accepting, datagram};
 use holdfast_nf::{Context, DropReason, Packet, Standing, Verdict};
-use holdfast_protection::{Flows, Outbox, Peer, Protection, Safety, Slot, Unprotected};
+use holdfast_protection::{Flows, Outbox, Peer, Plan, Protection, Safety, Slot};
 use holdfast_wire::fault::{Fault, plant};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -196,14 +196,14 @@ fn flows_that_may_not_go_hide_no_others() {
 
 /// States of flows that are to end are away until somebody says that they have come.
 struct Away {
-    base: Unprotected,
+    base: Box<dyn Protection>,
     have_come: Arc<AtomicBool>,
     wanted: Vec<Slot>,
 }
 
 impl Protection for Away {
-    fn name(&self) -> &'static str {
-        "away"
+    fn plan(&self) -> Plan {
+        self.base.plan()
     }
 
     fn fetch(&mut self, _: &Flows, slot: Slot) -> bool {
@@ -256,7 +256,7 @@ impl Protection for Away {
 #[test]
 fn flows_whose_states_are_away_are_chosen_once() {
     let have_come = Arc::new(AtomicBool::new(false));
-    let protection = Away { base: Unprotected, have_come: have_come.clone(), wanted: Vec::new() };
+    let protection = Away { base: Plan::NONE.build(), have_come: have_come.clone(), wanted: Vec::new() };
     let mut bench = Bench::with(vec![accepting::<Told>()], Box::new(protection), 100);
     open(&mut bench, 1..96, Standing::HalfOpen);
     for _ in 0..20 {
@@ -279,7 +279,7 @@ fn flows_whose_states_are_away_are_chosen_once() {
 #[test]
 fn a_full_switch_is_not_given_others_for_those_that_wait() {
     let have_come = Arc::new(AtomicBool::new(false));
-    let protection = Away { base: Unprotected, have_come: have_come.clone(), wanted: Vec::new() };
+    let protection = Away { base: Plan::NONE.build(), have_come: have_come.clone(), wanted: Vec::new() };
     let mut bench = Bench::with(vec![accepting::<Told>()], Box::new(protection), 10_000);
     open(&mut bench, 1..201, Standing::HalfOpen);
     for _ in 0..5 {

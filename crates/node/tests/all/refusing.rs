@@ -3,7 +3,7 @@
 use crate::demotion::Pair;
 use crate::spot::{PerPacket, accepting};
 use holdfast_nf::{Context, Direction, DropReason, Packet, Verdict};
-use holdfast_protection::{NfActor, NfvActor, Protection, Reinforce, ReleaseAt, Unprotected};
+use holdfast_protection::Plan;
 use holdfast_wire::build::{self, Ends, Ethernet};
 use holdfast_wire::header::tcp_flags::{ACK, RST, SYN};
 use holdfast_wire::header::{ETHERTYPE_IPV4, proto};
@@ -54,8 +54,11 @@ impl PerPacket for Guard {
     }
 }
 
-fn pair(protection: impl Fn() -> Box<dyn Protection>) -> Pair {
-    let mut pair = Pair::of(accepting::<Guard>, protection);
+/// Every packet that changes something is followed by a snapshot.
+const SNAPSHOTS: Plan = Plan { snapshot_every: 1, ..Plan::NFACTOR };
+
+fn pair(plan: Plan) -> Pair {
+    let mut pair = Pair::of(accepting::<Guard>, || plan.build());
     pair.send(0, 1, 5, Flags::NEW, PASS);
     pair.advance(1);
     assert_eq!(pair.left, (1, 0));
@@ -76,15 +79,9 @@ fn copy(pair: &Pair) -> ([u64; 2], u64) {
 #[test]
 fn what_is_refused_and_changes_nothing_is_not_copied() {
     const FLOOD: usize = 200;
-    let protections: [fn() -> Box<dyn Protection>; 4] = [
-        || Box::new(NfvActor::new(ReleaseAt::Replica)),
-        || Box::new(NfvActor::new(ReleaseAt::Source)),
-        || Box::new(NfvActor::new(ReleaseAt::Auto)),
-        || Box::new(NfActor::new(1)),
-    ];
-    for protection in protections {
-        let mut pair = pair(protection);
-        let (name, before) = (protection().name(), copy(&pair));
+    for plan in [Plan::NFVACTOR, Plan::NFVACTOR_AT_SOURCE, Plan::NFVACTOR_AUTO, SNAPSHOTS] {
+        let mut pair = pair(plan);
+        let (name, before) = (plan.name(), copy(&pair));
         for (order, answers) in [(DENY, 0), (REJECT, FLOOD)] {
             (pair.between, pair.left) = (0, (0, 0));
             (0..FLOOD).for_each(|_| pair.send(0, 1, 5, 0, order));
@@ -148,18 +145,10 @@ fn left(pair: &mut Pair) -> Vec<Leaving> {
 /// is safe. The refusal of a segment that opens no flow is told to its sender alone.
 #[test]
 fn both_ends_of_a_refused_connection_are_reset() {
-    let protections: [fn() -> Box<dyn Protection>; 6] = [
-        || Box::new(Unprotected),
-        || Box::new(NfvActor::new(ReleaseAt::Replica)),
-        || Box::new(NfvActor::new(ReleaseAt::Source)),
-        || Box::new(NfvActor::new(ReleaseAt::Auto)),
-        || Box::new(NfActor::new(1)),
-        || Box::new(Reinforce::new(Default::default())),
-    ];
-    for protection in protections {
-        let name = protection().name();
+    for plan in [Plan::NONE, Plan::NFVACTOR, Plan::NFVACTOR_AT_SOURCE, Plan::NFVACTOR_AUTO, SNAPSHOTS, Plan::REINFORCE] {
+        let name = plan.name();
         for note in [0, NOTED] {
-            let mut pair = Pair::of(accepting::<Guard>, protection);
+            let mut pair = Pair::of(accepting::<Guard>, || plan.build());
             pair.send_frame(0, &segment(false, SYN, (7, 0), PASS), 5, Flags::NEW);
             pair.advance(1);
             pair.send_frame(0, &segment(true, SYN | ACK, (90, 8), PASS), 5, 0);
@@ -184,7 +173,7 @@ fn both_ends_of_a_refused_connection_are_reset() {
 /// a thousand resets and no more until time has passed.
 #[test]
 fn resets_to_receivers_are_so_many_a_second() {
-    let mut pair = Pair::of(accepting::<Guard>, || Box::new(Unprotected));
+    let mut pair = Pair::of(accepting::<Guard>, || Plan::NONE.build());
     pair.send_frame(0, &segment(false, SYN, (7, 0), PASS), 5, Flags::NEW);
     pair.send_frame(0, &segment(true, SYN | ACK, (90, 8), PASS), 5, 0);
     left(&mut pair);

@@ -6,8 +6,7 @@ use holdfast_node::address::{COORDINATOR, SWITCH, node_of};
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::message::{Claim, Control, Ended, Member, MemberState, Replay, kind, numbered};
 use holdfast_protection::flows::{ActorHeader, role};
-use holdfast_protection::reinforce::Settings;
-use holdfast_protection::{Peer, Reinforce};
+use holdfast_protection::{Peer, Plan};
 use holdfast_wire::nsh::{self, Flags, index};
 use holdfast_wire::{Meta, Packet};
 use std::collections::BTreeMap;
@@ -132,7 +131,7 @@ struct World {
 
 impl World {
     /// Runtimes from 16 on, each on one of these hosts.
-    fn new(hosts: &[u16], settings: Settings) -> World {
+    fn new(hosts: &[u16], plan: Plan) -> World {
         let fabric = |node| Fabric::new(Peer { node, incarnation: 1 }, FabricConfig::default());
         let member = |(at, host): (u16, &u16)| Member {
             node: 16 + at,
@@ -144,7 +143,7 @@ impl World {
         let members: Vec<Member> = (0..).zip(hosts).map(member).collect();
         let spot = |member: &Member| {
             let me = member.peer();
-            (me.node, Spot::new(me, vec![bound::<Counter>()], Box::new(Reinforce::new(settings)), 64, 1024))
+            (me.node, Spot::new(me, vec![bound::<Counter>()], plan.build(), 64, 1024))
         };
         let mut world = World {
             spots: members.iter().map(spot).collect(),
@@ -352,14 +351,12 @@ fn digest(numbers: impl IntoIterator<Item = u8>) -> u64 {
     numbers.into_iter().fold(0, |digest, number| digest.wrapping_mul(31).wrapping_add(u64::from(number)))
 }
 
-fn settings() -> Settings {
-    Settings { checkpoint_every: SECOND, log_bytes: 1 << 20 }
-}
+const REINFORCE: Plan = Plan { checkpoint_every: SECOND, log_bytes: 1 << 20, ..Plan::REINFORCE };
 
 /// Two runtimes, of which the first has a flow: 17 has its copy as after the first packet, and knows of so many more packets that they were processed; of the
 /// `unknown` behind those it has heard nothing.
 fn behind(known: u16, unknown: u16) -> World {
-    let mut world = World::new(&[0, 0], settings());
+    let mut world = World::new(&[0, 0], REINFORCE);
     world.send(16, EPOCH, true, &[datagram(8, PASS, 0)]);
     let numbers: Vec<Vec<u8>> = (1..=known + unknown).map(|number| datagram(8, PASS, number as u8)).collect();
     let (first, second) = numbers.split_at(known.into());
@@ -392,7 +389,7 @@ fn hundreds_are_processed_again_in_order() {
 #[test]
 fn a_flow_whose_log_is_gone_is_lost() {
     for is_known in [false, true] {
-        let mut world = World::new(&[0, 0], settings());
+        let mut world = World::new(&[0, 0], REINFORCE);
         world.send(16, EPOCH, true, &[datagram(8, PASS, 0)]);
         world.send(16, EPOCH + 1, true, &[datagram(9, PASS, 0)]);
         let numbers: Vec<Vec<u8>> = (1..=100).map(|number| datagram(8, PASS, number)).collect();
@@ -420,7 +417,7 @@ fn a_flow_whose_log_is_gone_is_lost() {
 /// the copy would be taken for all there was. The log answers late; then the copy is as the flow.
 #[test]
 fn nobody_has_a_copy_of_what_is_not_finished() {
-    let mut world = World::new(&[0, 0, 0], settings());
+    let mut world = World::new(&[0, 0, 0], REINFORCE);
     world.send(16, EPOCH, true, &[datagram(8, PASS, 0)]);
     let numbers: Vec<Vec<u8>> = (1..=100).map(|number| datagram(8, PASS, number)).collect();
     numbers.chunks(25).for_each(|burst| world.send(16, EPOCH, false, burst));
@@ -437,7 +434,7 @@ fn nobody_has_a_copy_of_what_is_not_finished() {
 /// A datagram in two fragments among those that are processed again: the second one says only by what the switch noted on it which flow it is of.
 #[test]
 fn fragments_are_processed_again() {
-    let mut world = World::new(&[0, 0], settings());
+    let mut world = World::new(&[0, 0], REINFORCE);
     world.send(16, EPOCH, true, &[datagram(8, PASS, 0)]);
     world.send(16, EPOCH, false, &[fragment(8, 1, true), fragment(8, 1, false), datagram(8, PASS, 2)]);
     world.deaf = Some(17);
@@ -457,7 +454,7 @@ fn fragments_are_processed_again() {
 /// Packets that are refused go back as others go on: once it is known elsewhere that they were processed, and not a second time by who processes them again.
 #[test]
 fn what_is_refused_goes_back_once() {
-    let mut world = World::new(&[0, 0], settings());
+    let mut world = World::new(&[0, 0], REINFORCE);
     world.send(16, EPOCH, true, &[datagram(8, PASS, 0)]);
     world.send(16, EPOCH, false, &[datagram(8, REJECT, 1), datagram(8, PASS, 2), datagram(8, REJECT, 3)]);
     assert_eq!(world.turned, [(16, 2, 1), (16, 4, 3)]);
@@ -478,7 +475,7 @@ fn what_is_refused_goes_back_once() {
 #[test]
 fn a_first_packet_that_is_refused_opens_no_flow() {
     for order in [TURN_AWAY, REJECT] {
-        let mut world = World::new(&[0, 0], settings());
+        let mut world = World::new(&[0, 0], REINFORCE);
         world.deaf = Some(17);
         world.send(16, EPOCH, true, &[datagram(8, order, 1)]);
         assert_eq!(world.turned.len(), 1);
@@ -497,7 +494,7 @@ fn a_first_packet_that_is_refused_opens_no_flow() {
 /// A first packet whose checksum is wrong opens no flow; of a flow that is there it is the receiver's affair.
 #[test]
 fn a_damaged_first_packet_opens_no_flow() {
-    let mut world = World::new(&[0, 0], settings());
+    let mut world = World::new(&[0, 0], REINFORCE);
     let damaged = |number| {
         let mut frame = datagram(8, PASS, number);
         // 0 would be none.
@@ -515,7 +512,7 @@ fn a_damaged_first_packet_opens_no_flow() {
 /// A reply that the switch took for a flow of its own is in no log of this flow's: its state goes, and nothing is missing.
 #[test]
 fn a_reply_under_another_epoch_needs_no_log() {
-    let mut world = World::new(&[0, 0], settings());
+    let mut world = World::new(&[0, 0], REINFORCE);
     world.send(16, EPOCH, true, &[datagram(8, PASS, 0)]);
     world.send(16, EPOCH, false, &[datagram(8, PASS, 1)]);
     assert_eq!(world.flow(17, 8).expect("there is a copy").1, 1);
@@ -535,7 +532,7 @@ fn a_reply_under_another_epoch_needs_no_log() {
 fn a_chain_that_drops_everything_fills_no_log() {
     let log_bytes = 1 << 14;
     for order in [DENY, REFUSE] {
-        let mut world = World::new(&[0, 0], Settings { log_bytes, ..settings() });
+        let mut world = World::new(&[0, 0], Plan { log_bytes, ..REINFORCE });
         world.send(16, EPOCH, true, &[datagram(8, PASS, 0)]);
         for number in 0..200u8 {
             let (port, is_new) = if order == DENY { (8, false) } else { (9, true) };
@@ -559,7 +556,7 @@ fn a_chain_that_drops_everything_fills_no_log() {
 /// Two runtimes on each of two hosts: the copies are on the other host, and not all at one of its runtimes.
 #[test]
 fn copies_are_spread_over_the_other_host() {
-    let mut world = World::new(&[0, 0, 1, 1], settings());
+    let mut world = World::new(&[0, 0, 1, 1], REINFORCE);
     let mut holders = Vec::new();
     for node in 16..20u16 {
         world.send(node, EPOCH, true, &[datagram(node as u8, PASS, 0)]);

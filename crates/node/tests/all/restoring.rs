@@ -7,7 +7,7 @@ use holdfast_node::address::{COORDINATOR, SWITCH};
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::message::{Claim, Control, WHEN_SWEPT, kind, numbered};
 use holdfast_protection::flows::{ActorHeader, role};
-use holdfast_protection::{NfActor, Peer, kind as protection_kind};
+use holdfast_protection::{Peer, Plan, kind as protection_kind};
 use holdfast_wire::nsh::Flags;
 use zerocopy::FromBytes;
 
@@ -36,7 +36,7 @@ struct World {
 }
 
 fn spot(me: Peer) -> Spot {
-    Spot::new(me, vec![bound::<Forward>()], Box::new(NfActor::new(10)), 8, 64)
+    Spot::new(me, vec![bound::<Forward>()], Plan::NFACTOR.build(), 8, 64)
 }
 
 impl World {

@@ -11,7 +11,7 @@ use holdfast_node::rules::{Assembly, MAX_RULES, Rule, RuleSet};
 use holdfast_node::runtime::Runtime;
 use holdfast_node::switch::{SourceLimits, Switch, SwitchConfig};
 use holdfast_protection::flows::role;
-use holdfast_protection::{Peer, ReleaseAt};
+use holdfast_protection::{Peer, Plan};
 use holdfast_wire::selector::Selector;
 use holdfast_wire::{DropReason, FlowKey, MemoryPool, Packet, PacketPool, ip_bytes};
 use proptest::prelude::*;
@@ -244,7 +244,7 @@ impl World {
     }
 
     fn runtime(me: Peer, chains: u16) -> Runtime {
-        forwarding(me, 20 * MILLISECOND, ReleaseAt::Source, (0..chains).map(|_| SWITCH))
+        forwarding(me, 20 * MILLISECOND, Plan::NFVACTOR_AT_SOURCE, (0..chains).map(|_| SWITCH))
     }
 
     fn pass(&mut self, milliseconds: u64) {

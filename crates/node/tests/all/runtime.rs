@@ -6,7 +6,7 @@ use holdfast_nf::{ConfigError, Context, Counters, DropReason, Function, NetworkF
 use holdfast_node::address::{COORDINATOR, MANAGER, SWITCH, mac_of, mac_of_life, node_of, switch_node};
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::message::{Control, PoolId};
-use holdfast_protection::{NfvActor, Peer, Protection, ReleaseAt, Unprotected};
+use holdfast_protection::{Peer, Plan, Protection};
 use holdfast_wire::nsh::{self, Flags};
 use holdfast_wire::{MemoryPool, Packet, PacketPool};
 use std::collections::BTreeSet;
@@ -24,7 +24,7 @@ pub(crate) struct Bench {
 
 impl Bench {
     pub(crate) fn new(functions: Vec<Box<dyn Function>>, flows: usize) -> Bench {
-        Bench::with(functions, Box::new(Unprotected), flows)
+        Bench::with(functions, Plan::NONE.build(), flows)
     }
 
     pub(crate) fn with(functions: Vec<Box<dyn Function>>, protection: Box<dyn Protection>, flows: usize) -> Bench {
@@ -480,7 +480,7 @@ fn garbage_is_counted() {
 fn nothing_is_lost_before_the_first_view() {
     let peers = [Peer { node: 16, incarnation: 1 }, Peer { node: 17, incarnation: 2 }];
     let [mut owner, mut fresh] = peers.map(|me| {
-        let protection = Box::new(NfvActor::new(ReleaseAt::Replica));
+        let protection = Plan::NFVACTOR.build();
         Spot::new(me, vec![bomb()], protection, 8, 64)
     });
     let mut coordinator = Fabric::new(Peer { node: COORDINATOR, incarnation: 1 }, FabricConfig::default());

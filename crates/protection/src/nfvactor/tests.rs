@@ -29,13 +29,13 @@ struct Node {
 
 impl Node {
     fn new(me: Peer, capacity: usize, peers: &[Peer]) -> Node {
-        Node::with(ReleaseAt::Source, me, capacity, peers, Detour::None)
+        Node::with(Plan::NFVACTOR_AT_SOURCE, me, capacity, peers, Detour::None)
     }
 
-    fn with(release_at: ReleaseAt, me: Peer, capacity: usize, peers: &[Peer], detour: Detour) -> Node {
+    fn with(plan: Plan, me: Peer, capacity: usize, peers: &[Peer], detour: Detour) -> Node {
         let mut node = Node {
             me,
-            protection: NfvActor::new(release_at),
+            protection: NfvActor::new(plan),
             flows: Flows::new(capacity, STATE_LEN, 7, 3),
             out: Outbox::default(),
             pool: MemoryPool::new(64),
@@ -419,8 +419,8 @@ fn few_holders_are_asked_at_a_time() {
 /// A that chooses, with B so far off the way, and a flow with packets of this length that change so many bytes of its state: how many were handed over and how many latched, in batches
 /// for so long that a choice is made more than once.
 fn choose(detour: Detour, len: usize, changes: usize) -> (usize, usize) {
-    let mut a = Node::with(ReleaseAt::Auto, A, 8, &[B], detour);
-    let mut b = Node::with(ReleaseAt::Auto, B, 8, &[A], detour);
+    let mut a = Node::with(Plan::NFVACTOR_AUTO, A, 8, &[B], detour);
+    let mut b = Node::with(Plan::NFVACTOR_AUTO, B, 8, &[A], detour);
     let (mut handed, mut latched) = (0, 0);
     for round in 0..40 {
         a.now += way::WATCHED / 10;
@@ -461,9 +461,9 @@ fn the_cheaper_way_is_chosen() {
 /// before them, and in the end everything has.
 #[test]
 fn a_change_of_the_way_keeps_the_order() {
-    let mut a = Node::with(ReleaseAt::Auto, A, 8, &[B], Detour::Longer);
-    let mut b = Node::with(ReleaseAt::Auto, B, 8, &[A], Detour::Longer);
-    a.protection.fickle = Some(u64::MAX / 2);
+    let mut a = Node::with(Plan::NFVACTOR_AUTO, A, 8, &[B], Detour::Longer);
+    let mut b = Node::with(Plan::NFVACTOR_AUTO, B, 8, &[A], Detour::Longer);
+    a.protection.plan.fickle_every = Some(u64::MAX / 2);
     a.protection.links[0].choice.way = Way::HandOver;
     a.protection.links[0].numbers.saved = BEFORE_ALL;
     a.protection.links[0].reconsider(a.now, None, &mut Outbox::default());
@@ -515,7 +515,7 @@ fn a_change_of_the_way_keeps_the_order() {
 /// B has been handed a packet of a flow and leaves; C gets the flow's next state, and the packet that shows it waits at A until B says that what it had has
 /// left. C may have no room.
 fn behind_a_leaving_holder(is_full: bool) -> Node {
-    let mut a = Node::with(ReleaseAt::Replica, A, 8, &[B], Detour::None);
+    let mut a = Node::with(Plan::NFVACTOR, A, 8, &[B], Detour::None);
     a.protection.links[0].numbers.saved = BEFORE_ALL;
     let mut c = Node::new(C, 1, &[A]);
     if is_full {
@@ -525,7 +525,7 @@ fn behind_a_leaving_holder(is_full: bool) -> Node {
     a.turn();
     let (_, first) = a.out.handed.pop().unwrap();
     a.pool.put(first);
-    a.protection.release_at = ReleaseAt::Source;
+    a.protection.plan.release = Release::Source;
     a.protection.set_peers(&mut a.flows, &[C], &[B], &mut a.out);
     a.packet(1);
     for sent in a.turn().iter().filter(|sent| sent.0 == C) {
@@ -560,14 +560,14 @@ fn what_was_refused_behind_a_leaving_holder_never_leaves() {
 /// B has been handed a packet and leaves, and there is nobody else; then C comes. What waited without a holder leaves before what waited for C.
 #[test]
 fn what_had_no_holder_is_not_overtaken_by_what_has_one() {
-    let mut a = Node::with(ReleaseAt::Replica, A, 8, &[B], Detour::None);
+    let mut a = Node::with(Plan::NFVACTOR, A, 8, &[B], Detour::None);
     a.protection.links[0].numbers.saved = BEFORE_ALL;
     let mut c = Node::new(C, 8, &[A]);
     a.packet(1);
     a.turn();
     let (_, first) = a.out.handed.pop().unwrap();
     a.pool.put(first);
-    a.protection.release_at = ReleaseAt::Source;
+    a.protection.plan.release = Release::Source;
     a.protection.set_peers(&mut a.flows, &[], &[B], &mut a.out);
     a.packet_of(1, 70, 1);
     a.turn();
@@ -593,8 +593,8 @@ fn what_had_no_holder_is_not_overtaken_by_what_has_one() {
 /// those that come then go behind them.
 #[test]
 fn nothing_is_handed_to_who_has_not_answered() {
-    let mut a = Node::with(ReleaseAt::Replica, A, 8, &[B], Detour::None);
-    let mut b = Node::with(ReleaseAt::Replica, B, 8, &[A], Detour::None);
+    let mut a = Node::with(Plan::NFVACTOR, A, 8, &[B], Detour::None);
+    let mut b = Node::with(Plan::NFVACTOR, B, 8, &[A], Detour::None);
     a.packet(1);
     let first = a.turn();
     a.packet(1);

@@ -8,8 +8,9 @@
 //! A link changes again only when the change before is over. Whatever its way, packets wait here until the other side has answered something.
 
 use super::link::{Latched, Link};
-use super::{HELD_LIMIT, MARK_PATIENCE, ReleaseAt};
+use super::{HELD_LIMIT, MARK_PATIENCE};
 use crate::numbers::reached;
+use crate::plan::Release;
 use crate::{Detour, Outbox};
 use holdfast_wire::DropReason;
 use holdfast_wire::nsh::ENCAPSULATION_LEN;
@@ -26,7 +27,7 @@ pub(super) enum Way {
     Latch,
 }
 
-/// What [`ReleaseAt::Auto`] knows of a link.
+/// What [`Release::Auto`] knows of a link.
 #[derive(Debug)]
 pub(super) struct Choice {
     pub(super) way: Way,
@@ -43,10 +44,10 @@ pub(super) struct Choice {
 }
 
 impl Choice {
-    pub(super) fn new(release_at: ReleaseAt, detour: Detour) -> Choice {
-        let way = match (release_at, detour) {
-            (ReleaseAt::Replica, _) | (ReleaseAt::Auto, Detour::None) => Way::HandOver,
-            (ReleaseAt::Source, _) | (ReleaseAt::Auto, _) => Way::Latch,
+    pub(super) fn new(release: Release, detour: Detour) -> Choice {
+        let way = match (release, detour) {
+            (Release::Replica, _) | (Release::Auto, Detour::None) => Way::HandOver,
+            _ => Way::Latch,
         };
         Choice { way, detour, behind: None, handed: None, decided_next: 0, packets: 0, states: 0 }
     }

@@ -5,10 +5,9 @@
 //!
 //! A packet that comes with a stamp from before a round began, because another overtook it, could find the switch without it when it is needed: its flow's state goes with its commit.
 
-use super::Settings;
 use crate::flows::{flag, role};
 use crate::numbers::reached;
-use crate::{Flows, NfvActor, Outbox, Peer, Slot, kind};
+use crate::{Flows, NfvActor, Outbox, Peer, Plan, Slot, kind};
 
 /// States sent per flush: so few that the batch's inputs hardly wait behind them; and so many when the log would be full otherwise.
 const SEND: usize = 4;
@@ -82,16 +81,16 @@ impl Rounds {
     }
 
     /// The batch is over.
-    pub(super) fn go_on(&mut self, settings: &Settings, copies: &mut NfvActor, flows: &mut Flows, out: &mut Outbox) {
+    pub(super) fn go_on(&mut self, plan: &Plan, copies: &mut NfvActor, flows: &mut Flows, out: &mut Outbox) {
         let now = out.now();
-        let is_urgent = self.bytes >= settings.log_bytes / 4 || self.inputs >= INPUTS;
+        let is_urgent = self.bytes >= plan.log_bytes / 4 || self.inputs >= INPUTS;
         if self.round.is_none() {
-            let idle = if self.has_news { 0 } else { IDLE * settings.checkpoint_every };
+            let idle = if self.has_news { 0 } else { IDLE * plan.checkpoint_every };
             if now < self.not_before + idle && !is_urgent {
                 return;
             }
             self.has_news = false;
-            self.not_before = now + settings.checkpoint_every;
+            self.not_before = now + plan.checkpoint_every;
             self.stamp = now;
             (self.before, self.inputs, self.bytes) = (self.inputs, 0, 0);
             let began = last_sent(copies);
@@ -99,7 +98,7 @@ impl Rounds {
             self.round = Some(Round { stamp: now, flows: behind, at: 0, began, sent: None });
         }
         let Some(round) = &mut self.round else { return };
-        let is_urgent = self.bytes >= settings.log_bytes / 4 || self.inputs >= INPUTS;
+        let is_urgent = self.bytes >= plan.log_bytes / 4 || self.inputs >= INPUTS;
         let most = if is_urgent { SEND_URGENTLY } else { SEND };
         let mut sent = 0;
         while sent < most

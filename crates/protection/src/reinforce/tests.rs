@@ -18,10 +18,10 @@ struct Side {
 
 impl Side {
     fn new(me: Peer, other: Peer) -> Side {
-        let settings = Settings { checkpoint_every: EVERY, log_bytes: 1 << 20 };
+        let plan = Plan { checkpoint_every: EVERY, log_bytes: 1 << 20, ..Plan::REINFORCE };
         let mut side = Side {
             flows: Flows::new(64, 8, 7, 99),
-            protection: Reinforce::new(settings),
+            protection: Reinforce::new(plan),
             out: Outbox::default(),
             pool: MemoryPool::new(64),
             now: 1_000,

@@ -9,7 +9,7 @@ use super::paging::ASKED;
 use super::records::{only_peer, peer_bytes, split_peer};
 use crate::flows::{ActorHeader, Found, Journal, role};
 use crate::numbers::{key_of, reached, split_u32};
-use crate::{Flows, NfvActor, Outbox, Peer, Protection, ReleaseAt, Slot, kind};
+use crate::{Flows, NfvActor, Outbox, Peer, Plan, Protection, Slot, kind};
 use holdfast_wire::{DropReason, FlowKey};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use zerocopy::{FromBytes, IntoBytes};
@@ -111,7 +111,7 @@ impl Pages {
         Pages {
             chain: config.chain,
             flows: Flows::new(config.flows, config.state_len, config.layout, config.seed),
-            copies: NfvActor::new(ReleaseAt::Source),
+            copies: NfvActor::new(Plan::NFVACTOR_AT_SOURCE),
             outbox: Outbox::default(),
             passed: BTreeMap::new(),
             recalls: Vec::new(),

@@ -13,7 +13,7 @@ const SEED: u64 = 99;
 const FLOWS: usize = 64;
 const ROOM: usize = 1 << 20;
 const MILLISECOND: u64 = 1_000_000;
-const AT_ONCE: Release = Release::AtOnce { packets: 5, every: 10 * MILLISECOND };
+const AT_ONCE: Plan = Plan { write_back_packets: 5, write_back_every: 10 * MILLISECOND, ..Plan::RESCUE_AT_ONCE };
 
 const fn peer(at: u16) -> Peer {
     Peer { node: 16 + at, incarnation: 1 + at as u32 }
@@ -32,9 +32,14 @@ struct Side {
     pool: MemoryPool,
 }
 
+/// The same with room for the state of so many flows.
+fn paged(plan: Plan, room: usize) -> Plan {
+    Plan { resident_flows: Some(room as u32), ..plan }
+}
+
 impl Side {
-    fn new(me: Peer, release: Release) -> Side {
-        let protection = Rescue::new(release);
+    fn new(me: Peer, plan: Plan) -> Side {
+        let protection = Rescue::new(plan);
         let mut side = Side {
             me,
             flows: Flows::new(FLOWS, 8, LAYOUT, SEED),
@@ -47,10 +52,10 @@ impl Side {
     }
 
     /// With room for the state of so many flows.
-    fn with_room_for(me: Peer, release: Release, room: usize) -> Side {
-        let mut side = Side::new(me, release);
+    fn with_room_for(me: Peer, plan: Plan, room: usize) -> Side {
+        let mut side = Side::new(me, plan);
         side.flows = Flows::with_room_for(room, FLOWS, 8, LAYOUT, SEED);
-        side.protection = Rescue::new(release).with_room_for(room);
+        side.protection = Rescue::new(paged(plan, room));
         side.meet(SERVER);
         side
     }
@@ -119,8 +124,8 @@ fn pages() -> Pages {
 }
 
 impl World {
-    fn new(sides: u16, release: Release) -> World {
-        let sides = (0..sides).map(|at| Side::new(peer(at), release)).collect();
+    fn new(sides: u16, plan: Plan) -> World {
+        let sides = (0..sides).map(|at| Side::new(peer(at), plan)).collect();
         World { now: 1_000, sides, pages: pages(), said: Vec::new(), answered: Vec::new(), epoch: 10, left: 0, dropped: 0 }
     }
 
@@ -213,14 +218,14 @@ impl World {
 /// A packet leaves when the server has what it reveals, and not before; where packets leave at once it is the other way round.
 #[test]
 fn packets_wait_for_the_write_back_or_leave_at_once() {
-    for (release, before) in [(Release::WriteBack, 0), (AT_ONCE, 1)] {
-        let mut world = World::new(1, release);
+    for (plan, before) in [(Plan::RESCUE, 0), (AT_ONCE, 1)] {
+        let mut world = World::new(1, plan);
         world.process(0, 1);
         world.flush(0, true);
-        assert_eq!(world.left, before, "{release:?}");
+        assert_eq!(world.left, before, "{plan:?}");
         world.answer();
         world.flush(0, true);
-        assert_eq!((world.left, world.dropped), (1, 0), "{release:?}");
+        assert_eq!((world.left, world.dropped), (1, 0), "{plan:?}");
         assert_eq!(world.pages.flows().len(), 1);
     }
 }
@@ -270,7 +275,7 @@ fn packets_that_leave_at_once_keep_their_order() {
 /// What the server looks at before it acts upon a record is the flow that the record is about, whether that begins, changes or ends.
 #[test]
 fn records_say_which_flow_they_are_about() {
-    let mut world = World::new(1, Release::WriteBack);
+    let mut world = World::new(1, Plan::RESCUE);
     for _ in 0..2 {
         world.process(0, 1);
         world.flush(0, true);
@@ -312,13 +317,12 @@ fn what_is_not_written_back_is_bounded() {
     world.now += 11 * MILLISECOND;
     world.flush(0, true);
     assert_eq!(known(&world), 19);
-    assert_eq!(world.sides[0].protection.safety(&world.sides[0].flows).may_forget, 5);
 }
 
 /// An owner dies: each of its flows has one owner again, which knows all that had left, and those who live share them. The account is open until then.
 #[test]
 fn the_flows_of_the_dead_are_dealt_out() {
-    let mut world = World::new(3, Release::WriteBack);
+    let mut world = World::new(3, Plan::RESCUE);
     for flow in 0..30 {
         (0..=flow % 4).for_each(|_| world.process(usize::from(flow % 3), flow));
     }
@@ -339,7 +343,7 @@ fn the_flows_of_the_dead_are_dealt_out() {
 /// Two die at the same time: what the server has is enough.
 #[test]
 fn two_deaths_at_once_lose_nothing() {
-    let mut world = World::new(3, Release::WriteBack);
+    let mut world = World::new(3, Plan::RESCUE);
     (0..20).for_each(|flow| world.process(usize::from(flow % 2), flow));
     world.talk();
     world.die(0);
@@ -351,7 +355,7 @@ fn two_deaths_at_once_lose_nothing() {
 /// It is asked before it has heard of the death: the answer waits, and is whole.
 #[test]
 fn who_asks_before_the_server_knows_waits() {
-    let mut world = World::new(2, Release::WriteBack);
+    let mut world = World::new(2, Plan::RESCUE);
     (0..5).for_each(|flow| world.process(0, flow));
     world.talk();
     let Side { me: dead, .. } = world.sides.remove(0);
@@ -368,7 +372,7 @@ fn who_asks_before_the_server_knows_waits() {
 /// What a dead owner had said is not taken any more, whoever asks.
 #[test]
 fn nothing_of_the_dead_is_written() {
-    let mut world = World::new(2, Release::WriteBack);
+    let mut world = World::new(2, Plan::RESCUE);
     world.process(0, 1);
     world.flush(0, false);
     let late = world.said.clone();
@@ -383,7 +387,7 @@ fn nothing_of_the_dead_is_written() {
 /// The next life of a node dies before it serves. That this one is over says nothing of what the life before had.
 #[test]
 fn one_life_is_over_and_another_is_not() {
-    let mut world = World::new(2, Release::WriteBack);
+    let mut world = World::new(2, Plan::RESCUE);
     (0..5).for_each(|flow| world.process(0, flow));
     world.talk();
     let Side { me: dead, .. } = world.sides.remove(0);
@@ -403,7 +407,7 @@ fn one_life_is_over_and_another_is_not() {
 /// What nobody could get before it was over is not kept.
 #[test]
 fn what_is_over_leaves_nothing() {
-    let mut world = World::new(2, Release::WriteBack);
+    let mut world = World::new(2, Plan::RESCUE);
     (0..5).for_each(|flow| world.process(0, flow));
     world.process(1, 7);
     world.talk();
@@ -417,7 +421,7 @@ fn what_is_over_leaves_nothing() {
 /// Somebody has no room, or has something of that flow already: others get it, and who asked hears the end only then.
 #[test]
 fn a_flow_that_is_not_taken_goes_to_the_next() {
-    let mut world = World::new(3, Release::WriteBack);
+    let mut world = World::new(3, Plan::RESCUE);
     (0..6).for_each(|flow| world.process(0, flow));
     world.talk();
     // A place for a flow that is about to come.
@@ -430,7 +434,7 @@ fn a_flow_that_is_not_taken_goes_to_the_next() {
     let Side { flows, .. } = world.at(0);
     places.into_iter().for_each(|slot| flows.remove(slot));
     // With both of them in the way it waits until one is not.
-    let mut world = World::new(2, Release::WriteBack);
+    let mut world = World::new(2, Plan::RESCUE);
     world.process(0, 1);
     world.talk();
     let Side { flows, .. } = world.at(1);
@@ -447,7 +451,7 @@ fn a_flow_that_is_not_taken_goes_to_the_next() {
 #[test]
 fn a_flow_on_its_way_is_of_whoever_dies() {
     for dies in [0, 1] {
-        let mut world = World::new(3, Release::WriteBack);
+        let mut world = World::new(3, Plan::RESCUE);
         world.process(0, 1);
         world.talk();
         let (to, new) = (peer(1), 500);
@@ -477,7 +481,7 @@ fn a_flow_on_its_way_is_of_whoever_dies() {
 /// The first has passed it on, and the server hears of the second's death before that: the first asks for it behind it, and gets it.
 #[test]
 fn a_flow_that_is_passed_on_to_the_dead_is_dealt() {
-    let mut world = World::new(2, Release::WriteBack);
+    let mut world = World::new(2, Plan::RESCUE);
     world.process(0, 1);
     world.talk();
     world.epoch = 500;
@@ -494,7 +498,7 @@ fn a_flow_that_is_passed_on_to_the_dead_is_dealt() {
 /// The switch has forgotten a flow and given it to another: who had it before hears of that, and lets go of it.
 #[test]
 fn an_earlier_owner_lets_go() {
-    let mut world = World::new(2, Release::WriteBack);
+    let mut world = World::new(2, Plan::RESCUE);
     world.process(0, 1);
     world.talk();
     world.process(1, 1);
@@ -506,8 +510,8 @@ fn an_earlier_owner_lets_go() {
 /// The server begins anew, with nothing: every runtime writes back all that it has, and what waited leaves.
 #[test]
 fn the_next_life_of_the_server_is_told_everything() {
-    for release in [Release::WriteBack, AT_ONCE] {
-        let mut world = World::new(2, release);
+    for plan in [Plan::RESCUE, AT_ONCE] {
+        let mut world = World::new(2, plan);
         (0..12).for_each(|flow| world.process(usize::from(flow % 2), flow));
         world.talk();
         world.process(0, 0);
@@ -519,7 +523,7 @@ fn the_next_life_of_the_server_is_told_everything() {
         assert!(world.sides.iter().all(is_safe));
         for side in &mut world.sides {
             side.meet(next);
-            assert!(!is_safe(side), "{release:?}");
+            assert!(!is_safe(side), "{plan:?}");
             let late = side.protection.handle_record(&mut side.flows, SERVER, kind::SAVED, &[0; 4], &mut side.out);
             assert_eq!(late, Err(DropReason::Fenced));
         }
@@ -535,17 +539,17 @@ fn the_next_life_of_the_server_is_told_everything() {
             }
             world.now += MILLISECOND;
         }
-        assert!(world.sides.iter().all(is_safe), "{release:?}");
+        assert!(world.sides.iter().all(is_safe), "{plan:?}");
         assert_eq!(world.pages.flows().len(), 12);
         assert_eq!(world.dropped, 0);
-        assert_eq!(world.left, if release == Release::WriteBack { left + 1 } else { left });
+        assert_eq!(world.left, if plan == Plan::RESCUE { left + 1 } else { left });
     }
 }
 
 /// A flow that ends leaves nothing at the server, also if it ends before it has been written back by whom it came to.
 #[test]
 fn an_end_reaches_the_server() {
-    let mut world = World::new(2, Release::WriteBack);
+    let mut world = World::new(2, Plan::RESCUE);
     world.process(0, 1);
     world.process(0, 2);
     world.talk();
@@ -578,7 +582,7 @@ fn an_end_reaches_the_server() {
 /// A record that is cut short or too long, or of no kind that there is, is refused on either side, and changes nothing.
 #[test]
 fn records_are_checked() {
-    let mut world = World::new(3, Release::WriteBack);
+    let mut world = World::new(3, Plan::RESCUE);
     for flow in 0..9 {
         world.process(usize::from(flow % 3), flow);
         world.process(usize::from(flow % 3), flow);

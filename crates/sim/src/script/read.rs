@@ -4,12 +4,13 @@ use super::write::{FACTS, RECORDS};
 use super::{Expect, Script};
 use crate::plan::ANYBODY;
 use crate::plan::{Clock, Connection, End, Habits, How, Plan, Step, Way, When, Whom};
-use crate::scenario::{Preset, Scenario};
+use crate::scenario::{Scenario, presets};
 use core::fmt;
 use holdfast_node::address::{
     COORDINATOR, FIRST_RUNTIME, MAX_HOSTS, MAX_STATE_SERVERS, MAX_SWITCHES, NodeId, SWITCH, manager_of, state_server_node,
     state_server_number, switch_node,
 };
+use holdfast_protection::Plan as Preset;
 use holdfast_wire::DropReason;
 use holdfast_wire::fault::{CAN_BE_PLANTED, Fault, Planted};
 
@@ -368,7 +369,7 @@ impl Reading {
     fn new() -> Reading {
         let scenario = Scenario {
             seed: 1,
-            preset: Preset::Replica,
+            preset: Preset::NFVACTOR,
             planted: Planted::default(),
             quiet: true,
             tight: false,
@@ -400,8 +401,7 @@ impl Reading {
         match first {
             "seed" => self.scenario.seed = words.number("a number")?,
             "protection" => {
-                self.scenario.preset =
-                    words.one("a protection", Preset::ALL.into_iter().map(|preset| (preset, preset.name())))?;
+                self.scenario.preset = words.one("a protection", presets().into_iter().map(|preset| (preset, preset.name())))?;
             }
             "planted" if CAN_BE_PLANTED => {
                 let fault = words.one("a fault", Fault::ALL.iter().map(|fault| (*fault, fault.name())))?;

@@ -279,8 +279,8 @@ impl World {
         let how = match random.range(0, 4) {
             0 => How::Cut(way, time),
             1 => How::Slow(1 << magnitude, time),
-            2 if self.scenario.preset.needs_server() => How::Cut(way, time),
-            _ if self.scenario.preset.needs_server() => How::Slow(1 << magnitude, time),
+            2 if self.scenario.preset.has_absent_flows() => How::Cut(way, time),
+            _ if self.scenario.preset.has_absent_flows() => How::Slow(1 << magnitude, time),
             _ => How::Kill,
         };
         if !is_healed {

@@ -1,6 +1,6 @@
 //! Worlds by the hundred, and the checkers checked.
 
-use holdfast_sim::{PUBLISHED_FROM as PUBLISHED, Planted, Preset, Report, Scenario, run};
+use holdfast_sim::{PUBLISHED_FROM as PUBLISHED, Planted, Report, Scenario, presets, run};
 
 /// Seeds from here on stand for worlds with `reinforce`.
 const REINFORCE: u64 = 1_000_000;
@@ -39,7 +39,7 @@ fn nothing_breaks_under_faults() {
 #[test]
 fn every_connection_finishes_in_peace() {
     for seed in 0..30 {
-        for preset in Preset::ALL {
+        for preset in presets() {
             let report = run(Scenario {
                 seed,
                 preset,

@@ -35,6 +35,7 @@ pub(crate) fn key(flow: u16) -> FlowKey {
 /// One runtime's share of a chain.
 pub(crate) struct Side {
     pub(crate) me: Peer,
+    plan: Preset,
     pub(crate) protection: Box<dyn Protection>,
     pub(crate) flows: Flows,
     pub(crate) out: Outbox,
@@ -52,7 +53,8 @@ impl Side {
     pub(crate) fn new(preset: Preset, me: Peer, layout: u64, flows: usize) -> Side {
         Side {
             me,
-            protection: preset.protection(),
+            plan: preset,
+            protection: preset.build(),
             flows: Flows::new(flows, STATE_LEN, layout, 5),
             out: Outbox::default(),
             pool: MemoryPool::new(256),
@@ -79,7 +81,7 @@ impl Side {
     /// The protection says that this side may die.
     pub(crate) fn is_settled(&self) -> bool {
         let safety = self.protection.safety(&self.flows);
-        safety.promises && safety.unprotected == 0 && !safety.resynchronising
+        self.plan.promises() && safety.unprotected == 0 && !safety.resynchronising
     }
 
     pub(crate) fn find(&self, flow: u16) -> Option<(Slot, u8)> {

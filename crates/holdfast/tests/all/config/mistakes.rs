@@ -544,7 +544,7 @@ pub(crate) const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "{ min: 2, max: 4 }",
         "1",
-        r"edge.yaml:10:17: this protection keeps each flow's replica on another runtime, so at least 2 are needed: `runtimes: { min: 2 }`
+        r"edge.yaml:10:17: under this protection other runtimes take over the flows of one that fails, so at least 2 are needed: `runtimes: { min: 2 }`
 10 |     protection: nfvactor          # or { flow: …, shared: …, release: …, rebuild: … }
    |                 ^^^^^^^^",
     ),

@@ -171,6 +171,7 @@ fn other_ways_to_say_the_same_are_understood() {
         ("protection: nfvactor ", "protection: { flow: replica, shared: partitioned, release: source, rebuild: replica } "),
         ("protection: nfvactor ", "protection: { flow: memory, release: at-once } "),
         ("protection: nfvactor ", "protection: { preset: nfvactor, shared: state-server } "),
+        ("protection: nfvactor ", "protection: { preset: nfvactor, shared: partitioned } "),
         ("protection: nfvactor ", "protection: rescue "),
         ("protection: nfvactor ", "protection: { preset: rescue, shared: partitioned } "),
         ("protection: nfvactor ", "protection: { preset: rescue, release: at-once, write_back_packets: 5, hold_s: 7 } "),

@@ -19,7 +19,7 @@ pub(crate) const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "protection: nfvactor ",
         "protection: { preset: rescue, release: source } ",
-        r"edge.yaml:10:44: with `rescue` a packet leaves at once, or when its flow is written back: `release` is `at-once` or `write-back`
+        r"edge.yaml:10:44: a packet leaves at once, or when its flow is written back: `release: write-back` or `at-once`, or `preset: nfvactor`
 10 |     protection: { preset: rescue, release: source }          # or { flow: …, shared: …, release: …, rebuild: … }
    |                                            ^^^^^^",
     ),
@@ -82,16 +82,44 @@ pub(crate) const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "protection: nfvactor ",
         "protection: { flow: paged, shared: memory } ",
-        r"edge.yaml:10:40: flows that others get need `shared: state-server` or `partitioned`: what is left in a dead runtime's memory may be given twice
+        r"edge.yaml:10:40: others take these flows over, and what is left in a dead runtime's memory may be given twice: `shared: partitioned` or `state-server`
 10 |     protection: { flow: paged, shared: memory }          # or { flow: …, shared: …, release: …, rebuild: … }
    |                                        ^^^^^^",
     ),
     (
         "protection: nfvactor ",
         "protection: { flow: replica, release: write-back } ",
-        r"edge.yaml:10:43: nothing is written back to a replica: `release: replica`, or `flow: paged`
+        r"edge.yaml:10:43: nothing is written back to a replica: `release: replica`, `source` or `auto`, or `flow: paged`
 10 |     protection: { flow: replica, release: write-back }          # or { flow: …, shared: …, release: …, rebuild: … }
    |                                           ^^^^^^^^^^",
+    ),
+    (
+        "protection: nfvactor ",
+        "protection: { preset: nfvactor, release: standby } ",
+        r"edge.yaml:10:46: a replica is no standby: `release: replica`, `source` or `auto`, or `preset: reinforce`
+10 |     protection: { preset: nfvactor, release: standby }          # or { flow: …, shared: …, release: …, rebuild: … }
+   |                                              ^^^^^^^",
+    ),
+    (
+        "protection: nfvactor ",
+        "protection: { preset: reinforce, shared: memory } ",
+        r"edge.yaml:10:46: others take these flows over, and what is left in a dead runtime's memory may be given twice: `shared: partitioned` or `state-server`
+10 |     protection: { preset: reinforce, shared: memory }          # or { flow: …, shared: …, release: …, rebuild: … }
+   |                                              ^^^^^^",
+    ),
+    (
+        "protection: nfvactor ",
+        "protection: { preset: nfvactor, rebuild: replica } ",
+        r"edge.yaml:10:37: the preset `nfvactor` answers `rebuild` already: leave one of them out
+10 |     protection: { preset: nfvactor, rebuild: replica }          # or { flow: …, shared: …, release: …, rebuild: … }
+   |                                     ^^^^^^^",
+    ),
+    (
+        "protection: nfvactor ",
+        "protection: { release: replica } ",
+        r"edge.yaml:10:17: a protection has a `preset`, or says at least where `flow` state lives: `memory`, `replica`, `snapshot`, `standby`, `paged`
+10 |     protection: { release: replica }          # or { flow: …, shared: …, release: …, rebuild: … }
+   |                 ^",
     ),
     (
         "protection: nfvactor ",
@@ -131,7 +159,7 @@ pub(crate) const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "protection: nfvactor ",
         "protection: { flow: memory, release: replica } ",
-        r"edge.yaml:10:42: without a replica nobody says that the state is saved: `flow: replica`, or `release: at-once`
+        r"edge.yaml:10:42: without a copy nobody says that the state is saved: `release: at-once`, or `flow: replica`
 10 |     protection: { flow: memory, release: replica }          # or { flow: …, shared: …, release: …, rebuild: … }
    |                                          ^^^^^^^",
     ),

@@ -17,7 +17,7 @@ use super::median;
 use super::traffic::{self, FRAME_LEN, Player};
 use super::world::MakeChain;
 use bare::Bare;
-use holdfast_protection::{NfvActor, ReleaseAt};
+use holdfast_protection::Plan as Preset;
 use holdfast_wire::nsh::Flags;
 use serde::Serialize;
 use std::time::{Duration, Instant};
@@ -76,7 +76,7 @@ pub fn run(plan: &Plan, make: MakeChain<'_>, allocations: &dyn Fn() -> u64) -> R
     }
     none.check(&forward, &reverse, &out_bare)?;
 
-    let mut pair = Pair::new(plan.flows, make()?, make()?, || Box::new(NfvActor::new(ReleaseAt::Replica)))?;
+    let mut pair = Pair::new(plan.flows, make()?, make()?, || Preset::NFVACTOR.build())?;
     let out_pair = pair.open(&forward)?;
     if out_pair != out_bare {
         return Err("the replicated runtime translates other than the bare loop".to_owned());

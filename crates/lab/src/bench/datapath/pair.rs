@@ -9,7 +9,7 @@ use holdfast_node::message::{Control, Member, MemberState};
 use holdfast_node::runtime::Runtime;
 use holdfast_node::state::{StateServer, StateServerConfig};
 use holdfast_protection::rescue::pages::PagesConfig;
-use holdfast_protection::{Home, Peer, Protection};
+use holdfast_protection::{Peer, Protection};
 use holdfast_state::{Kind, Limits, SERVER_CREDIT};
 use holdfast_wire::{MemoryPool, Packet, PacketPool};
 use std::sync::Arc;
@@ -191,7 +191,7 @@ impl<const L: usize> Pair<L> {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
         let mut pool = MemoryPool::new(BUFFERS);
-        let is_paged = protection().home() == Home::StateServer;
+        let is_paged = protection().plan().is_paged();
         let mut primary = runtime(ME, flows, chain, protection());
         let said = introduce(&mut primary, ME, &[ME, OTHER], &mut pool);
         let server = if is_paged { Some(server(SERVER, flows, &mut replica_chain, lease)?) } else { None };

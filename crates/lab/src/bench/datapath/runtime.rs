@@ -8,7 +8,7 @@ use holdfast_nf::Chain;
 use holdfast_node::address::{FIRST_RUNTIME, SWITCH, mac_of, mac_of_life};
 use holdfast_node::channel::FabricConfig;
 use holdfast_node::runtime::{ChainSpec, Runtime, RuntimeConfig};
-use holdfast_protection::{Peer, Protection, Unprotected};
+use holdfast_protection::{Peer, Plan as Preset, Protection};
 use holdfast_wire::header::ETHERTYPE_NSH;
 use holdfast_wire::nsh::{self, ENCAPSULATION_LEN, Flags, Outer, index};
 use holdfast_wire::{MemoryPool, Packet, PacketPool};
@@ -291,7 +291,7 @@ impl<const L: usize> PlaysOnce<L> for Alone<L> {
 impl<const L: usize> Alone<L> {
     pub(in crate::bench) fn new(flows: usize, chain: Chain) -> Alone<L> {
         Alone {
-            runtime: runtime(ME, flows, chain, Box::new(Unprotected)),
+            runtime: runtime(ME, flows, chain, Preset::NONE.build()),
             pool: MemoryPool::new(1024),
             input: ToRuntime::new(),
             sink: Sink::new(),

@@ -54,7 +54,6 @@ impl Lane {
         header.flags &= !flag::MOVING;
         self.protection.claimed(&mut self.flows, slot);
         self.gather_replies(slot);
-        let may_forget = self.protection.safety(&self.flows).may_forget;
         if !self.flows.is_present(slot) {
             // There was nothing of it here: nobody asks for the route of such a flow.
             self.outbox.lost.push((slot, self.flows.header(slot).generation));
@@ -64,6 +63,7 @@ impl Lane {
         let (header, state) = self.flows.parts_mut(slot);
         header.flags |= flag::UNCONFIRMED;
         self.chain.recover(state);
+        let may_forget = self.plan.may_forget();
         if may_forget > 0 && !is_planted(Fault::KeepsOldWindows) {
             self.chain.outdated(state, may_forget);
         }

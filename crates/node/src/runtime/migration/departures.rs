@@ -9,7 +9,7 @@ use crate::channel::Fabric;
 use crate::message::{Claim, NEEDS_EARLIER, RouteInfo, kind};
 use holdfast_nf::Chain;
 use holdfast_protection::flows::{flag, role};
-use holdfast_protection::{Home, Peer, Slot};
+use holdfast_protection::{Peer, Slot};
 use holdfast_wire::DropReason;
 use zerocopy::IntoBytes;
 
@@ -359,7 +359,7 @@ impl Migrations {
                         continue;
                     }
                     Stage::Sent if is_departed(lane, flow) => {
-                        if lane.protection.home() == Home::StateServer {
+                        if lane.plan.is_paged() {
                             // There may be something newer there, under the epoch that the flow got: that goes before this.
                             lane.flows.header_mut(flow.slot).epoch = flow.old_epoch;
                         }

@@ -6,7 +6,7 @@ mod switches;
 mod world;
 
 use holdfast_node::message::{MemberState, Protected};
-use holdfast_protection::{Peer, ReleaseAt};
+use holdfast_protection::{Peer, Plan};
 use world::{HOSTS, MILLISECOND, WITNESS, World};
 
 /// The host that serves dies with everything on it. The other begins to serve, and every flow goes on there where it was.
@@ -208,7 +208,7 @@ fn a_box_that_was_ready_is_ready_whoever_is_missing() {
 /// the other host hand them over to where they have to go anyway. When the other host begins to serve, it is the other way round.
 #[test]
 fn packets_wait_where_that_costs_less() {
-    let mut world = World::with(ReleaseAt::Auto);
+    let mut world = World::with(Plan::NFVACTOR_AUTO);
     let owned = |world: &World, at: usize| world.flows(&[at]).len();
     for (serving, flows) in [(0, 60u8), (1, 120)] {
         // Each is looked at for a while before it changes.

@@ -2,9 +2,9 @@
 
 use super::world::World;
 use holdfast_node::message::{Cause, Protected};
-use holdfast_protection::ReleaseAt;
+use holdfast_protection::Plan;
 
-const RELEASES: [ReleaseAt; 3] = [ReleaseAt::Replica, ReleaseAt::Source, ReleaseAt::Auto];
+const RELEASES: [Plan; 3] = [Plan::NFVACTOR, Plan::NFVACTOR_AT_SOURCE, Plan::NFVACTOR_AUTO];
 
 /// Every flow of both switches is owned once on these hosts, and has seen so many packets.
 fn check_flows(world: &World, hosts: &[usize], packets: u64, when: &str) {
@@ -18,9 +18,9 @@ fn check_flows(world: &World, hosts: &[usize], packets: u64, when: &str) {
 /// Both carry flows at the same time, on the same runtimes, on two hosts. The host of one dies: the other serves both. It comes back, and the other one dies.
 #[test]
 fn hosts_of_switches_die_one_after_the_other() {
-    for release_at in RELEASES {
+    for plan in RELEASES {
         for dead in [0usize, 1] {
-            let mut world = World::of_two_switches(release_at);
+            let mut world = World::of_two_switches(plan);
             let other = 1 - dead;
             assert_eq!((world.send_to(0, 0, 40), world.send_to(1, 1, 40)), (40, 40));
             check_flows(&world, &[0, 1, 2], 1, "at the beginning");
@@ -52,9 +52,9 @@ fn hosts_of_switches_die_one_after_the_other() {
 /// A runtime dies whose flows come from both: it is fenced at both before anybody takes them over.
 #[test]
 fn a_runtime_of_both_dies() {
-    for release_at in RELEASES {
+    for plan in RELEASES {
         for host in 0..3 {
-            let mut world = World::of_two_switches(release_at);
+            let mut world = World::of_two_switches(plan);
             assert_eq!((world.send_to(0, 0, 40), world.send_to(1, 1, 40)), (40, 40));
             let host = &mut world.hosts[host];
             let (dead, _) = host.runtimes.pop_first().expect("runtimes are on every host");
@@ -79,7 +79,7 @@ fn a_runtime_of_both_dies() {
 fn the_host_of_a_switch_is_cut_off() {
     let (out, back) = ([(1, 0), (1, 2)], [(0, 1), (2, 1)]);
     for cut in [out.to_vec(), back.to_vec(), [out, back].concat()] {
-        let mut world = World::of_two_switches(ReleaseAt::Replica);
+        let mut world = World::of_two_switches(Plan::NFVACTOR);
         assert_eq!((world.send_to(0, 0, 40), world.send_to(1, 1, 40)), (40, 40));
         world.cut = cut.clone();
         for _ in 0..60 {
@@ -101,7 +101,7 @@ fn the_host_of_a_switch_is_cut_off() {
 #[test]
 fn managers_begin_anew_while_a_runtime_is_given_up() {
     for (first, second) in [(0usize, 1usize), (1, 0)] {
-        let mut world = World::of_two_switches(ReleaseAt::Replica);
+        let mut world = World::of_two_switches(Plan::NFVACTOR);
         assert_eq!((world.send_to(0, 0, 40), world.send_to(1, 1, 40)), (40, 40));
         world.kill(first);
         world.pass(20);
@@ -126,7 +126,7 @@ fn managers_begin_anew_while_a_runtime_is_given_up() {
 /// What a manager's new life says first is lost, and its frames are heard before what they say can be: its host is neither gone nor unfit to serve.
 #[test]
 fn the_first_word_of_a_managers_new_life_is_late() {
-    let mut world = World::of_two_switches(ReleaseAt::Replica);
+    let mut world = World::of_two_switches(Plan::NFVACTOR);
     assert_eq!((world.send_to(0, 0, 40), world.send_to(1, 1, 40)), (40, 40));
     // Long after the coordinator's own beginning, which would be a reason to wait.
     world.pass(400);
@@ -149,7 +149,7 @@ fn the_first_word_of_a_managers_new_life_is_late() {
 #[test]
 fn nobody_takes_over_before_every_switch_is_fenced() {
     for host in [0, 2] {
-        let mut world = World::of_two_switches(ReleaseAt::Replica);
+        let mut world = World::of_two_switches(Plan::NFVACTOR);
         assert_eq!((world.send_to(0, 0, 40), world.send_to(1, 1, 40)), (40, 40));
         // The coordinator is on the last one.
         world.cut = vec![(2, 1)];
@@ -175,7 +175,7 @@ fn nobody_takes_over_before_every_switch_is_fenced() {
 fn a_host_dies_after_a_cut_that_was_over_soon() {
     for (cut, time) in (0..3).flat_map(|cut| (40..118).step_by(6).map(move |time| (cut, time))) {
         for way in [[true, true], [true, false], [false, true]] {
-            let mut world = World::of_two_switches(ReleaseAt::Replica);
+            let mut world = World::of_two_switches(Plan::NFVACTOR);
             let links = (0..3).filter(|other| *other != cut).flat_map(|other| [(cut, other), (other, cut)].into_iter().zip(way));
             world.cut = links.filter(|(_, is_cut)| *is_cut).map(|(link, _)| link).collect();
             world.pass(time);

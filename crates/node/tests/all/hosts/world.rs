@@ -10,7 +10,7 @@ use holdfast_node::message::{MemberState, Protected};
 use holdfast_node::rules::Rule;
 use holdfast_node::runtime::Runtime;
 use holdfast_node::switch::{SourceLimits, Switch, SwitchConfig};
-use holdfast_protection::{Peer, ReleaseAt};
+use holdfast_protection::{Peer, Plan};
 use holdfast_wire::header::ETHERTYPE_NSH;
 use holdfast_wire::nsh::index;
 use holdfast_wire::{FlowKey, MemoryPool, Packet, PacketPool};
@@ -54,7 +54,7 @@ pub(crate) struct World {
     /// The coordinator waits so long for a processor before each of its turns, ns.
     pub(crate) coordinator_waits: u64,
     coordinator_turned: u64,
-    release_at: ReleaseAt,
+    plan: Plan,
     switches: u16,
     /// Packets that runtimes of each host have handed over to another host.
     pub(crate) handed: [usize; HOSTS],
@@ -76,8 +76,8 @@ fn switch(number: u16, incarnation: u32, succeeds: bool) -> Switch {
 }
 
 /// With a chain per switch.
-fn runtime(me: Peer, release_at: ReleaseAt, switches: u16) -> Runtime {
-    forwarding(me, 10 * MILLISECOND, release_at, (0..switches).map(switch_node))
+fn runtime(me: Peer, plan: Plan, switches: u16) -> Runtime {
+    forwarding(me, 10 * MILLISECOND, plan, (0..switches).map(switch_node))
 }
 
 impl Host {
@@ -102,25 +102,25 @@ impl Host {
 impl World {
     /// Two hosts that serve and a witness.
     pub(crate) fn new() -> World {
-        World::of([0, 1], WITNESS, ReleaseAt::Replica, 1)
+        World::of([0, 1], WITNESS, Plan::NFVACTOR, 1)
     }
 
     /// The same, where packets wait for their states elsewhere.
-    pub(crate) fn with(release_at: ReleaseAt) -> World {
-        World::of([0, 1], WITNESS, release_at, 1)
+    pub(crate) fn with(plan: Plan) -> World {
+        World::of([0, 1], WITNESS, plan, 1)
     }
 
     /// Three equal hosts; the coordinator was elected on this one.
     pub(crate) fn of_equals(leader: usize) -> World {
-        World::of([0, 1, 2], leader, ReleaseAt::Replica, 1)
+        World::of([0, 1, 2], leader, Plan::NFVACTOR, 1)
     }
 
     /// Three equal hosts, the last of which leads, with a switch for each of the others.
-    pub(crate) fn of_two_switches(release_at: ReleaseAt) -> World {
-        World::of([0, 1, 2], 2, release_at, 2)
+    pub(crate) fn of_two_switches(plan: Plan) -> World {
+        World::of([0, 1, 2], 2, plan, 2)
     }
 
-    fn of<const N: usize>(serving: [usize; N], leader: usize, release_at: ReleaseAt, switches: u16) -> World {
+    fn of<const N: usize>(serving: [usize; N], leader: usize, plan: Plan, switches: u16) -> World {
         let serves = |at: usize| serving.contains(&at);
         let config = CoordinatorConfig {
             me: Peer { node: COORDINATOR, incarnation: 1 },
@@ -138,7 +138,7 @@ impl World {
             pools: Vec::new(),
             state_servers: 0,
             layouts: vec![
-                runtime(Peer { node: 99, incarnation: 1 }, release_at, 1).flows(0).expect("a chain").layout();
+                runtime(Peer { node: 99, incarnation: 1 }, plan, 1).flows(0).expect("a chain").layout();
                 switches.into()
             ],
             fabric: FabricConfig::default(),
@@ -160,7 +160,7 @@ impl World {
             now,
             coordinator_waits: 0,
             coordinator_turned: 0,
-            release_at,
+            plan,
             switches,
             handed: [0; HOSTS],
         };
@@ -281,7 +281,7 @@ impl World {
             for wish in std::mem::take(&mut out.wishes) {
                 match wish {
                     Wish::Start(peer) => {
-                        runtimes.insert(peer, (runtime(peer, self.release_at, self.switches), Vec::new()));
+                        runtimes.insert(peer, (runtime(peer, self.plan, self.switches), Vec::new()));
                         hub.handle_started(peer);
                     }
                     Wish::Stop(peer) | Wish::Fence(peer) => {

@@ -3,10 +3,10 @@
 use super::*;
 
 /// A world of one runtime and one more, with room for the state of two flows each, in which the first has so many flows of one packet each.
-fn world(flows: u16, release: Release) -> World {
-    let mut world = World::new(2, release);
+fn world(flows: u16, plan: Plan) -> World {
+    let mut world = World::new(2, plan);
     for at in 0..2 {
-        world.sides[at] = Side::with_room_for(peer(at as u16), release, 2);
+        world.sides[at] = Side::with_room_for(peer(at as u16), plan, 2);
     }
     for flow in 1..=flows {
         world.process(0, flow);
@@ -47,10 +47,10 @@ fn hear(world: &mut World, kind: u8, body: &[u8]) -> Result<(), DropReason> {
 /// Ten flows go through room for two, come back when a packet comes, and nobody else has to: what they had counted they go on counting, in memory and at the server.
 #[test]
 fn a_state_that_is_absent_is_fetched_for_a_packet() {
-    for release in [Release::WriteBack, AT_ONCE] {
-        let mut world = world(10, release);
+    for plan in [Plan::RESCUE, AT_ONCE] {
+        let mut world = world(10, plan);
         let side = &world.sides[0];
-        assert_eq!((side.flows.owned(), side.flows.absent()), (10, 9), "{release:?}: room is made ahead for one");
+        assert_eq!((side.flows.owned(), side.flows.absent()), (10, 9), "{plan:?}: room is made ahead for one");
         assert_eq!(side.protection.safety(&side.flows).absent, 9);
         for round in 2..5u8 {
             for flow in 1..=10 {
@@ -58,13 +58,13 @@ fn a_state_that_is_absent_is_fetched_for_a_packet() {
                     world.talk();
                 }
                 world.process(0, flow);
-                assert_eq!(state_of(&world, flow), Some(round), "{release:?}, flow {flow}");
+                assert_eq!(state_of(&world, flow), Some(round), "{plan:?}, flow {flow}");
                 world.talk();
             }
         }
         let flows = world.pages.flows();
         let at_server = (1..=10).map(|flow| flows.state(flows.find(&key(flow), flows.hash(&key(flow))).unwrap().slot)[0]);
-        if release == Release::WriteBack {
+        if plan == Plan::RESCUE {
             assert!(at_server.into_iter().all(|count| count == 4));
         }
         assert_eq!((world.left, world.dropped), (40, 0));
@@ -74,7 +74,7 @@ fn a_state_that_is_absent_is_fetched_for_a_packet() {
 /// What is in the middle of something stays: what changed in this batch, what the server has not answered, what leaves.
 #[test]
 fn what_is_not_known_at_the_server_stays() {
-    let mut world = world(0, Release::WriteBack);
+    let mut world = world(0, Plan::RESCUE);
     for flow in [1, 2] {
         world.process(0, flow);
     }
@@ -85,7 +85,7 @@ fn what_is_not_known_at_the_server_stays() {
     let Side { flows, protection, .. } = world.at(0);
     protection.make_room(flows);
     assert_eq!(flows.room(), 0);
-    let mut world = self::world(2, Release::WriteBack);
+    let mut world = self::world(2, Plan::RESCUE);
     world.talk();
     let (one, two) = (state_of(&world, 1), state_of(&world, 2));
     assert!(one.is_some() != two.is_some(), "one of them is here: {one:?} {two:?}");
@@ -101,7 +101,7 @@ fn what_is_not_known_at_the_server_stays() {
 /// A flow that is about to leave, or to end, is fetched first.
 #[test]
 fn who_leaves_is_fetched() {
-    let mut world = world(3, Release::WriteBack);
+    let mut world = world(3, Plan::RESCUE);
     let Side { flows, protection, out, .. } = world.at(0);
     let absent =
         (1..=3).map(|flow| flows.find(&key(flow), flows.hash(&key(flow))).unwrap().slot).find(|slot| !flows.is_present(*slot));
@@ -117,7 +117,7 @@ fn who_leaves_is_fetched() {
 /// An owner dies most of whose states the server had alone: others get all flows.
 #[test]
 fn what_is_at_the_server_alone_outlives_its_owner() {
-    let mut world = world(6, Release::WriteBack);
+    let mut world = world(6, Plan::RESCUE);
     world.die(0);
     for _ in 0..60 {
         // Who has no room is asked again later.
@@ -137,7 +137,7 @@ fn what_is_at_the_server_alone_outlives_its_owner() {
 /// Both of the server's processes end: what was there alone is lost, and said to be; what is here is told the next one.
 #[test]
 fn what_was_at_the_server_alone_is_lost_with_it() {
-    let mut world = world(4, Release::WriteBack);
+    let mut world = world(4, Plan::RESCUE);
     assert_eq!(world.sides[0].flows.absent(), 3);
     // One of them is being asked for.
     let waiting = (1..=4).find(|flow| state_of(&world, *flow).is_none()).expect("there is no room for all");
@@ -163,7 +163,7 @@ fn what_was_at_the_server_alone_is_lost_with_it() {
 /// A page that is not what went from here, or is not there, ends the flow; one that nobody asked for changes nothing; records cut short are refused.
 #[test]
 fn answers_are_checked() {
-    let mut world = world(3, Release::WriteBack);
+    let mut world = world(3, Plan::RESCUE);
     let flow = (1..=3).find(|flow| state_of(&world, *flow).is_none()).expect("there is no room for all");
     assert_eq!(admit(&mut world, flow), Admission::Park);
     let asked = world.said.len();
@@ -192,7 +192,7 @@ fn answers_are_checked() {
     world.flush(0, false);
     assert_eq!(hear(&mut world, kind::NO_PAGE, &said[0].2), Ok(()));
     assert_eq!(world.at(0).out.lost.len(), 1);
-    let mut plain = World::new(1, Release::WriteBack);
+    let mut plain = World::new(1, Plan::RESCUE);
     for (kind, body) in [(kind::PAGE_IN, &page[..]), (kind::NO_PAGE, &said[0].2[..])] {
         assert_eq!(hear(&mut plain, kind, body), Err(DropReason::Malformed), "nothing is ever absent there");
     }
@@ -201,7 +201,7 @@ fn answers_are_checked() {
 /// Who asks for more than it may is not listened to, and who is dead not at all.
 #[test]
 fn questions_are_bounded() {
-    let mut world = world(1, Release::WriteBack);
+    let mut world = world(1, Plan::RESCUE);
     world.begin();
     let ask = |world: &mut World| world.pages.handle_record(peer(0), kind::PAGE, key(500).as_bytes());
     let taken = (0..200).filter(|_| ask(&mut world) == Ok(())).count();
@@ -217,7 +217,7 @@ fn questions_are_bounded() {
 /// Another runtime has the flow by a newer epoch: who asks for its state hears so, with what it needs to let go of it.
 #[test]
 fn who_has_been_displaced_hears_so() {
-    let mut world = world(3, Release::WriteBack);
+    let mut world = world(3, Plan::RESCUE);
     let flow = (1..=3).find(|flow| state_of(&world, *flow).is_none()).expect("there is no room for all");
     let slot = world.sides[0].find(flow).expect("its header is here");
     let (opened_at, block) = {
@@ -249,7 +249,7 @@ fn who_has_been_displaced_hears_so() {
 /// A flow comes from another runtime where there is no room: its state waits here, is asked of nobody, and the flow is not called safe before it has been written back.
 #[test]
 fn a_state_that_finds_no_room_waits() {
-    let mut world = world(2, Release::WriteBack);
+    let mut world = world(2, Plan::RESCUE);
     let Side { flows, protection, .. } = world.at(0);
     let other = flows.insert(key(77), flows.hash(&key(77)), role::OPENING).expect("room was made for one");
     let slot = flows.insert_header(key(50), flows.hash(&key(50)), role::OWNER).expect("there is a slot");

@@ -24,7 +24,7 @@ impl Divided {
     fn new(sides: u16, room: usize) -> Divided {
         let mut world = Divided {
             now: 1_000,
-            sides: (0..sides).map(|at| Side::with_room_for(peer(at), Release::WriteBack, room)).collect(),
+            sides: (0..sides).map(|at| Side::with_room_for(peer(at), Plan::RESCUE, room)).collect(),
             servers: SERVERS.iter().map(|server| (*server, pages())).collect(),
             deaf: None,
             dead: Vec::new(),
@@ -35,7 +35,7 @@ impl Divided {
         };
         for side in &mut world.sides {
             // Whom it has met before it has said anything to.
-            side.protection = Rescue::new(Release::WriteBack).with_room_for(room);
+            side.protection = Rescue::new(paged(Plan::RESCUE, room));
         }
         world.meet(&SERVERS);
         world
@@ -220,7 +220,7 @@ fn a_server_that_begins_anew_gets_its_share() {
 #[test]
 fn who_has_not_been_heard_of_has_nothing() {
     let mut world = Divided::new(1, FLOWS);
-    world.sides[0].protection = Rescue::new(Release::WriteBack).with_room_for(FLOWS);
+    world.sides[0].protection = Rescue::new(paged(Plan::RESCUE, FLOWS));
     world.meet(&[SERVERS[0], NOBODY, SERVERS[2]]);
     (0..24).for_each(|flow| world.process(0, flow));
     world.talk();

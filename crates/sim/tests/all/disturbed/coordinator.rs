@@ -41,7 +41,7 @@ fn without_blocks_new_flows_wait_and_others_go_on() {
     let connections: Vec<Connection> = early.chain(late).collect();
     let failures = vec![at(900, Whom::Coordinator, How::Pause(4_000 * MILLISECOND))];
     let plan = Plan { connections, steps: failures, calm: true, flows: 512, lasts: 60_000 * MILLISECOND, ..Plan::default() };
-    let outcome = play(Scenario { tight: true, ..scenario(5, Preset::None) }, plan);
+    let outcome = play(Scenario { tight: true, ..scenario(5, Preset::NONE) }, plan);
     assert_eq!(outcome.report.violations, []);
     let drops: Vec<_> = outcome.drops.iter().collect();
     assert!(outcome.finished.iter().all(|done| *done), "{} finished: {drops:?}", outcome.report.finished);

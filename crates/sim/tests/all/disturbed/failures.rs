@@ -9,7 +9,7 @@ use holdfast_sim::{Connection, How, Plan, Preset, Scenario, Step, When, Whom, pl
 fn numbers_stay_with_their_flows_through_failure_after_failure() {
     let mut failures = 0;
     for seed in 0..24 {
-        for preset in [Preset::Replica, Preset::Source, Preset::NfActor] {
+        for preset in [Preset::NFVACTOR, Preset::NFVACTOR_AT_SOURCE, Preset::NFACTOR] {
             // New connections make the partitions ask for blocks between the failures.
             let connection = |number: u64| Connection {
                 tcp: number % 4 == 3,
@@ -44,7 +44,7 @@ fn numbers_stay_with_their_flows_through_failure_after_failure() {
 fn connections_keep_their_chain_while_rules_change_and_runtimes_die() {
     let (mut failures, mut seen) = (0, [0usize; 2]);
     for seed in 0..24 {
-        for preset in [Preset::Replica, Preset::Source] {
+        for preset in [Preset::NFVACTOR, Preset::NFVACTOR_AT_SOURCE] {
             let connection = |number: u64| Connection {
                 tcp: number % 2 == 1,
                 packets: 60,

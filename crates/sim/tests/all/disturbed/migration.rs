@@ -48,7 +48,7 @@ fn disturb(preset: Preset, calm: bool, whom: Whom, how: How, stride: usize, coun
 /// Source, target, the third runtime, switch or coordinator dies.
 #[test]
 fn a_death_at_every_boundary_of_a_migration_loses_no_flow() {
-    for preset in [Preset::Replica, Preset::Source, Preset::NfActor] {
+    for preset in [Preset::NFVACTOR, Preset::NFVACTOR_AT_SOURCE, Preset::NFACTOR] {
         for whom in [SOURCE, TARGET, OTHER] {
             let (worlds, kills) = disturb(preset, true, whom, How::Kill, 61, |outcome| outcome.report.faults.kills);
             assert_eq!(kills, worlds as u64);
@@ -61,7 +61,7 @@ fn a_death_at_every_boundary_of_a_migration_loses_no_flow() {
 /// A runtime stands still until it has been given up, and comes back.
 #[test]
 fn a_stop_at_every_boundary_of_a_migration_loses_no_flow() {
-    for preset in [Preset::Replica, Preset::Source] {
+    for preset in [Preset::NFVACTOR, Preset::NFVACTOR_AT_SOURCE] {
         for whom in [SOURCE, TARGET, OTHER] {
             let how = How::Pause(450 * MILLISECOND);
             let (worlds, given_up) = disturb(preset, true, whom, how, 113, |outcome| outcome.failovers as u64);
@@ -73,7 +73,7 @@ fn a_stop_at_every_boundary_of_a_migration_loses_no_flow() {
 /// A link is cut, one way or both, for less time and for more than it takes to be given up.
 #[test]
 fn a_cut_at_every_boundary_of_a_migration_loses_no_flow() {
-    for preset in [Preset::Replica, Preset::Source] {
+    for preset in [Preset::NFVACTOR, Preset::NFVACTOR_AT_SOURCE] {
         for whom in [SOURCE, TARGET] {
             for way in [Way::Out, Way::In, Way::Both] {
                 let how = |time: u64| How::Cut(way, time * MILLISECOND);
@@ -88,7 +88,7 @@ fn a_cut_at_every_boundary_of_a_migration_loses_no_flow() {
 /// The same in a network that loses, doubles and reorders.
 #[test]
 fn a_death_at_every_boundary_loses_no_flow_where_frames_get_lost() {
-    for preset in [Preset::Replica, Preset::Source, Preset::NfActor] {
+    for preset in [Preset::NFVACTOR, Preset::NFVACTOR_AT_SOURCE, Preset::NFACTOR] {
         for whom in [SOURCE, TARGET] {
             disturb(preset, false, whom, How::Kill, 89, |_| 0);
         }
@@ -110,7 +110,7 @@ fn datagrams(outcome: &Outcome) -> BTreeMap<(usize, bool), Vec<u32>> {
 /// packet of a flow out before these, and none is lost.
 #[test]
 fn a_drain_of_a_slow_holder_keeps_the_order() {
-    for preset in [Preset::Replica, Preset::Source] {
+    for preset in [Preset::NFVACTOR, Preset::NFVACTOR_AT_SOURCE] {
         // With two there is nobody left to hold the copies: packets leave unprotected then, but not before those that are still there.
         for (runtimes, node) in [(3, 16), (3, 17), (3, 18), (2, 16), (2, 17)] {
             let connection = |number: u64| Connection {

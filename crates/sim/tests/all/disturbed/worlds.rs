@@ -47,7 +47,7 @@ pub(crate) fn check(outcome: &Outcome, what: core::fmt::Arguments<'_>) {
 /// sum by `count`.
 pub(crate) fn sweep(whom: Whom, step: usize, away: impl Fn(u64) -> u64, count: impl Fn(&Outcome) -> u64) -> u64 {
     let mut sum = 0;
-    for (seed, preset) in [(1, Preset::Replica), (2, Preset::Source), (3, Preset::None)] {
+    for (seed, preset) in [(1, Preset::NFVACTOR), (2, Preset::NFVACTOR_AT_SOURCE), (3, Preset::NONE)] {
         let plan = Plan { connections: connections(8), calm: true, ..Plan::default() };
         let undisturbed = play(scenario(seed, preset), plan.clone());
         for event in (1..undisturbed.quiet_from).step_by(step) {
@@ -63,7 +63,7 @@ pub(crate) fn sweep(whom: Whom, step: usize, away: impl Fn(u64) -> u64, count: i
 /// It is killed, and so is the runtime that owns most flows, at these two times (ms); both have to have happened. `away`: how long it is away, ms.
 pub(crate) fn dies_with_a_runtime(seeds: u64, whom: Whom, times: &[(u64, u64)], away: impl Fn(u64) -> u64) {
     for seed in 0..seeds {
-        for preset in [Preset::Replica, Preset::Source] {
+        for preset in [Preset::NFVACTOR, Preset::NFVACTOR_AT_SOURCE] {
             for &(its, the_runtimes) in times {
                 let mut failures =
                     vec![at(its, whom, How::Pause(away(seed) * MILLISECOND)), at(the_runtimes, Whom::Owner, How::Kill)];
