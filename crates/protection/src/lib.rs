@@ -17,6 +17,7 @@ mod none;
 mod numbers;
 mod outbox;
 mod parting;
+mod parts;
 pub mod plan;
 mod reinforce;
 mod released;
@@ -26,6 +27,7 @@ pub use fence::Fence;
 pub use flows::{Flows, Slot};
 pub use nodes::NodeIndex;
 pub use outbox::{Outbox, Record};
+pub use parts::{Logged, Paged};
 pub use plan::{Home, Plan};
 pub use released::Released;
 pub use rescue::Rescue;
@@ -128,48 +130,36 @@ pub struct Safety {
 
 /// One answer to the three questions, for one chain in one runtime.
 ///
-/// When packets have come the runtime says so by [`begin_batch`](Protection::begin_batch). For every packet of a flow it calls [`admit`](Protection::admit), runs the chain, and calls [`commit`](Protection::commit) or, if the chain dropped the
+/// When packets have come the runtime says so by [`begin_batch`](Logged::begin_batch), if the switch logs them. For every packet of a flow it calls [`admit`](Protection::admit), runs the chain, and calls [`commit`](Protection::commit) or, if the chain dropped the
 /// packet, [`changed`](Protection::changed), or neither if a packet that it refused has changed nothing of the flow ([`follow`](Protection::follow)); at the end of the batch it calls [`flush`](Protection::flush) and carries out the outbox.
 pub trait Protection: Send {
-    /// What it was built by: what it promises and needs follows from that.
+    /// The plan that it was built by, from which follows what it promises and needs.
     fn plan(&self) -> Plan;
+
+    /// Its part for flows whose home is a state server.
+    fn paged(&self) -> Option<&dyn Paged> {
+        None
+    }
+
+    /// The same.
+    fn paged_mut(&mut self) -> Option<&mut dyn Paged> {
+        None
+    }
+
+    /// Its part for a switch that keeps a log.
+    fn logged(&self) -> Option<&dyn Logged> {
+        None
+    }
+
+    /// The same.
+    fn logged_mut(&mut self) -> Option<&mut dyn Logged> {
+        None
+    }
 
     /// May the packet be processed? Where state is paged or remote, here it is asked for.
     fn admit(&mut self, flows: &mut Flows, slot: Slot) -> Admission {
         let _ = (flows, slot);
         Admission::Ready
-    }
-
-    /// The state of this flow is wanted although no packet of it has come: it is about to end. True if it is here; if not it is fetched, and said to have come ([`Outbox::loaded`]).
-    fn fetch(&mut self, flows: &Flows, slot: Slot) -> bool {
-        let _ = (flows, slot);
-        true
-    }
-
-    /// A flow is about to come for whose state there is no room: that of another one may go, if it is somewhere else as well.
-    fn make_room(&mut self, flows: &mut Flows) {
-        let _ = flows;
-    }
-
-    /// The state of a flow that has come to be owned here, for which there is no room: it waits until there is. Packets of the flow do, too.
-    fn keep_aside(&mut self, flows: &Flows, slot: Slot, state: &[u8]) {
-        let _ = (flows, slot, state);
-    }
-
-    /// States that wait so.
-    fn aside(&self) -> usize {
-        0
-    }
-
-    /// Visits them, with their flows' slots and these' generations.
-    fn visit_aside(&mut self, visit: &mut dyn FnMut(Slot, u32, &mut [u8])) {
-        let _ = visit;
-    }
-
-    /// Of the [room](Flows::room) that there is, for so many flows others need it who were here before: no new one takes that.
-    fn reserved(&self, room: usize) -> usize {
-        let _ = room;
-        0
     }
 
     /// The chain is done with a packet of this flow and lets it pass: release it, hold it, or hand it over.
@@ -187,27 +177,12 @@ pub trait Protection: Send {
     /// The flow is about to be removed.
     fn ended(&mut self, flows: &mut Flows, slot: Slot, out: &mut Outbox);
 
-    /// This batch is so many packets, with so many bytes in all, whatever the chain will make of them: all are in the switch's log, if it keeps one.
-    fn begin_batch(&mut self, packets: usize, bytes: usize) {
-        let _ = (packets, bytes);
-    }
-
     /// The batch is over.
     fn flush(&mut self, flows: &mut Flows, out: &mut Outbox);
 
     /// What it costs a packet to leave by one of these. Told before [`set_peers`](Protection::set_peers), and when it changes.
     fn set_detours(&mut self, detours: &[(Peer, Detour)]) {
         let _ = detours;
-    }
-
-    /// Who this runtime is, and whether what the switch has logged for it would outlive it. Told before [`set_peers`](Protection::set_peers), and when it changes.
-    fn set_place(&mut self, flows: &mut Flows, me: Peer, is_log_safe: bool) {
-        let _ = (flows, me, is_log_safe);
-    }
-
-    /// The switch has nothing any more of what it sent before.
-    fn log_lost(&mut self, flows: &mut Flows) {
-        let _ = flows;
     }
 
     /// The runtimes that may hold replicas now, without this one, in the coordinator's order. Who is no longer among them has failed or left, or is
@@ -248,25 +223,6 @@ pub trait Protection: Send {
     /// The switch gave this runtime the flow's route, under the epoch now in its header.
     fn claimed(&mut self, flows: &mut Flows, slot: Slot);
 
-    /// The stamps of the packets that have to be processed again, in this order, before the flow is what its dead owner had. Asked before [`claimed`](Protection::claimed), while
-    /// the header has the dead owner's epoch.
-    fn take_inputs(&mut self, flows: &Flows, slot: Slot) -> Vec<u64> {
-        let _ = (flows, slot);
-        Vec::new()
-    }
-
-    /// The flow is what its dead owner had: [`take_inputs`](Protection::take_inputs) have been processed.
-    fn replayed(&mut self, flows: &mut Flows, slot: Slot) {
-        let _ = (flows, slot);
-    }
-
-    /// For checkers: the copy in this slot is as after the packet with this stamp, or its owner has said that it processed that.
-    #[doc(hidden)]
-    fn has_input(&self, flows: &Flows, slot: Slot, stamp: u64) -> bool {
-        let _ = (flows, slot, stamp);
-        false
-    }
-
     /// The switch refused the flow's route: it lives elsewhere under a newer epoch, or has ended, and is about to be removed here.
     fn unclaimed(&mut self, flows: &mut Flows, slot: Slot) {
         let _ = (flows, slot);
@@ -275,18 +231,6 @@ pub trait Protection: Send {
     /// Has every packet of this flow that was processed here left for good? The chain processes no further one. Asked again and again until it has.
     fn has_drained(&mut self, flows: &Flows, slot: Slot, out: &mut Outbox) -> bool {
         let _ = (flows, slot, out);
-        true
-    }
-
-    /// The flow is about to be sent to `to`, to be served there under this epoch. False if that is not possible yet: asked again.
-    fn departs(&mut self, flows: &Flows, slot: Slot, to: Peer, epoch: u32, out: &mut Outbox) -> bool {
-        let _ = (flows, slot, to, epoch, out);
-        true
-    }
-
-    /// What is left here of a flow that has been sent is as good as any copy of it until its new owner is heard of: if that one dies first, it is claimed.
-    fn keeps_sent(&self, flows: &Flows, slot: Slot) -> bool {
-        let _ = (flows, slot);
         true
     }
 

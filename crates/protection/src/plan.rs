@@ -1,10 +1,14 @@
-//! The plan of a protection: an answer to each of three questions, and the numbers that go with them.
+//! The plan of a protection: answers to three questions, and the numbers that go with them.
 //!
-//! Where does state live, and how are copies of it made? When may a packet leave? How is what was lost rebuilt? A [`Plan`] is one small value. Presets are
-//! constants of it, what a protection promises and needs are its methods, and one table ([`ROWS`]) says which answers do not go together, why, and what to
-//! answer instead. Configuration, runtime, switch, coordinator, status and simulator read the same value; nobody builds a protection to ask what it can do.
+//! Where does state live, and how are copies of it made? When may a packet leave? How is
+//! lost state rebuilt? A [`Plan`] is one small value, and presets are constants of it. Its
+//! methods say what the protection promises and needs. One table (`ROWS`) says which
+//! answers do not go together, why, and what to answer instead. Configuration, runtime,
+//! switch, coordinator, status and simulator read the same value; nobody builds a
+//! protection to learn what it can do.
 //!
-//! A new protection is a row here, the words that it answers with, and a module that [`Plan::build`] makes.
+//! A new protection is a row of the table, the words of its answers, and the module that
+//! [`Plan::build`] chooses.
 
 use crate::{NfActor, NfvActor, Protection, Reinforce, Rescue, Unprotected};
 use core::ops::RangeInclusive;
@@ -49,7 +53,7 @@ question! {
     Flow "flow" {
         /// In the memory of its runtime.
         Memory "memory",
-        /// And on a replica at another runtime: what has changed goes there at each batch's end.
+        /// And in a replica at another runtime: changes go there at each batch's end.
         Replica "replica",
         /// And in a snapshot at another runtime, sent after every so many packets.
         Snapshot "snapshot",
@@ -77,11 +81,12 @@ question! {
     Release "release" {
         /// When the chain is done with it.
         AtOnce "at-once",
-        /// From the replica, once that has saved its flow's state: one way, but the packet travels.
+        /// From the replica, once that has saved the state: one way, but the packet travels.
         Replica "replica",
-        /// From its runtime, once the replica has acknowledged the state: there and back, but only the state travels.
+        /// From its runtime, once the replica has acknowledged the state: there and back,
+        /// but only the state travels.
         Source "source",
-        /// By whichever of these two ways costs less, link by link: see `nfvactor/way.rs`.
+        /// By whichever of these two ways costs less, link by link: `nfvactor/way.rs`.
         Auto "auto",
         /// Once the standby knows that it was processed.
         Standby "standby",
@@ -136,13 +141,15 @@ pub struct Plan {
     pub write_back_every: u64,
     /// Flows of whose state there is room in a runtime's memory; of all without it.
     pub resident_flows: Option<u32>,
-    /// Between two rounds of checkpoints, ns. There are more of them when packets come so fast that the log would be full before.
+    /// Time between two rounds of checkpoints, ns. Rounds are more frequent if the log
+    /// would fill up before.
     pub checkpoint_every: u64,
     /// Bytes of the switch's log for one chain of one runtime.
     pub log_bytes: usize,
-    /// So long a number rests at the state server that a flow had, ns (RFC 6888, section 4, REQ-8).
+    /// Time for which a number that a flow had rests at the state server, ns (RFC 6888,
+    /// section 4, REQ-8).
     pub rest: u64,
-    /// For tests of `release: auto`: links change their way whenever so many ns have gone by, whatever that costs.
+    /// For tests of `release: auto`: links change their way after so many ns each time.
     #[doc(hidden)]
     pub fickle_every: Option<u64>,
 }
@@ -179,7 +186,7 @@ impl Plan {
     pub const RESCUE: Plan = Plan::of(Flow::Paged, Shared::StateServer, Release::WriteBack, Rebuild::Pages);
     /// `rescue`, released at once.
     pub const RESCUE_AT_ONCE: Plan = Plan { release: Release::AtOnce, ..Plan::RESCUE };
-    /// `rescue`, released when flows are written back, with room for the state of a few flows.
+    /// `rescue`, released when flows are written back, with room for few flows' state.
     pub const RESCUE_PAGED: Plan = Plan { resident_flows: Some(16), ..Plan::RESCUE };
 
     /// All of these. The conformance suite has a row for each.
@@ -214,7 +221,8 @@ impl Plan {
         !matches!(self.rebuild, Rebuild::Nothing)
     }
 
-    /// The latest packets of a flow whose effects on its state a failure may undo; 0: what was released is never forgotten.
+    /// How many of a flow's latest packets a failure may undo in its state. 0: what was
+    /// released is never forgotten.
     pub const fn may_forget(&self) -> u32 {
         match (self.flow, self.release) {
             (Flow::Snapshot, _) => self.snapshot_every,
@@ -241,7 +249,7 @@ impl Plan {
         matches!(self.home(), Home::StateServer)
     }
 
-    /// For so long a state server has numbers rest, ns, if it assigns those of the chain's pools.
+    /// Time for which numbers rest, ns, if a state server assigns those of the pools.
     pub const fn server_rest(&self) -> Option<u64> {
         match self.shared {
             Shared::StateServer => Some(self.rest),
@@ -262,7 +270,8 @@ impl Plan {
         }
     }
 
-    /// The only copy of some flows' state is the state server's: nothing is promised of its death. On a machine that takes two processes' deaths.
+    /// The only copy of some flows' state is the state server's: if worker and standby of
+    /// that die together, these flows are lost.
     pub const fn has_absent_flows(&self) -> bool {
         self.resident_flows.is_some()
     }
@@ -272,13 +281,13 @@ impl Plan {
         matches!(self.rebuild, Rebuild::Replay)
     }
 
-    /// Bytes of the log that the switch keeps of what it sends each runtime for a chain; 0 if it keeps none.
+    /// Bytes of the switch's log for one chain of one runtime; 0 if it keeps none.
     pub const fn log_size(&self) -> usize {
         if self.has_log() { self.log_bytes } else { 0 }
     }
 
-    /// Slots of a flow in all runtimes together: its owner's, and that of a copy if another runtime has one. A runtime has room for as many of all flows that
-    /// it may own.
+    /// Slots of a flow in all runtimes together: its owner's, and that of a copy if another
+    /// runtime has one. A runtime has so many slots for each flow that it may own.
     pub const fn slots_per_flow(&self) -> usize {
         if self.promises() && !self.is_paged() { 2 } else { 1 }
     }
@@ -307,7 +316,8 @@ impl Plan {
 /// What goes with where a flow's state lives.
 struct Fits<A: 'static> {
     these: &'static [A],
-    /// Why others do not, and where state lives that they go with. The first counts that is about the answer, or about all.
+    /// For other answers: why not, and where the state lives that they go with. The first
+    /// entry for the answer counts, or for all answers (`None`).
     others: &'static [(Option<A>, &'static str, Option<Flow>)],
 }
 
@@ -453,7 +463,8 @@ impl Plan {
         ROWS.iter().find(|row| row.plan.flow == self.flow).expect("every place of state has a row")
     }
 
-    /// Whether its answers go together. `is_preset`: the operator named a preset, and is told of others by name.
+    /// Whether the answers go together. `is_preset`: the operator named a preset, so the
+    /// remedy names one, too.
     ///
     /// # Errors
     /// The first answer that does not go with where the flow's state lives.
@@ -502,7 +513,7 @@ enum Of {
 }
 
 impl Number {
-    /// Why it does not count in a plan, and what else than leaving it out would help.
+    /// Why it does not count in a plan, and what would help besides leaving it out.
     fn misfits(&self, plan: &Plan) -> Option<(&'static str, &'static str)> {
         let why = match (self.of, plan.flow) {
             (Of::Snapshots, Flow::Snapshot) | (Of::Memory, Flow::Paged) | (Of::Checkpoints, Flow::Standby) => return None,
@@ -583,7 +594,8 @@ pub static NUMBERS: [Number; 7] = [
 mod tests {
     use super::*;
 
-    /// Every combination of answers is either a plan that is built and says of itself what it is, or a contradiction with its reason and a way out.
+    /// Every combination of answers is a plan that is built, or a contradiction with a
+    /// reason and a remedy.
     #[test]
     fn answers_go_together_or_it_is_said_why_not() {
         let mut fitting = 0;
@@ -606,7 +618,7 @@ mod tests {
         assert_eq!(fitting, 3 + 2 + 2 * 3 + 2 + 2 * 2);
     }
 
-    /// Presets are what their rows say, each under a name of its own, and a remedy names what would be right.
+    /// Presets agree with their rows, names are unique, and a remedy names what is right.
     #[test]
     fn presets_are_plans() {
         for row in &ROWS {

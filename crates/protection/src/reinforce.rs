@@ -9,7 +9,7 @@
 //!   is for the first packets of a flow, for those that are not in the log, and where the log would die with this runtime.
 //! - Copies are [NFVactor's replicas](crate::nfvactor). Those that are behind their flows are sent anew in *rounds* ([`round`]); when all of a round are saved, the switch may forget what it
 //!   sent before the round began, and the standby the inputs that led there.
-//! - The owner fails: flows are claimed as replicas are, and with each route comes how much of it the switch has in its log. The runtime has that sent ([`Protection::take_inputs`]) and
+//! - The owner fails: flows are claimed as replicas are, and with each route comes how much of it the switch has in its log. The runtime has that sent ([`Logged::take_inputs`]) and
 //!   processes it again in the order of the inputs. Of these nothing leaves, because it has; behind the last input a packet is as good as new.
 
 mod journal;
@@ -19,7 +19,7 @@ mod tests;
 
 use crate::flows::{flag, role};
 use crate::numbers::{key_of, only_u32, split_refusal, split_u32};
-use crate::{Admission, Detour, Flows, NfvActor, Outbox, Peer, Plan, Protection, Safety, Slot, kind};
+use crate::{Admission, Detour, Flows, Logged, NfvActor, Outbox, Peer, Plan, Protection, Safety, Slot, kind};
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::{DropReason, Packet};
 use journal::Journals;
@@ -176,13 +176,69 @@ impl Reinforce {
     }
 }
 
+impl Logged for Reinforce {
+    fn begin_batch(&mut self, packets: usize, bytes: usize) {
+        self.rounds.note_logged(packets, bytes);
+    }
+
+    fn set_place(&mut self, flows: &mut Flows, me: Peer, is_log_safe: bool) {
+        self.me = me.node;
+        if self.is_log_safe && !is_log_safe {
+            self.log_lost(flows);
+        }
+        self.is_log_safe = is_log_safe;
+    }
+
+    fn log_lost(&mut self, flows: &mut Flows) {
+        for Input { slot, generation, .. } in self.batch.drain(..) {
+            if flows.header(slot).generation == generation {
+                self.copies.mark_dirty(flows, slot);
+            }
+        }
+        self.rounds.forget();
+        self.after_loss = round::last_sent(&self.copies);
+        if (0..flows.reach()).fold(false, |is_any, slot| {
+            let header = flows.header_mut(slot);
+            let is_behind = header.role == role::OWNER && header.flags & flag::BEHIND != 0;
+            header.flags |= if is_behind { flag::UNPROTECTED } else { 0 };
+            is_any | is_behind
+        }) {
+            self.copies.resynchronise_all();
+        }
+    }
+
+    fn take_inputs(&mut self, flows: &Flows, slot: Slot) -> Vec<u64> {
+        let mut inputs = self.journals.of_flow(flows.header(slot).epoch, slot);
+        if is_planted(Fault::ReplaysBackwards) {
+            inputs.reverse();
+        }
+        inputs
+    }
+
+    fn replayed(&mut self, flows: &mut Flows, slot: Slot) {
+        // What left of it is known here alone until a copy of it as it is now has been saved.
+        flows.header_mut(slot).flags |= flag::UNPROTECTED;
+        self.copies.resynchronise_again();
+    }
+
+    fn has_input(&self, flows: &Flows, slot: Slot, stamp: u64) -> bool {
+        let header = flows.header(slot);
+        let owner = Peer { node: header.peer, incarnation: header.peer_incarnation };
+        header.last_stamp >= stamp || self.journals.has(owner, header.epoch, stamp)
+    }
+}
+
 impl Protection for Reinforce {
     fn plan(&self) -> Plan {
         self.plan
     }
 
-    fn begin_batch(&mut self, packets: usize, bytes: usize) {
-        self.rounds.note_logged(packets, bytes);
+    fn logged(&self) -> Option<&dyn Logged> {
+        Some(self)
+    }
+
+    fn logged_mut(&mut self) -> Option<&mut dyn Logged> {
+        Some(self)
     }
 
     #[inline]
@@ -227,32 +283,6 @@ impl Protection for Reinforce {
 
     fn set_detours(&mut self, detours: &[(Peer, Detour)]) {
         self.copies.set_detours(detours);
-    }
-
-    fn set_place(&mut self, flows: &mut Flows, me: Peer, is_log_safe: bool) {
-        self.me = me.node;
-        if self.is_log_safe && !is_log_safe {
-            self.log_lost(flows);
-        }
-        self.is_log_safe = is_log_safe;
-    }
-
-    fn log_lost(&mut self, flows: &mut Flows) {
-        for Input { slot, generation, .. } in self.batch.drain(..) {
-            if flows.header(slot).generation == generation {
-                self.copies.mark_dirty(flows, slot);
-            }
-        }
-        self.rounds.forget();
-        self.after_loss = round::last_sent(&self.copies);
-        if (0..flows.reach()).fold(false, |is_any, slot| {
-            let header = flows.header_mut(slot);
-            let is_behind = header.role == role::OWNER && header.flags & flag::BEHIND != 0;
-            header.flags |= if is_behind { flag::UNPROTECTED } else { 0 };
-            is_any | is_behind
-        }) {
-            self.copies.resynchronise_all();
-        }
     }
 
     fn set_peers(&mut self, flows: &mut Flows, peers: &[Peer], leaving: &[Peer], out: &mut Outbox) {
@@ -305,26 +335,6 @@ impl Protection for Reinforce {
     fn recover(&mut self, flows: &mut Flows, dead: Peer, out: &mut Outbox) {
         self.copies.recover(flows, dead, out);
         self.journals.close(dead);
-    }
-
-    fn take_inputs(&mut self, flows: &Flows, slot: Slot) -> Vec<u64> {
-        let mut inputs = self.journals.of_flow(flows.header(slot).epoch, slot);
-        if is_planted(Fault::ReplaysBackwards) {
-            inputs.reverse();
-        }
-        inputs
-    }
-
-    fn has_input(&self, flows: &Flows, slot: Slot, stamp: u64) -> bool {
-        let header = flows.header(slot);
-        let owner = Peer { node: header.peer, incarnation: header.peer_incarnation };
-        header.last_stamp >= stamp || self.journals.has(owner, header.epoch, stamp)
-    }
-
-    fn replayed(&mut self, flows: &mut Flows, slot: Slot) {
-        // What left of it is known here alone until a copy of it as it is now has been saved.
-        flows.header_mut(slot).flags |= flag::UNPROTECTED;
-        self.copies.resynchronise_again();
     }
 
     fn claimed(&mut self, flows: &mut Flows, slot: Slot) {

@@ -23,7 +23,7 @@ mod tests;
 
 use crate::flows::{ActorHeader, flag, role};
 use crate::plan::{Plan, Release};
-use crate::{Admission, Flows, NfvActor, Outbox, Peer, Protection, Safety, Slot, kind};
+use crate::{Admission, Flows, NfvActor, Outbox, Paged, Peer, Protection, Safety, Slot, kind};
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::{DropReason, FlowKey, Packet};
 use paging::Paging;
@@ -229,9 +229,25 @@ impl Rescue {
     }
 }
 
-impl Protection for Rescue {
-    fn plan(&self) -> Plan {
-        self.plan
+impl Paged for Rescue {
+    fn fetch(&mut self, flows: &Flows, slot: Slot) -> bool {
+        self.paging.as_mut().is_none_or(|paging| paging.has(flows, slot))
+    }
+
+    fn make_room(&mut self, flows: &mut Flows) {
+        if self.paging.is_none() || !flows.is_paged() {
+            return;
+        }
+        self.shares.look_up(&mut self.copies.links);
+        if let Rescue { paging: Some(paging), shares, .. } = self
+            && shares.known().next().is_some()
+        {
+            paging.make_room(flows, shares);
+        }
+    }
+
+    fn reserved(&self, room: usize) -> usize {
+        self.paging.as_ref().map_or(0, |paging| paging.reserved(room))
     }
 
     fn keep_aside(&mut self, flows: &Flows, slot: Slot, state: &[u8]) {
@@ -247,24 +263,38 @@ impl Protection for Rescue {
         states.for_each(|(slot, generation, state)| visit(slot, generation, state));
     }
 
-    fn reserved(&self, room: usize) -> usize {
-        self.paging.as_ref().map_or(0, |paging| paging.reserved(room))
+    fn departs(&mut self, flows: &Flows, slot: Slot, to: Peer, epoch: u32, out: &mut Outbox) -> bool {
+        let header = flows.header(slot);
+        if !self.is_at_server(header) {
+            return true;
+        }
+        let server = Peer { node: header.peer, incarnation: header.peer_incarnation };
+        let Some(link) = self.copies.links.find(server) else { return true };
+        let number = link.numbers.next();
+        let (epochs, to) = ([header.epoch, epoch].map(u32::to_be_bytes), peer_bytes(to));
+        let is_sent = out.send(server, kind::PASS, &[&number.to_be_bytes(), &epochs[0], &to, &epochs[1], header.key.as_bytes()]);
+        if is_sent {
+            link.numbers.last = number;
+        }
+        is_sent
     }
 
-    fn fetch(&mut self, flows: &Flows, slot: Slot) -> bool {
-        self.paging.as_mut().is_none_or(|paging| paging.has(flows, slot))
+    fn keeps_sent(&self, flows: &Flows, slot: Slot) -> bool {
+        !self.is_at_server(flows.header(slot))
+    }
+}
+
+impl Protection for Rescue {
+    fn plan(&self) -> Plan {
+        self.plan
     }
 
-    fn make_room(&mut self, flows: &mut Flows) {
-        if self.paging.is_none() || !flows.is_paged() {
-            return;
-        }
-        self.shares.look_up(&mut self.copies.links);
-        if let Rescue { paging: Some(paging), shares, .. } = self
-            && shares.known().next().is_some()
-        {
-            paging.make_room(flows, shares);
-        }
+    fn paged(&self) -> Option<&dyn Paged> {
+        Some(self)
+    }
+
+    fn paged_mut(&mut self) -> Option<&mut dyn Paged> {
+        Some(self)
     }
 
     #[inline]
@@ -418,26 +448,6 @@ impl Protection for Rescue {
             return false;
         }
         self.copies.has_drained(flows, slot, out)
-    }
-
-    fn departs(&mut self, flows: &Flows, slot: Slot, to: Peer, epoch: u32, out: &mut Outbox) -> bool {
-        let header = flows.header(slot);
-        if !self.is_at_server(header) {
-            return true;
-        }
-        let server = Peer { node: header.peer, incarnation: header.peer_incarnation };
-        let Some(link) = self.copies.links.find(server) else { return true };
-        let number = link.numbers.next();
-        let (epochs, to) = ([header.epoch, epoch].map(u32::to_be_bytes), peer_bytes(to));
-        let is_sent = out.send(server, kind::PASS, &[&number.to_be_bytes(), &epochs[0], &to, &epochs[1], header.key.as_bytes()]);
-        if is_sent {
-            link.numbers.last = number;
-        }
-        is_sent
-    }
-
-    fn keeps_sent(&self, flows: &Flows, slot: Slot) -> bool {
-        !self.is_at_server(flows.header(slot))
     }
 
     fn departed(&mut self, _flows: &mut Flows, slot: Slot, _to: Peer, _old_epoch: u32, _out: &mut Outbox) -> bool {

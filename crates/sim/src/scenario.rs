@@ -31,8 +31,10 @@ pub const PUBLISHED_FROM: u64 = 40_000_000;
 /// So long a state server lets a number rest that a flow had, ns.
 pub(crate) const NUMBERS_REST: u64 = 1_000_000_000;
 
-/// A plan as worlds have it, where everything is smaller and happens more often. `reinforce` is as where a log is small and checkpoints are rare: most flows are
-/// behind when something happens. With `rescue` dirty flows stay so for a while, and where room is short there is less than a world has flows.
+/// A plan with the numbers of a world, where everything is smaller and happens more often.
+/// With `reinforce` the log is small and checkpoints are rare: most flows are behind when
+/// something happens. With `rescue` dirty flows stay so for a while, and where room is
+/// short there is less of it than a world has flows.
 pub const fn in_worlds(plan: Preset) -> Preset {
     match plan.flow {
         Flow::Replica => Preset { fickle_every: if matches!(plan.release, Release::Auto) { Some(FICKLE) } else { None }, ..plan },

@@ -1,4 +1,7 @@
-//! From the operator's words for a protection to its [`Plan`]: [`holdfast_protection::plan`] has the words, the table of what goes together, and the numbers.
+//! From the operator's words for a protection to its [`Plan`].
+//!
+//! [`holdfast_protection::plan`] has the words, the table of answers that go together, and
+//! the numbers. Here are the places in the file at which mistakes are shown.
 
 use super::file::{ProtectionConfig, ProtectionOptions};
 use super::mistake::{Mistake, listed, suggestion};
@@ -34,14 +37,15 @@ pub(super) fn read(config: Option<&ProtectionConfig>, spot: Spot<'_>) -> Result<
     Ok(plan)
 }
 
-/// By which key it was said that a state server assigns the numbers of a chain's pools, if it was.
+/// The key that asks for a state server for the numbers of a chain's pools, if one does.
 pub(super) fn says_server(config: Option<&ProtectionConfig>) -> Option<&'static str> {
     let Some(ProtectionConfig::Options(options)) = config else { return None };
     let is_said = options.shared.as_deref() == Some(Shared::StateServer.word());
     if is_said { Some("shared") } else { options.hold_s.map(|_| "hold_s") }
 }
 
-/// A preset or where flow state lives, and what else is answered; what is not follows from the former.
+/// The answers that are given; others follow from the preset, or from where flow state
+/// lives.
 fn answers(options: &ProtectionOptions, spot: Spot<'_>) -> Result<Plan, Mistake> {
     let mut plan = match (&options.preset, answer::<Flow>(options.flow.as_deref(), spot)?) {
         (Some(name), flow) => {

@@ -196,9 +196,11 @@ impl Lane {
             return;
         }
         let mut work = core::mem::take(&mut self.work);
-        if self.plan.has_log() {
+        if self.plan.has_log()
+            && let Some(logged) = self.protection.logged_mut()
+        {
             let bytes = work.iter().filter_map(|arrival| arrival.packet.as_ref()).map(Packet::len).sum();
-            self.protection.begin_batch(work.len(), bytes);
+            logged.begin_batch(work.len(), bytes);
         }
         core::hint::black_box(self.flows.touch_buckets(work.iter().map(|arrival| arrival.hash)));
         let hashes = work.iter().map(|arrival| arrival.hash);

@@ -349,7 +349,8 @@ impl Runtime {
     pub fn has_input(&self, chain: usize, key: &FlowKey, stamp: u64) -> bool {
         let lane = self.lanes.get(chain);
         let found = lane.and_then(|lane| Some((lane, lane.flows.find(key, lane.flows.hash(key))?)));
-        found.is_some_and(|(lane, found)| lane.protection.has_input(&lane.flows, found.slot, stamp))
+        let logged = found.and_then(|(lane, found)| Some((lane.protection.logged()?, lane, found.slot)));
+        logged.is_some_and(|(logged, lane, slot)| logged.has_input(&lane.flows, slot, stamp))
     }
 
     /// Calls `visit` with every pool of this runtime, to look at and, in benchmarks and tests, to grant blocks directly.

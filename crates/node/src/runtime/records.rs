@@ -126,7 +126,9 @@ impl Runtime {
             if is_its(&self.shared.sides[lane.side]) {
                 lane.end_replays(&mut self.shared, pool);
                 lane.settle_replays(&mut self.recoveries);
-                lane.protection.log_lost(&mut lane.flows);
+                if let Some(logged) = lane.protection.logged_mut() {
+                    logged.log_lost(&mut lane.flows);
+                }
             }
         }
     }
@@ -172,7 +174,9 @@ impl Runtime {
             let detours: Vec<(Peer, Detour)> = self.hosts.iter().map(|(peer, host)| (*peer, detour(*host))).collect();
             lane.protection.set_detours(&detours);
             // A host dies as a whole: then a log on it does not help.
-            lane.protection.set_place(&mut lane.flows, self.config.me, is_one_host || serving != here);
+            if let Some(logged) = lane.protection.logged_mut() {
+                logged.set_place(&mut lane.flows, self.config.me, is_one_host || serving != here);
+            }
         }
     }
 

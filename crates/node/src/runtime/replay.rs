@@ -348,7 +348,9 @@ impl Lane {
             } else {
                 self.wheel.remove(&mut self.flows, replay.slot);
                 self.wheel.file(&mut self.flows, replay.slot);
-                self.protection.replayed(&mut self.flows, replay.slot);
+                if let Some(logged) = self.protection.logged_mut() {
+                    logged.replayed(&mut self.flows, replay.slot);
+                }
             }
         }
         self.retry = true;

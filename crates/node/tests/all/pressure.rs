@@ -3,7 +3,7 @@
 use crate::runtime::Bench;
 use crate::spot::{Nothing, PerPacket, SECOND, accepting, datagram};
 use holdfast_nf::{Context, DropReason, Packet, Standing, Verdict};
-use holdfast_protection::{Flows, Outbox, Peer, Plan, Protection, Safety, Slot};
+use holdfast_protection::{Flows, Outbox, Paged, Peer, Plan, Protection, Safety, Slot};
 use holdfast_wire::fault::{Fault, plant};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -201,15 +201,43 @@ struct Away {
     wanted: Vec<Slot>,
 }
 
+impl Paged for Away {
+    fn fetch(&mut self, _: &Flows, slot: Slot) -> bool {
+        let is_here = self.have_come.load(Ordering::Relaxed);
+        self.wanted.extend((!is_here).then_some(slot));
+        is_here
+    }
+
+    fn make_room(&mut self, _: &mut Flows) {}
+
+    fn reserved(&self, _: usize) -> usize {
+        0
+    }
+
+    fn keep_aside(&mut self, _: &Flows, _: Slot, _: &[u8]) {}
+
+    fn aside(&self) -> usize {
+        0
+    }
+
+    fn visit_aside(&mut self, _: &mut dyn FnMut(Slot, u32, &mut [u8])) {}
+
+    fn departs(&mut self, _: &Flows, _: Slot, _: Peer, _: u32, _: &mut Outbox) -> bool {
+        true
+    }
+
+    fn keeps_sent(&self, _: &Flows, _: Slot) -> bool {
+        true
+    }
+}
+
 impl Protection for Away {
     fn plan(&self) -> Plan {
         self.base.plan()
     }
 
-    fn fetch(&mut self, _: &Flows, slot: Slot) -> bool {
-        let is_here = self.have_come.load(Ordering::Relaxed);
-        self.wanted.extend((!is_here).then_some(slot));
-        is_here
+    fn paged_mut(&mut self) -> Option<&mut dyn Paged> {
+        Some(self)
     }
 
     fn commit(&mut self, flows: &mut Flows, slot: Slot, packet: Packet, nondeterministic: bool, out: &mut Outbox) {

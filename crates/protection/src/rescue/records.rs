@@ -6,7 +6,7 @@ use super::Rescue;
 use super::shares::Share;
 use crate::flows::{ActorHeader, role};
 use crate::numbers::split_u32;
-use crate::{Flows, Outbox, Peer, Protection, Slot, copies, kind};
+use crate::{Flows, Outbox, Paged, Peer, Slot, copies, kind};
 use holdfast_wire::{DropReason, FlowKey};
 use zerocopy::FromBytes;
 

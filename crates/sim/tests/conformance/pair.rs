@@ -119,7 +119,9 @@ impl Side {
         self.flows.parts_mut(slot).1[..8].copy_from_slice(&count.to_be_bytes());
         let contents = [&flow.to_be_bytes()[..], &count.to_be_bytes()].concat();
         let Some(packet) = self.packet(&contents) else { return };
-        self.protection.begin_batch(1, packet.len());
+        if let Some(logged) = self.protection.logged_mut() {
+            logged.begin_batch(1, packet.len());
+        }
         self.protection.commit(&mut self.flows, slot, packet, false, &mut self.out);
     }
 

@@ -9,15 +9,32 @@ impl Lane {
     /// Room for the state of so many new flows: what others do not need who were here before.
     fn room_for_new(&self) -> usize {
         let room = self.flows.room();
-        room.saturating_sub(self.protection.reserved(room))
+        room.saturating_sub(self.protection.paged().map_or(0, |paged| paged.reserved(room)))
     }
 
     /// The same, when some has been made if there was none.
     pub(super) fn make_room_for_new(&mut self) -> usize {
-        if self.flows.room() == 0 {
-            self.protection.make_room(&mut self.flows);
-        }
+        self.make_room();
         self.room_for_new()
+    }
+
+    /// Has the state of another flow go, if there is no room for one more.
+    pub(crate) fn make_room(&mut self) {
+        if self.flows.room() == 0
+            && let Some(paged) = self.protection.paged_mut()
+        {
+            paged.make_room(&mut self.flows);
+        }
+    }
+
+    /// The state of this flow is here; if not it is fetched, and said to have come.
+    pub(crate) fn fetch(&mut self, slot: Slot) -> bool {
+        self.protection.paged_mut().is_none_or(|paged| paged.fetch(&self.flows, slot))
+    }
+
+    /// States of flows that are owned here, for which there is no room.
+    pub(crate) fn aside(&self) -> usize {
+        self.protection.paged().map_or(0, |paged| paged.aside())
     }
 
     /// A packet waits outside that could come in.
@@ -45,7 +62,7 @@ impl Lane {
             // Its time had come, and nothing else has.
             let is_over = header.expires_at <= shared.sides[self.side].now || is_forgotten;
             let is_over = is_over && header.flags & flag::MOVING == 0;
-            if is_over && header.parked == 0 && self.protection.fetch(&self.flows, slot) {
+            if is_over && header.parked == 0 && self.fetch(slot) {
                 shared.forgotten += u64::from(is_forgotten);
                 self.expire_flow(slot, shared);
             } else if !self.flows.is_present(slot) {
@@ -66,7 +83,7 @@ impl Lane {
         }
         // Of flows whose state is away nobody can say what they have. Those whose state waits here for room can.
         let is_away = |slot: &Slot| self.flows.header(*slot).role == role::OWNER && !self.flows.is_present(*slot);
-        if is_miscounted && (0..self.flows.reach()).filter(is_away).count() <= self.protection.aside() {
+        if is_miscounted && (0..self.flows.reach()).filter(is_away).count() <= self.aside() {
             self.recount();
         }
     }
@@ -91,12 +108,14 @@ impl Lane {
     fn recount(&mut self) {
         let Lane { flows, chain, parking, protection, .. } = self;
         chain.recount(|recover| {
-            protection.visit_aside(&mut |slot, generation, state| {
-                let header = flows.header(slot);
-                if header.generation == generation && header.role == role::OWNER && !flows.is_present(slot) {
-                    recover(state, None);
-                }
-            });
+            if let Some(paged) = protection.paged_mut() {
+                paged.visit_aside(&mut |slot, generation, state| {
+                    let header = flows.header(slot);
+                    if header.generation == generation && header.role == role::OWNER && !flows.is_present(slot) {
+                        recover(state, None);
+                    }
+                });
+            }
             for slot in 0..flows.reach() {
                 let (role, generation) = (flows.header(slot).role, flows.header(slot).generation);
                 let opened = match role {

@@ -46,7 +46,7 @@ impl Lane {
             self.expect_removals(slots.iter().copied());
             for &slot in slots {
                 // What it has leased only its state says: it ends when that has come.
-                if self.protection.fetch(&self.flows, slot) {
+                if self.fetch(slot) {
                     self.expire_flow(slot, shared);
                 }
             }

@@ -48,7 +48,7 @@ impl Lane {
 
     /// The flow's route was given to this runtime under `epoch`, and the switch has so many packets of it that were sent to its owner `dead`. True if these have to be seen first.
     pub(crate) fn claimed(&mut self, slot: Slot, epoch: u32, dead: Peer, logged: u32) -> bool {
-        let inputs = self.protection.take_inputs(&self.flows, slot);
+        let inputs = self.protection.logged_mut().map(|logged| logged.take_inputs(&self.flows, slot)).unwrap_or_default();
         let header = self.flows.header_mut(slot);
         header.epoch = epoch;
         header.flags &= !flag::MOVING;

@@ -259,7 +259,7 @@ impl Lane {
         }
         self.wheel.remove(&mut self.flows, slot);
         self.pressure.asked = self.pressure.asked.saturating_sub(1);
-        if self.protection.fetch(&self.flows, slot) {
+        if self.fetch(slot) {
             shared.forgotten += 1;
             self.expire_flow(slot, shared);
         } else {

@@ -85,7 +85,7 @@ impl Lane {
             }
             let may_run = (is_owned || is_opening_itself) && !blocked.contains(&parked.slot);
             // If the flow's state is paged out, only request it.
-            let may_run = may_run && (self.flows.is_present(parked.slot) || self.protection.fetch(&self.flows, parked.slot));
+            let may_run = may_run && (self.flows.is_present(parked.slot) || self.fetch(parked.slot));
             if !may_run || self.is_replaying(parked.slot) {
                 let header = self.flows.header_mut(parked.slot);
                 if header.role == role::REPLICA {

@@ -237,7 +237,7 @@ fn welcome(lane: &mut Lane, from: Peer, claim: &Claim, hash: u64) -> Option<Slot
         // Nobody has said yet that it is of no use any more.
         lane.flows.remove(found.slot);
     }
-    if lane.protection.aside() >= ASIDE {
+    if lane.aside() >= ASIDE {
         return None;
     }
     // Whether there is room for its state is seen when that comes.
@@ -271,9 +271,7 @@ impl Lane {
     /// A flow came, whole, and is owned here from now on.
     fn arrive_flow(&mut self, slot: Slot, block: &[u8], from: Peer, shared: &mut Shared) {
         if !self.flows.is_present(slot) {
-            if self.flows.room() == 0 {
-                self.protection.make_room(&mut self.flows);
-            }
+            self.make_room();
             // If there is none the state waits for it.
             let _ = self.flows.make_present(slot);
         }
@@ -292,7 +290,9 @@ impl Lane {
         } else {
             let mut state = block[size_of::<ActorHeader>()..].to_vec();
             lane::contain(&mut self.chain, &mut state, shared, Chain::migrate_in);
-            self.protection.keep_aside(&self.flows, slot, &state);
+            if let Some(paged) = self.protection.paged_mut() {
+                paged.keep_aside(&self.flows, slot, &state);
+            }
         }
         self.gather_replies(slot);
         self.gather_wishes(epoch);

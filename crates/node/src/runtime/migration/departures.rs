@@ -75,7 +75,7 @@ impl Departure {
         for flow in self.flows.iter_mut().filter(|flow| flow.stage == Stage::Moved) {
             if !is_here(lane, flow) {
                 stay(lane, flow);
-            } else if lane.protection.fetch(&lane.flows, flow.slot) {
+            } else if lane.fetch(flow.slot) {
                 lane.leave(flow.slot, flow.new_epoch, role::CLAIMING, shared);
                 flow.stage = Stage::Over;
                 recoveries.add(self.to, lane, flow.slot);
@@ -154,7 +154,8 @@ impl Migrations {
                     continue;
                 }
                 let Lane { protection, flows, outbox, .. } = lane;
-                if !protection.departs(flows, flow.slot, departure.to, flow.new_epoch, outbox) {
+                let (slot, to, epoch) = (flow.slot, departure.to, flow.new_epoch);
+                if protection.paged_mut().is_some_and(|paged| !paged.departs(flows, slot, to, epoch, outbox)) {
                     continue;
                 }
                 lane.leave(flow.slot, flow.new_epoch, role::DEPARTED, shared);
@@ -340,7 +341,7 @@ impl Migrations {
             let lane = &mut parts.lanes[departure.lane];
             for flow in &mut departure.flows {
                 match flow.stage {
-                    Stage::Moved if is_here(lane, flow) && !lane.protection.fetch(&lane.flows, flow.slot) => {
+                    Stage::Moved if is_here(lane, flow) && !lane.fetch(flow.slot) => {
                         // What it has leased its functions let go of when its state is here.
                         if !core::mem::replace(&mut flow.is_held, true) {
                             parts.recoveries.hold(dead);
@@ -351,7 +352,7 @@ impl Migrations {
                         flow.let_go(dead, parts.recoveries);
                         lane.leave(flow.slot, flow.new_epoch, role::CLAIMING, parts.shared);
                     }
-                    Stage::Sent if is_departed(lane, flow) && !lane.protection.keeps_sent(&lane.flows, flow.slot) => {
+                    Stage::Sent if is_departed(lane, flow) && !keeps_sent(lane, flow) => {
                         // Whoever has what became of it claims it.
                         lane.flows.remove(flow.slot);
                         lane.retry = true;
@@ -483,6 +484,11 @@ impl Migrations {
 fn is_departed(lane: &Lane, flow: &Departing) -> bool {
     let header = lane.flows.header(flow.slot);
     header.role == role::DEPARTED && header.generation == flow.generation
+}
+
+/// What is left here of it is as good as any copy.
+fn keeps_sent(lane: &Lane, flow: &Departing) -> bool {
+    lane.protection.paged().is_none_or(|paged| paged.keeps_sent(&lane.flows, flow.slot))
 }
 
 fn claim_of(lane: &Lane, slot: Slot, chain: usize) -> Claim {
