@@ -364,55 +364,69 @@ fn a_worker_that_hangs_is_replaced() {
     });
 }
 
+/// Starts a keeper of a world whose turns go on until the board's first word is set; then it ends with 7. This process
+/// is to its keepers what a guard is. Each heir checks the world that it finds. Returns the word in which the number of
+/// turns is shown.
+fn keep_a_world(board: &Board) -> &'static AtomicU64 {
+    let (ends, shown) = (board.word(0), board.word(2));
+    process::adopt_orphans().unwrap();
+    create().unwrap();
+    let world = enter(|| Box::leak(Box::new(World::new())));
+    exempt(world.table.as_ref_bytes());
+    // SAFETY: this process has one thread.
+    if unsafe { libc::fork() } == 0 {
+        let code = supervise(board.pair(), board.watch(), |mut turns| {
+            if turns.takes_over() {
+                let seen = shown.load(Ordering::SeqCst);
+                assert!(world.turn == seen || world.turn == seen + 1, "{} turns, {seen} were shown", world.turn);
+                assert_eq!(World::after(world.turn).digest(), world.digest(), "after {} turns", world.turn);
+            }
+            while ends.load(Ordering::SeqCst) == 0 {
+                turns.begin(1);
+                enter(|| world.advance());
+                turns.commit();
+                shown.store(world.turn, Ordering::SeqCst);
+            }
+            7
+        });
+        // SAFETY: ends this process only.
+        unsafe { libc::_exit(code.unwrap_or(1)) };
+    }
+    shown
+}
+
+/// The processes of a pair: worker, standby, keeper, deputy.
+fn pids(pair: &Pair) -> [u32; 4] {
+    [pair.worker, pair.standby, pair.keeper, pair.deputy].map(|word| word.load(Ordering::SeqCst))
+}
+
+/// All four processes live.
+fn is_whole(pair: &Pair) -> bool {
+    let all = pids(pair);
+    all[0] != all[1] && all.into_iter().all(process::lives)
+}
+
 /// Keepers are killed, and now and then a worker: those that are there live on, somebody else keeps them, and the next worker finds what the last one left.
 #[test]
 fn a_keeper_s_end_takes_nobody_along() {
     apart("a_keeper_s_end_takes_nobody_along", || {
         let board = Board::new();
         let pair = board.pair();
-        // This process is to its keepers what a guard is.
-        process::adopt_orphans().unwrap();
-        create().unwrap();
-        let world = enter(|| Box::leak(Box::new(World::new())));
-        exempt(world.table.as_ref_bytes());
-        let shown = board.word(2);
-        // SAFETY: this process has one thread.
-        if unsafe { libc::fork() } == 0 {
-            let code = supervise(pair, board.watch(), |mut turns| {
-                if turns.takes_over() {
-                    let seen = shown.load(Ordering::SeqCst);
-                    assert!(world.turn == seen || world.turn == seen + 1, "{} turns, {seen} were shown", world.turn);
-                    assert_eq!(World::after(world.turn).digest(), world.digest(), "after {} turns", world.turn);
-                }
-                while board.word(0).load(Ordering::SeqCst) == 0 {
-                    turns.begin(1);
-                    enter(|| world.advance());
-                    turns.commit();
-                    shown.store(world.turn, Ordering::SeqCst);
-                }
-                7
-            });
-            // SAFETY: ends this process only.
-            unsafe { libc::_exit(code.unwrap_or(1)) };
-        }
+        let shown = keep_a_world(&board);
         let start = Instant::now();
         let get = |word: &AtomicU32| word.load(Ordering::SeqCst);
         let wait = |what: &str, is_so: &dyn Fn() -> bool| {
             while !is_so() {
-                assert!(start.elapsed() < LIMIT, "{what}: {:?}", [pair.worker, pair.standby, pair.keeper, pair.deputy].map(get));
+                assert!(start.elapsed() < LIMIT, "{what}: {:?}", pids(&pair));
                 process::bury_orphans(|_| false);
                 rustix::thread::sched_yield();
             }
         };
         // SAFETY: a signal to a process of this test's.
         let kill = |pid: u32| assert_eq!(unsafe { libc::kill(pid as i32, libc::SIGKILL) }, 0);
-        let is_whole = || {
-            let all = [pair.worker, pair.standby, pair.keeper, pair.deputy].map(get);
-            all.iter().all(|pid| process::lives(*pid)) && all[0] != all[1]
-        };
         for round in 0..30u32 {
-            wait("all four are there", &is_whole);
-            let [worker, standby, keeper, deputy] = [pair.worker, pair.standby, pair.keeper, pair.deputy].map(get);
+            wait("all four are there", &|| is_whole(&pair));
+            let [worker, standby, keeper, deputy] = pids(&pair);
             let turns = shown.load(Ordering::SeqCst);
             let mut struck = vec![keeper];
             kill(keeper);
@@ -428,7 +442,7 @@ fn a_keeper_s_end_takes_nobody_along() {
                 _ => {}
             }
             struck[1..].iter().for_each(|pid| kill(*pid));
-            // One that waits for a processor ends when it gets one, and lives until then.
+            // A killed process that waits for a processor lives until it gets one.
             wait("who was killed has ended", &|| !struck.iter().any(|pid| process::lives(*pid)));
             wait("the deputy is the keeper", &|| get(pair.keeper) == deputy);
             wait("turns go on", &|| shown.load(Ordering::SeqCst) > turns + 3);
@@ -436,8 +450,8 @@ fn a_keeper_s_end_takes_nobody_along() {
                 assert_eq!(get(pair.worker), worker, "the worker has not noticed");
             }
         }
-        wait("all four are there", &is_whole);
-        let all = [pair.worker, pair.standby, pair.keeper, pair.deputy].map(get);
+        wait("all four are there", &|| is_whole(&pair));
+        let all = pids(&pair);
         board.word(0).store(1, Ordering::SeqCst);
         // The last keeper ends as the work did, and nobody is left.
         let keeper = Pid::from_raw(all[2] as i32);
@@ -454,39 +468,16 @@ fn without_keeper_and_deputy_the_standby_is_the_last() {
     apart("without_keeper_and_deputy_the_standby_is_the_last", || {
         let board = Board::new();
         let pair = board.pair();
-        process::adopt_orphans().unwrap();
-        create().unwrap();
-        let world = enter(|| Box::leak(Box::new(World::new())));
-        exempt(world.table.as_ref_bytes());
-        let shown = board.word(2);
-        // SAFETY: this process has one thread.
-        if unsafe { libc::fork() } == 0 {
-            let code = supervise(pair, board.watch(), |mut turns| {
-                if turns.takes_over() {
-                    let seen = shown.load(Ordering::SeqCst);
-                    assert!(world.turn == seen || world.turn == seen + 1, "{} turns, {seen} were shown", world.turn);
-                    assert_eq!(World::after(world.turn).digest(), world.digest(), "after {} turns", world.turn);
-                }
-                while board.word(0).load(Ordering::SeqCst) == 0 {
-                    turns.begin(1);
-                    enter(|| world.advance());
-                    turns.commit();
-                    shown.store(world.turn, Ordering::SeqCst);
-                }
-                7
-            });
-            // SAFETY: ends this process only.
-            unsafe { libc::_exit(code.unwrap_or(1)) };
-        }
+        let shown = keep_a_world(&board);
         let start = Instant::now();
-        let all = || [pair.worker, pair.standby, pair.keeper, pair.deputy].map(|word| word.load(Ordering::SeqCst));
+        let all = || pids(&pair);
         let wait = |what: &str, is_so: &dyn Fn([u32; 4]) -> bool| {
             while !is_so(all()) {
                 assert!(start.elapsed() < LIMIT, "{what}: {:?}", all());
                 rustix::thread::sched_yield();
             }
         };
-        wait("all four are there", &|all| all[0] != all[1] && all.into_iter().all(process::lives));
+        wait("all four are there", &|_| is_whole(&pair));
         let [worker, standby, keeper, deputy] = all();
         let send = |pid: u32, signal| {
             // SAFETY: a signal to a process of this test's.
@@ -547,7 +538,7 @@ fn all_end_with_who_has_started_them() {
                 }
             }
             let start = Instant::now();
-            let all = || [pair.worker, pair.standby, pair.keeper, pair.deputy].map(|word| word.load(Ordering::SeqCst));
+            let all = || pids(&pair);
             let wait = |what: &str, is_so: &dyn Fn([u32; 4]) -> bool| {
                 while !is_so(all()) {
                     assert!(start.elapsed() < LIMIT, "{what}: {:?}", all());
@@ -555,14 +546,13 @@ fn all_end_with_who_has_started_them() {
                     rustix::thread::sched_yield();
                 }
             };
-            let are_there = |all: [u32; 4]| all[0] != all[1] && all.into_iter().all(process::lives);
-            wait("all four are there", &are_there);
+            wait("all four are there", &|_| is_whole(&pair));
             // SAFETY: signals to processes of this test's.
             let send = |pid: u32, signal| assert_eq!(unsafe { libc::kill(pid as i32, signal) }, 0);
             if is_kept_by_a_deputy {
                 let [.., keeper, deputy] = all();
                 send(keeper, libc::SIGKILL);
-                wait("the deputy has a deputy", &|all| all[2] == deputy && ![0, deputy].contains(&all[3]) && are_there(all));
+                wait("the deputy has a deputy", &|all| all[2] == deputy && ![0, deputy].contains(&all[3]) && is_whole(&pair));
             }
             let were = all();
             send(were[0], libc::SIGSTOP);
