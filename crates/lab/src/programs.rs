@@ -43,7 +43,7 @@ pub fn read_pings(text: &str) -> Result<Pings> {
 /// The sequence numbers of the replies that ping printed, in the order in which they came.
 pub fn read_replies(text: &str) -> Vec<u32> {
     let number = |line: &str| line.split_once("icmp_seq=")?.1.split_whitespace().next()?.parse().ok();
-    text.lines().filter(|line| line.contains("bytes from")).filter_map(number).collect()
+    text.lines().filter(|line| line.contains("bytes from") && line.contains(" time=")).filter_map(number).collect()
 }
 
 /// `traceroute`: who answered at each hop, `None` for silence.
