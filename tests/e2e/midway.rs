@@ -144,7 +144,7 @@ impl<'a> Migration<'a> {
         Ok(self.network.running.status()?.runtime(self.source.id).map_or(0, |process| process.flows))
     }
 
-    /// So many are most of those whose replicas the third one has.
+    /// True if this is most of the flows whose replicas the third runtime has.
     fn are_most(&self, standing: u64) -> bool {
         standing > 50 && standing * 2 > self.replicas
     }
@@ -192,7 +192,7 @@ impl<'a> Migration<'a> {
                         last = (progress.moved, progress.took_us);
                     }
                     ensure!(!progress.done, "nothing stood: {progress:?}");
-                    // What can follow has followed.
+                    // Flows that can follow have followed.
                     Ok((self.are_most(standing) && progress.took_us > last.1 + STANDS_US).then_some(()))
                 });
                 let Migration { source, target, third, replicas, .. } = self;

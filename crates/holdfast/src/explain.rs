@@ -142,7 +142,7 @@ pub fn explain(word: &str) -> Result<Vec<Word>, Failure> {
 mod tests {
     use super::*;
 
-    /// What an operator can write as a chain's protection is explained, and nothing else is called one.
+    /// Every preset is explained as a protection, and nothing else is.
     #[test]
     fn every_preset_is_explained() {
         let explained: Vec<&str> = WORDS.iter().filter(|word| word.kind == PROTECTION).map(|word| word.word).collect();

@@ -28,7 +28,7 @@ pub use flows::{Flows, Slot};
 pub use nodes::NodeIndex;
 pub use outbox::{Outbox, Record};
 pub use parts::{Logged, Paged};
-pub use plan::{Home, Plan};
+pub use plan::Plan;
 pub use released::Released;
 pub use rescue::Rescue;
 
@@ -141,7 +141,7 @@ pub trait Protection: Send {
         None
     }
 
-    /// The same.
+    /// [`paged`](Protection::paged), to be changed.
     fn paged_mut(&mut self) -> Option<&mut dyn Paged> {
         None
     }
@@ -151,7 +151,7 @@ pub trait Protection: Send {
         None
     }
 
-    /// The same.
+    /// [`logged`](Protection::logged), to be changed.
     fn logged_mut(&mut self) -> Option<&mut dyn Logged> {
         None
     }

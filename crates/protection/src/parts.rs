@@ -33,8 +33,8 @@ pub trait Paged {
     /// that is not possible yet; the runtime asks again.
     fn departs(&mut self, flows: &Flows, slot: Slot, to: Peer, epoch: u32, out: &mut Outbox) -> bool;
 
-    /// What is left here of a flow that was sent is as good as any copy, until its new owner
-    /// is heard. If that one dies before, the flow is claimed.
+    /// A sent flow's remainder here is as good as any copy until the new owner is heard. If
+    /// the new owner dies before, the flow is claimed from it.
     fn keeps_sent(&self, flows: &Flows, slot: Slot) -> bool;
 }
 
@@ -45,8 +45,8 @@ pub trait Logged {
     /// chain makes of it.
     fn begin_batch(&mut self, packets: usize, bytes: usize);
 
-    /// Who this runtime is, and whether the log would outlive it. Told when it changes, and
-    /// before [`set_peers`](crate::Protection::set_peers).
+    /// This runtime's address, and whether the log would outlive it. Told when one of them
+    /// changes, and before [`set_peers`](crate::Protection::set_peers).
     fn set_place(&mut self, flows: &mut Flows, me: Peer, is_log_safe: bool);
 
     /// The switch has lost its log of what it sent before.

@@ -2,8 +2,8 @@
 //!
 //! Where does state live, and how are copies of it made? When may a packet leave? How is
 //! lost state rebuilt? A [`Plan`] is one small value, and presets are constants of it. Its
-//! methods say what the protection promises and needs. One table (`ROWS`) says which
-//! answers do not go together, why, and what to answer instead. Configuration, runtime,
+//! methods say what the protection promises and needs. The table `ROWS` says which answers
+//! do not go together, why, and what to answer instead. Configuration, runtime,
 //! switch, coordinator, status and simulator read the same value; nobody builds a
 //! protection to learn what it can do.
 //!
@@ -17,9 +17,9 @@ use core::ops::RangeInclusive;
 pub trait Answer: Copy + PartialEq + 'static {
     /// The question.
     const KEY: &'static str;
-    /// Those of this version.
+    /// The answers that this version has.
     const ALL: &'static [Self];
-    /// What protections answer that this version does not have.
+    /// Answers of protections that this version does not have.
     const LATER: &'static [&'static str];
 
     /// As an operator says it.
@@ -49,7 +49,7 @@ macro_rules! question {
 }
 
 question! {
-    /// Where a flow's state lives, and how copies of it are made.
+    /// The place of a flow's state, and how copies of it are made.
     Flow "flow" {
         /// In the memory of its runtime.
         Memory "memory",
@@ -65,7 +65,7 @@ question! {
 }
 
 question! {
-    /// Where shared state lives.
+    /// The place of state that flows share.
     Shared "shared" {
         /// In the memory of each runtime.
         Memory "memory",
@@ -96,7 +96,7 @@ question! {
 }
 
 question! {
-    /// Where lost state comes back from.
+    /// The source of lost state.
     Rebuild "rebuild" {
         /// Nowhere.
         Nothing "nothing",
@@ -111,21 +111,12 @@ question! {
     } later &["dal"]
 }
 
-/// Who holds copies of a runtime's flows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Home {
-    /// Nobody, or other runtimes.
-    Runtimes,
-    /// The state servers.
-    StateServer,
-}
-
 /// See the module. Numbers that do not go with its answers are as in [`Plan::NONE`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plan {
-    /// Where a flow's state lives, and how copies are made.
+    /// The place of a flow's state, and how copies of it are made.
     pub flow: Flow,
-    /// Where shared state lives.
+    /// The place of state that flows share.
     pub shared: Shared,
     /// When a packet may leave.
     pub release: Release,
@@ -135,9 +126,9 @@ pub struct Plan {
     pub has_local_standby: bool,
     /// Packets between two snapshots of a flow.
     pub snapshot_every: u32,
-    /// Where packets leave at once: packets of a flow after which it is written back,
+    /// Packets of a flow after which it is written back, if packets leave at once.
     pub write_back_packets: u32,
-    /// and ns between two write-backs.
+    /// Time between two write-backs of a flow, ns, if packets leave at once.
     pub write_back_every: u64,
     /// Flows of whose state there is room in a runtime's memory; of all without it.
     pub resident_flows: Option<u32>,
@@ -214,7 +205,7 @@ impl Plan {
     }
 }
 
-/// What follows from the answers.
+/// Promises and needs that follow from the answers.
 impl Plan {
     /// Flows survive the failure of a runtime.
     pub const fn promises(&self) -> bool {
@@ -231,22 +222,15 @@ impl Plan {
         }
     }
 
-    /// What was released is never forgotten, and flows survive.
+    /// Flows survive, and no effect of a released packet is forgotten.
     pub const fn is_strict(&self) -> bool {
         self.promises() && self.may_forget() == 0
     }
 
-    /// Who holds the copies: those that [`Protection::set_peers`] names are of that kind.
-    pub const fn home(&self) -> Home {
-        match self.flow {
-            Flow::Paged => Home::StateServer,
-            Flow::Memory | Flow::Replica | Flow::Snapshot | Flow::Standby => Home::Runtimes,
-        }
-    }
-
-    /// Flows have their home at a state server.
+    /// Flows have their home at a state server. The peers that [`Protection::set_peers`] names
+    /// are state servers then, and other runtimes if not.
     pub const fn is_paged(&self) -> bool {
-        matches!(self.home(), Home::StateServer)
+        matches!(self.flow, Flow::Paged)
     }
 
     /// Time for which numbers rest, ns, if a state server assigns those of the pools.
@@ -313,7 +297,7 @@ impl Plan {
     }
 }
 
-/// What goes with where a flow's state lives.
+/// Answers to one question that go with a place of the flow's state.
 struct Fits<A: 'static> {
     these: &'static [A],
     /// For other answers: why not, and where the state lives that they go with. The first
@@ -409,9 +393,9 @@ const ROWS: [Row; 5] = [
 /// Something said of a protection that does not go with the rest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Misfit {
-    /// What was said by this key,
+    /// The key of the answer or number.
     pub key: &'static str,
-    /// which has no place here at all. False: it has another value.
+    /// The key itself has no place here. False: the key needs another value.
     pub is_key: bool,
     /// Why not, and what to say instead.
     pub message: String,
@@ -454,7 +438,7 @@ impl Plan {
         ROWS.iter().find(|row| row.preset == name).map(|row| row.plan)
     }
 
-    /// What is meant where nothing else is said than where a flow's state lives.
+    /// The plan that is meant if only the place of a flow's state is given.
     pub fn of_flow(flow: Flow) -> Plan {
         Plan { flow, ..Plan::NONE }.row().plan
     }
@@ -502,7 +486,7 @@ pub struct Number {
     set: fn(&mut Plan, u64),
 }
 
-/// Of what it is the number.
+/// The part of a plan that a number belongs to.
 #[derive(Clone, Copy)]
 enum Of {
     Snapshots,
@@ -633,7 +617,7 @@ mod tests {
         assert_eq!(message(true), "a replica is no standby: `release: replica`, `source` or `auto`, or `preset: reinforce`");
     }
 
-    /// What follows from the answers, protection by protection.
+    /// Promises and needs of every protection.
     #[test]
     fn what_a_plan_promises_and_needs() {
         let said =

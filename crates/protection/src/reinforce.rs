@@ -216,7 +216,7 @@ impl Logged for Reinforce {
     }
 
     fn replayed(&mut self, flows: &mut Flows, slot: Slot) {
-        // What left of it is known here alone until a copy of it as it is now has been saved.
+        // Only this runtime knows what left, until a copy of the present state has been saved.
         flows.header_mut(slot).flags |= flag::UNPROTECTED;
         self.copies.resynchronise_again();
     }

@@ -19,7 +19,7 @@ mod stamper;
 mod world;
 
 pub use checkers::Violation;
-/// A protection. It is called so here because a [`Plan`] is what happens in a world.
+/// The plan of a protection. A [`Plan`] of this crate is what happens in a world.
 pub use holdfast_protection::Plan as Preset;
 pub use holdfast_wire::fault::{Fault, Planted, plant};
 pub use peers::SILENT;

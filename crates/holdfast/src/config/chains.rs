@@ -50,7 +50,7 @@ pub(super) fn build(config: &Config, switches: &[SwitchEntry], root: Spot<'_>) -
         if let Some(rest) = plan.server_rest() {
             let has_pools = functions.ask_server(SERVER_CREDIT, rest);
             if !functions.share_statistics() && !has_pools {
-                // Where nobody has said so, there need not be anything.
+                // A preset asks for a state server only if there is something for it to do.
                 if let Some(key) = protection::says_server(chain.protection.as_ref()) {
                     let message = format!(
                         "no function of chain `{name}` has anything that a state server could assign or add up: leave `{key}` out"

@@ -95,7 +95,7 @@ fn answer<A: Answer>(given: Option<&str>, spot: Spot<'_>) -> Result<Option<A>, M
     Err(spot.key(key).mistake(message))
 }
 
-/// Where the standby is: at another runtime, in a process beside each, or both.
+/// The standby is at another runtime, in a process beside each runtime, or both.
 fn at_level(plan: Plan, level: &str, spot: Spot<'_>) -> Result<Plan, Mistake> {
     if plan.flow != Flow::Standby {
         return Err(spot.name("level").mistake("only the preset `reinforce` has levels: leave `level` out"));

@@ -216,7 +216,7 @@ fn wait(flow: usize, socket: &UdpSocket) -> Result<()> {
                 Ok(len) if block[..len] == flow.to_be_bytes() => return Ok(()),
                 Ok(len) => bail!("something else came back: {:?}", &block[..len]),
                 // A time-out, or an ICMP error from before the server's neighbour entry was resolved. Reading has
-                // cleared the error; an answer to the next datagram would be as early an error.
+                // cleared the error. Errors come at once: they must not use up the attempts.
                 Err(_) => {}
             }
         }

@@ -27,7 +27,7 @@ pub(super) enum Way {
     Latch,
 }
 
-/// What [`Release::Auto`] knows of a link.
+/// The way of a link, and the counts by which [`Release::Auto`] chooses it.
 #[derive(Debug)]
 pub(super) struct Choice {
     pub(super) way: Way,

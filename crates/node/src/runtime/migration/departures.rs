@@ -486,7 +486,7 @@ fn is_departed(lane: &Lane, flow: &Departing) -> bool {
     header.role == role::DEPARTED && header.generation == flow.generation
 }
 
-/// What is left here of it is as good as any copy.
+/// The sent flow's remainder here is as good as any copy.
 fn keeps_sent(lane: &Lane, flow: &Departing) -> bool {
     lane.protection.paged().is_none_or(|paged| paged.keeps_sent(&lane.flows, flow.slot))
 }
