@@ -337,7 +337,9 @@ pub(crate) fn describe(frame: &[u8]) -> String {
         }
         ETHERTYPE_FABRIC => Overheard::read(frame).map_or("sealed messages".to_owned(), |overheard| {
             let records: Vec<String> = overheard.records().map(describe_record).collect();
-            format!("messages sequence {} acknowledges {}: {}", overheard.sequence, overheard.acknowledgement, records.join(", "))
+            let Overheard { source, destination, sequence, acknowledgement, .. } = overheard;
+            let records = records.join(", ");
+            format!("{source} > {destination} messages sequence {sequence} acknowledges {acknowledgement}: {records}")
         }),
         0x0800 => match look(frame) {
             Some(seen) if seen.is_later => {

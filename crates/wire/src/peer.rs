@@ -10,3 +10,10 @@ pub struct Peer {
     /// Incarnation; higher is later.
     pub incarnation: u32,
 }
+
+impl core::fmt::Display for Peer {
+    /// `NODE.INCARNATION`.
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{}.{}", self.node, self.incarnation)
+    }
+}

@@ -160,6 +160,10 @@ pub(super) fn are_records(bytes: &[u8]) -> bool {
 /// What anybody on the way can read of a frame that is not sealed: for traces, and for worlds that fail when a certain message passes.
 #[derive(Debug, Clone, Copy)]
 pub struct Overheard<'a> {
+    /// Who sent it.
+    pub source: Peer,
+    /// For whom it is. Incarnation 0: its sender knows none.
+    pub destination: Peer,
     /// The frame's number.
     pub sequence: u32,
     /// The number that its sender expects next.
@@ -176,7 +180,13 @@ impl<'a> Overheard<'a> {
             ethernet[12..] == ETHERTYPE_FABRIC.to_be_bytes() && header.magic.get() == MAGIC && header.version == VERSION;
         let records = records.get(..usize::from(header.length.get()))?;
         let is_readable = is_ours && header.flags & SEALED == 0 && are_records(records);
-        is_readable.then(|| Overheard { sequence: header.sequence.get(), acknowledgement: header.acknowledgement.get(), records })
+        is_readable.then(|| Overheard {
+            source: Peer { node: header.source.get(), incarnation: header.source_incarnation.get() },
+            destination: Peer { node: header.destination.get(), incarnation: header.destination_incarnation.get() },
+            sequence: header.sequence.get(),
+            acknowledgement: header.acknowledgement.get(),
+            records,
+        })
     }
 
     /// Kind and body of each record.

@@ -1,7 +1,7 @@
 //! One peer's channel: what is under way to it, and what came early from it.
 
 use super::FabricConfig;
-use super::format::{Answer, Destination, after};
+use super::format::{Answer, Destination, ETHERNET_LEN, HEADER_LEN, after};
 use super::inbox::Inbox;
 use super::keys::{Opener, Seal};
 use super::replay::Replays;
@@ -158,6 +158,24 @@ impl Channel {
         !self.is_certain && self.backoff >= UNANSWERED
     }
 
+    /// True if a single frame has named the incarnation, and nothing that was sent to it has arrived.
+    fn is_unproven(&self) -> bool {
+        let sent = self.next_sequence.wrapping_sub(1);
+        !self.is_certain && self.flight.len() as u32 == sent && self.flight.iter().all(|sent| !sent.arrived)
+    }
+
+    /// Takes the records that are under way, and those that wait. For frames that are not sealed.
+    fn take_waiting(&mut self) -> Vec<u8> {
+        let mut records = Vec::new();
+        for sent in self.flight.drain(..) {
+            records.extend_from_slice(&sent.bytes[ETHERNET_LEN + HEADER_LEN..]);
+        }
+        records.extend_from_slice(&self.queue[self.queued_from..]);
+        self.queue.clear();
+        self.queued_from = 0;
+        records
+    }
+
     /// True if this incarnation of the node is an old one.
     pub(super) fn is_past(&self, peer: Peer) -> bool {
         let known = self.peer.incarnation;
@@ -218,8 +236,12 @@ impl Channel {
             return false;
         }
         if self.is_open() {
-            *self = Channel { place: self.place, ..Channel::new(peer) };
-            return true;
+            // The incarnation may never have been: what was meant for it is for whoever it is, as before anybody was known.
+            let is_unproven = self.is_unproven();
+            let was_known = !is_unproven || self.expected != 1;
+            let queue = if is_unproven { self.take_waiting() } else { Vec::new() };
+            *self = Channel { place: self.place, queue, ..Channel::new(peer) };
+            return was_known;
         }
         // Nobody was known: what waits is for whoever it is.
         (self.peer, self.is_closed, self.is_certain, self.asked, self.backoff) = (peer, false, false, None, 0);

@@ -441,9 +441,13 @@ impl World {
             Event::TurnHub(_) | Event::TurnRuntime(_) | Event::TurnCoordinator | Event::TurnStateServer(_) | Event::Check
         );
         if self.trace && !is_turn {
-            let who = peer.map_or(String::new(), |peer| format!(" {}.{}", peer.node, peer.incarnation));
+            let at = match event {
+                Event::FromHost(at, _) => format!(" at {at}"),
+                _ => String::new(),
+            };
+            let who = peer.map_or(String::new(), |peer| format!(" {peer}"));
             let what = frames::describe(frame);
-            crate::print_trace(format_args!("{:>12.6} ms  {name}{who}  {what}", (self.now - BEGIN) as f64 / 1e6));
+            crate::print_trace(format_args!("{:>12.6} ms  {name}{at}{who}  {what}", (self.now - BEGIN) as f64 / 1e6));
         }
     }
 
