@@ -158,10 +158,11 @@ impl Channel {
         !self.is_certain && self.backoff >= UNANSWERED
     }
 
-    /// True if a single frame has named the incarnation, and nothing that was sent to it has arrived.
+    /// True if a single frame has named the incarnation, which said nothing, and nothing that was sent to it has arrived.
     fn is_unproven(&self) -> bool {
         let sent = self.next_sequence.wrapping_sub(1);
-        !self.is_certain && self.flight.len() as u32 == sent && self.flight.iter().all(|sent| !sent.arrived)
+        let has_arrived = self.flight.len() as u32 != sent || self.flight.iter().any(|sent| sent.arrived);
+        !self.is_certain && self.expected == 1 && !has_arrived
     }
 
     /// Takes the records that are under way, and those that wait. For frames that are not sealed.
@@ -238,10 +239,9 @@ impl Channel {
         if self.is_open() {
             // The incarnation may never have been: what was meant for it is for whoever it is, as before anybody was known.
             let is_unproven = self.is_unproven();
-            let was_known = !is_unproven || self.expected != 1;
             let queue = if is_unproven { self.take_waiting() } else { Vec::new() };
             *self = Channel { place: self.place, queue, ..Channel::new(peer) };
-            return was_known;
+            return !is_unproven;
         }
         // Nobody was known: what waits is for whoever it is.
         (self.peer, self.is_closed, self.is_certain, self.asked, self.backoff) = (peer, false, false, None, 0);

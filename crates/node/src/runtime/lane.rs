@@ -30,7 +30,7 @@ use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::header::proto;
 use holdfast_wire::nsh::Flags;
 use holdfast_wire::{DropReason, FlowKey, Packet, PacketPool};
-use pressure::Pressure;
+use pressure::{LOOKS, Pressure};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use tracing::{run_traced, trace_drop, trace_exit};
 
@@ -146,7 +146,7 @@ impl Lane {
             likely: Vec::with_capacity(BURST),
             undo,
             running: None,
-            due: Vec::with_capacity(2 * EXPIRE_BUDGET),
+            due: Vec::with_capacity(LOOKS),
             wishes: Vec::new(),
             gone: GoneFlows::new(GONE),
         }

@@ -37,6 +37,10 @@ impl Runtime {
         let inbox = core::mem::take(&mut self.fabric.inbox);
         for peer in &inbox.restarted {
             self.listings.forget(peer.node);
+            // Claims on their way are lost, whether the switch has a next life, which will say so, or a frame had named a false one.
+            if let Some(at) = self.shared.sides.iter().position(|side| side.switch == peer.node) {
+                self.recoveries.ask_again(at);
+            }
             if let Some(served) = &mut self.served {
                 served.handle_restart(*peer);
             }

@@ -3,9 +3,10 @@
 //! A packet only writes its flow's deadline. The wheel looks at a flow when the deadline that it was filed under has come, and files
 //! it again if a packet has moved it away meanwhile. If one has brought it closer, which only the end of a connection does, it is filed anew at once. Time is the stamped time of packets and ticks, never a clock.
 //!
-//! A flow is filed under the standing that it has at that time; packets may change the
-//! standing later. A search for flows of one standing, earliest deadline first, files
-//! those anew that are filed wrongly by now ([`Wheel::is_right`]).
+//! A flow is filed under the standing that it has at that time, and under its lifetime: of
+//! those of one [`Kind`] the one whose deadline comes first has been idle for longest.
+//! Packets may change both later. A search for flows of one kind, earliest deadline first,
+//! files those anew that are filed wrongly by now ([`Wheel::is_right`]).
 
 use holdfast_nf::Standing;
 use holdfast_protection::flows::{ActorHeader, Flows, NO_SLOT, Slot, flag, role};
@@ -13,20 +14,45 @@ use holdfast_protection::flows::{ActorHeader, Flows, NO_SLOT, Slot, flag, role};
 /// Stamped time per step of the wheel: 2^27 ns, about 134 ms.
 const STEP_SHIFT: u32 = 27;
 const STEPS: usize = 4096;
+const SECOND: u64 = 1_000_000_000;
 const WORDS: usize = STEPS / 64;
+/// Lifetimes of one standing that are told apart: those of UDP, of ICMP and of other protocols
+/// (RFC 4787, REQ-5; RFC 5508, REQ-2). Beyond these a flow is filed with the nearest.
+const LIFETIMES: usize = 3;
 /// In place of a list: the flow ends as soon as its state, which is away, has come.
 const WAITING: u32 = NO_SLOT - 1;
 
+/// Flows of one standing and one lifetime.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Kind(usize);
+
+impl Kind {
+    /// How many there are.
+    pub(crate) const COUNT: usize = Standing::ALL.len() * LIFETIMES;
+
+    /// Those of one standing.
+    pub(crate) fn of(standing: Standing) -> impl Iterator<Item = Kind> {
+        (0..LIFETIMES).map(move |lifetime| Kind(standing as usize * LIFETIMES + lifetime))
+    }
+
+    /// Below [`Kind::COUNT`].
+    pub(crate) fn index(self) -> usize {
+        self.0
+    }
+}
+
 /// See the module.
 pub(crate) struct Wheel {
-    /// By standing and step. A list's first flow is the one that was filed last, and names the last one as the one before it.
+    /// By kind and step. A list's first flow is the one that was filed last, and names the last one as the one before it.
     lists: Vec<Slot>,
-    /// By standing: which steps have a flow, a bit each.
-    occupied: [[u64; WORDS]; Standing::ALL.len()],
+    /// By kind: which steps have a flow, a bit each.
+    occupied: [[u64; WORDS]; Kind::COUNT],
+    /// By standing: the lifetimes that have been seen first, seconds; 0 where there are fewer.
+    lifetimes: [[u64; LIFETIMES]; Standing::ALL.len()],
     at: u64,
 }
 
-/// The place where a search among the flows of one standing goes on ([`Wheel::visit`]).
+/// The place where a search among the flows of one kind goes on ([`Wheel::visit`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Place {
     step: u64,
@@ -42,14 +68,41 @@ impl Place {
 
 impl Wheel {
     pub(crate) fn new() -> Wheel {
-        let lists = vec![NO_SLOT; STEPS * Standing::ALL.len()];
-        Wheel { lists, occupied: [[0; WORDS]; Standing::ALL.len()], at: 0 }
+        let lists = vec![NO_SLOT; STEPS * Kind::COUNT];
+        let lifetimes = [[0; LIFETIMES]; Standing::ALL.len()];
+        Wheel { lists, occupied: [[0; WORDS]; Kind::COUNT], lifetimes, at: 0 }
     }
 
     fn mark(&mut self, list: usize, is_occupied: bool) {
-        let (standing, step) = (list / STEPS, list % STEPS);
-        let word = &mut self.occupied[standing][step / 64];
+        let (kind, step) = (list / STEPS, list % STEPS);
+        let word = &mut self.occupied[kind][step / 64];
         *word = *word & !(1 << (step % 64)) | u64::from(is_occupied) << (step % 64);
+    }
+
+    /// The kind under which a flow is filed now.
+    fn kind(&mut self, header: &ActorHeader) -> Kind {
+        // Deadlines are rounded (`ActorHeader::set_deadline`), lifetimes are whole seconds.
+        let lifetime = (header.expires_at.saturating_sub(header.last_stamp) + SECOND / 2) / SECOND;
+        let standing = header.standing() as usize;
+        let known = &mut self.lifetimes[standing];
+        let at = match known.iter().position(|known| *known == lifetime || *known == 0) {
+            Some(at) => {
+                known[at] = lifetime;
+                at
+            }
+            None => (0..LIFETIMES).min_by_key(|at| known[*at].abs_diff(lifetime)).unwrap_or(0),
+        };
+        Kind(standing * LIFETIMES + at)
+    }
+
+    /// The kind under which a flow is filed.
+    pub(crate) fn kind_of(&self, header: &ActorHeader) -> Option<Kind> {
+        self.is_filed(header).then_some(Kind(header.timer_list as usize / STEPS))
+    }
+
+    /// True if no flow of this kind is filed.
+    pub(crate) fn is_empty(&self, kind: Kind) -> bool {
+        self.occupied[kind.0].iter().all(|word| *word == 0)
     }
 
     /// The step in which a deadline is looked at.
@@ -66,7 +119,7 @@ impl Wheel {
     /// Files a flow under its deadline. A flow is filed once, from when it is owned until it ends or leaves.
     pub(crate) fn file(&mut self, flows: &mut Flows, slot: Slot) {
         let header = flows.header(slot);
-        let list = header.standing() as usize * STEPS + self.step(header.expires_at) as usize % STEPS;
+        let list = self.kind(header).0 * STEPS + self.step(header.expires_at) as usize % STEPS;
         let next = core::mem::replace(&mut self.lists[list], slot);
         let last = if next == NO_SLOT { slot } else { core::mem::replace(&mut flows.header_mut(next).timer_before, slot) };
         let header = flows.header_mut(slot);
@@ -132,16 +185,16 @@ impl Wheel {
     pub(crate) fn is_right(&self, header: &ActorHeader) -> bool {
         let (deadline, filed) = (self.step(header.expires_at), self.step_of(header.timer_list));
         let is_far = deadline == self.at + STEPS as u64 - 1;
-        header.timer_list as usize / STEPS == header.standing() as usize && (deadline <= filed || is_far)
+        header.timer_list as usize / STEPS / LIFETIMES == header.standing() as usize && (deadline <= filed || is_far)
     }
 
-    /// Visits flows that are filed under a standing, those first that are looked at first,
+    /// Visits flows that are filed under a kind, those first that are looked at first,
     /// and of these the one that was filed first, from a place on until `visit` says no.
     /// Returns the place of the flow of which it said no: it is visited again from there.
-    pub(crate) fn visit(&self, flows: &Flows, standing: Standing, from: Place, mut visit: impl FnMut(Slot) -> bool) -> Place {
+    pub(crate) fn visit(&self, flows: &Flows, kind: Kind, from: Place, mut visit: impl FnMut(Slot) -> bool) -> Place {
         let mut next = from.step.max(self.at + 1);
-        while let Some(step) = self.occupied_from(standing, next) {
-            let list = standing as usize * STEPS + step as usize % STEPS;
+        while let Some(step) = self.occupied_from(kind, next) {
+            let list = kind.0 * STEPS + step as usize % STEPS;
             let first = self.lists[list];
             // A flow that is filed elsewhere by now was one of the list's flows: all of
             // them are visited.
@@ -162,11 +215,11 @@ impl Wheel {
     }
 
     /// The first step from this one on, of those that are to come, in which a flow of this
-    /// standing is looked at.
-    fn occupied_from(&self, standing: Standing, mut step: u64) -> Option<u64> {
+    /// kind is looked at.
+    fn occupied_from(&self, kind: Kind, mut step: u64) -> Option<u64> {
         while step < self.at + STEPS as u64 {
             let at = step as usize % STEPS;
-            let word = self.occupied[standing as usize][at / 64] >> (at % 64);
+            let word = self.occupied[kind.0][at / 64] >> (at % 64);
             if word != 0 {
                 let step = step + u64::from(word.trailing_zeros());
                 // The word's end may belong to steps that are over.
@@ -188,8 +241,8 @@ impl Wheel {
         let mut budget = limit;
         while self.at < target && budget > 0 {
             self.at += 1;
-            for standing in 0..Standing::ALL.len() {
-                let list = standing * STEPS + self.at as usize % STEPS;
+            for kind in 0..Kind::COUNT {
+                let list = kind * STEPS + self.at as usize % STEPS;
                 let mut slot = core::mem::replace(&mut self.lists[list], NO_SLOT);
                 if slot == NO_SLOT {
                     continue;

@@ -120,6 +120,30 @@ fn what_has_only_just_begun_stays() {
     }
 }
 
+/// A table is full of unreplied flows that live for long, and a flood of others comes that do not: the former have been idle for
+/// longer, though their deadlines come later, and make room. Connections that are being opened stay.
+#[test]
+fn a_flood_of_flows_that_live_for_less_leaves_what_has_just_begun() {
+    let mut bench = bench(400);
+    let flows: Vec<u16> = (1..361).collect();
+    flows.chunks(50).for_each(|burst| {
+        let frames: Vec<_> = burst.iter().map(|flow| datagram(*flow, Standing::Unreplied as u8)).collect();
+        bench.send(&frames);
+    });
+    bench.advance(SECOND);
+    for round in 0..40_u16 {
+        bench.send(&[datagram(500 + round, Standing::HalfOpen as u8)]);
+        bench.advance(SECOND / 50);
+        let flooded = (1000 + 20 * round..1020 + 20 * round).map(|flow| datagram(flow, Standing::Unreplied as u8 | BRIEF));
+        bench.send(&flooded.collect::<Vec<_>>());
+        bench.advance(SECOND / 50);
+        let lately = 500 + round.saturating_sub(10)..501 + round;
+        assert_eq!(there(&bench, lately.clone()), lately.len(), "round {round}");
+    }
+    assert!(there(&bench, 1..361) < 72, "they were idle for longest: {}", there(&bench, 1..361));
+    assert_eq!(bench.spot.runtime.drops().get(DropReason::FlowTableFull), 0);
+}
+
 /// Half-open flows whose time is over first end first. A flow that has had a packet since
 /// stays, and so does one that is established by now, whatever they were when they came.
 #[test]

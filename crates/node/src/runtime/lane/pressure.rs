@@ -18,7 +18,7 @@
 
 use super::{EXPIRE_BUDGET, Lane, Shared, Slot, flag, role};
 use crate::ahead::AHEAD;
-use crate::runtime::timers::Place;
+use crate::runtime::timers::{Kind, Place};
 use holdfast_nf::Standing;
 use holdfast_protection::flows::ActorHeader;
 use holdfast_wire::fault::{Fault, is_planted};
@@ -32,7 +32,7 @@ const SHORTEST: u64 = 1000 / 16;
 /// A handshake that goes on does so in less time: after a second its segments are repeated (RFC 6298, section 2). Stamped time, ns.
 const HANDSHAKE: u64 = 1_000_000_000;
 /// Flows of a lane that one turn looks at.
-const LOOKS: usize = 4 * EXPIRE_BUDGET;
+pub(super) const LOOKS: usize = 4 * EXPIRE_BUDGET;
 /// Between two looks for flows that live shorter, or where the one before has not found enough: stamped time, ns, as a power of two.
 const LOOK_SHIFT: u32 = 23;
 /// Searches begin with the first flow again after so long: stamped time, ns, as a power of two.
@@ -59,9 +59,9 @@ pub(crate) struct Pressure {
     /// When flows were looked for last, and whether fewer were found than are too much.
     looked_at: u64,
     is_stuck: bool,
-    /// By standing: where the next search begins. Behind flows that were looked at in vain
+    /// By kind: where the next search begins. Behind flows that were looked at in vain
     /// since `swept_at`.
-    next: [Place; Standing::ALL.len()],
+    next: [Place; Kind::COUNT],
     swept_at: u64,
     /// Flows that end when their states have come, with their generations.
     awaited: Vec<(Slot, u32)>,
@@ -69,7 +69,7 @@ pub(crate) struct Pressure {
 
 impl Default for Pressure {
     fn default() -> Pressure {
-        let next = [Place::START; Standing::ALL.len()];
+        let next = [Place::START; Kind::COUNT];
         Pressure { tick: 0, asked: 0, looked_at: 0, is_stuck: false, next, swept_at: 0, awaited: Vec::with_capacity(MAX_AWAITED) }
     }
 }
@@ -135,8 +135,10 @@ impl Lane {
                 Step::Idlest | Step::Of(Standing::Answered, _) if excess == 0 => break,
                 Step::Idlest => self.find_idlest(&mut excess, &mut looks, &mut found),
                 Step::Of(standing, idle) => {
-                    self.pressure.next[standing as usize] =
-                        self.find_forgettable(standing, (now, share, idle), (&mut excess, &mut looks), &mut found);
+                    for kind in Kind::of(standing) {
+                        self.pressure.next[kind.index()] =
+                            self.find_forgettable((kind, standing), (now, share, idle), (&mut excess, &mut looks), &mut found);
+                    }
                 }
             }
             for slots in found.chunks(AHEAD) {
@@ -162,17 +164,17 @@ impl Lane {
         pressure.awaited.len()
     }
 
-    /// Finds flows of one standing that are too much and have been `idle` for that time, or whose time is over, shortened as it is; and those that stand otherwise by now, or have had packets. Returns where the next search begins.
+    /// Finds flows of one kind that are too much and have been `idle` for that time, or whose time is over, shortened as it is; and those that stand otherwise by now, or have had packets. Returns where the next search begins.
     fn find_forgettable(
         &self,
-        standing: Standing,
+        (kind, standing): (Kind, Standing),
         (now, share, idle): (u64, u64, u64),
         (excess, looks): (&mut usize, &mut usize),
         found: &mut Vec<Slot>,
     ) -> Place {
-        let from = self.pressure.next[standing as usize];
+        let from = self.pressure.next[kind.index()];
         let mut is_in_vain = from != Place::START;
-        let stopped = self.wheel.visit(&self.flows, standing, from, |slot| {
+        let stopped = self.wheel.visit(&self.flows, kind, from, |slot| {
             if *looks == 0 || found.len() == EXPIRE_BUDGET {
                 return false;
             }
@@ -201,17 +203,18 @@ impl Lane {
         if is_in_vain { stopped } else { Place::START }
     }
 
-    /// Finds those half-open and unreplied flows that have been idle for longest, as many as are too much; and those that stand otherwise by now, or have had packets. Each standing
-    /// has half of the looks. Where these did not suffice nobody knows what is behind: no flow of the other standing ends that has had a packet since the last one that was seen.
+    /// Finds those half-open and unreplied flows that have been idle for longest, as many as are too much; and those that stand otherwise by now, or have had packets. Each kind of
+    /// which there are some has its part of the looks. Where these did not suffice nobody knows what is behind: no flow of another kind ends that has had a packet since the last one that was seen.
     fn find_idlest(&self, excess: &mut usize, looks: &mut usize, found: &mut Vec<Slot>) {
+        let kinds =
+            || Kind::of(Standing::HalfOpen).chain(Kind::of(Standing::Unreplied)).filter(|kind| !self.wheel.is_empty(*kind));
         let mut wrong = 0;
-        let standings = [Standing::HalfOpen, Standing::Unreplied];
-        let mut latest = [u64::MAX; 2];
-        for (at, standing) in standings.into_iter().enumerate() {
+        let mut cut = [u64::MAX; Kind::COUNT];
+        for (at, kind) in kinds().enumerate() {
             let (mut right, mut seen, mut is_cut) = (0, 0, false);
-            let least = if at == 0 { *looks / 2 } else { 0 };
-            self.wheel.visit(&self.flows, standing, Place::START, |slot| {
-                is_cut = *looks <= least || found.len() == 2 * EXPIRE_BUDGET;
+            let least = *looks - *looks / (kinds().count() - at);
+            self.wheel.visit(&self.flows, kind, Place::START, |slot| {
+                is_cut = *looks <= least;
                 if is_cut || right == *excess {
                     return false;
                 }
@@ -225,12 +228,14 @@ impl Lane {
                 }
                 true
             });
-            latest[1 - at] = if is_cut { seen } else { u64::MAX };
+            if is_cut {
+                cut[kind.index()] = seen;
+            }
         }
         found.retain(|slot| {
             let header = self.flows.header(*slot);
-            let at = usize::from(header.standing() == Standing::Unreplied);
-            !self.wheel.is_right(header) || header.last_stamp <= latest[at]
+            let own = self.wheel.kind_of(header);
+            !self.wheel.is_right(header) || kinds().all(|kind| Some(kind) == own || header.last_stamp <= cut[kind.index()])
         });
         // Flows that are filed wrongly do not end.
         found.sort_unstable_by_key(|slot| {
