@@ -191,7 +191,8 @@ impl Network {
 
     /// Opens keep-alive connections to a web server.
     pub fn hold(&self, server: &str, count: usize) -> Result<keepalive::KeepAlive> {
-        hold(&self.topology.client, server, count, self.lab.interrupt())
+        let opened = hold(&self.topology.client, server, count, self.lab.interrupt());
+        opened.with_context(|| format!("the box says {:?}", self.running.status()))
     }
 
     /// Starts an echo at the server and numbered datagrams to it.
