@@ -3,9 +3,9 @@
 //! A packet only writes its flow's deadline. The wheel looks at a flow when the deadline that it was filed under has come, and files
 //! it again if a packet has moved it away meanwhile. If one has brought it closer, which only the end of a connection does, it is filed anew at once. Time is the stamped time of packets and ticks, never a clock.
 //!
-//! A flow is filed under the standing that it has at that time, and under its lifetime: of
-//! those of one [`Kind`] the one whose deadline comes first has been idle for longest.
-//! Packets may change both later. A search for flows of one kind, earliest deadline first,
+//! A flow is filed under the standing that it has at that time. Unreplied ones are filed by
+//! their lifetime, too: of those of one [`Kind`] the one whose deadline comes first has been
+//! idle for longest. Packets may change both later. A search for flows of one kind, earliest deadline first,
 //! files those anew that are filed wrongly by now ([`Wheel::is_right`]).
 
 use holdfast_nf::Standing;
@@ -16,39 +16,58 @@ const STEP_SHIFT: u32 = 27;
 const STEPS: usize = 4096;
 const SECOND: u64 = 1_000_000_000;
 const WORDS: usize = STEPS / 64;
-/// Lifetimes of one standing that are told apart: those of UDP, of ICMP and of other protocols
+/// Lifetimes of unreplied flows that are told apart: of UDP, of ICMP and of other protocols
 /// (RFC 4787, REQ-5; RFC 5508, REQ-2). Beyond these a flow is filed with the nearest.
 const LIFETIMES: usize = 3;
+/// Lists of one step: they lie together, and are looked at together.
+const STRIDE: usize = Kind::COUNT.next_power_of_two();
 /// In place of a list: the flow ends as soon as its state, which is away, has come.
 const WAITING: u32 = NO_SLOT - 1;
 
-/// Flows of one standing and one lifetime.
+/// Flows of one standing; of unreplied ones those of one lifetime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Kind(usize);
 
 impl Kind {
     /// How many there are.
-    pub(crate) const COUNT: usize = Standing::ALL.len() * LIFETIMES;
+    pub(crate) const COUNT: usize = Standing::ALL.len() + LIFETIMES - 1;
+
+    fn new(standing: Standing, lifetime: usize) -> Kind {
+        Kind(if lifetime == 0 { standing as usize } else { Standing::ALL.len() + lifetime - 1 })
+    }
 
     /// Those of one standing.
     pub(crate) fn of(standing: Standing) -> impl Iterator<Item = Kind> {
-        (0..LIFETIMES).map(move |lifetime| Kind(standing as usize * LIFETIMES + lifetime))
+        let lifetimes = if standing == Standing::Unreplied { LIFETIMES } else { 1 };
+        (0..lifetimes).map(move |lifetime| Kind::new(standing, lifetime))
     }
 
     /// Below [`Kind::COUNT`].
     pub(crate) fn index(self) -> usize {
         self.0
     }
+
+    fn is(self, standing: Standing) -> bool {
+        self.0 == standing as usize || self.0 >= Standing::ALL.len() && standing == Standing::Unreplied
+    }
+
+    fn of_list(list: usize) -> Kind {
+        Kind(list % STRIDE)
+    }
+
+    fn list(self, step: u64) -> usize {
+        step as usize % STEPS * STRIDE + self.0
+    }
 }
 
 /// See the module.
 pub(crate) struct Wheel {
-    /// By kind and step. A list's first flow is the one that was filed last, and names the last one as the one before it.
+    /// By step and kind. A list's first flow is the one that was filed last, and names the last one as the one before it.
     lists: Vec<Slot>,
     /// By kind: which steps have a flow, a bit each.
     occupied: [[u64; WORDS]; Kind::COUNT],
-    /// By standing: the lifetimes that have been seen first, seconds; 0 where there are fewer.
-    lifetimes: [[u64; LIFETIMES]; Standing::ALL.len()],
+    /// Of unreplied flows: the lifetimes that have been seen first, seconds; 0 where there are fewer.
+    lifetimes: [u64; LIFETIMES],
     at: u64,
 }
 
@@ -68,23 +87,25 @@ impl Place {
 
 impl Wheel {
     pub(crate) fn new() -> Wheel {
-        let lists = vec![NO_SLOT; STEPS * Kind::COUNT];
-        let lifetimes = [[0; LIFETIMES]; Standing::ALL.len()];
-        Wheel { lists, occupied: [[0; WORDS]; Kind::COUNT], lifetimes, at: 0 }
+        let lists = vec![NO_SLOT; STEPS * STRIDE];
+        Wheel { lists, occupied: [[0; WORDS]; Kind::COUNT], lifetimes: [0; LIFETIMES], at: 0 }
     }
 
     fn mark(&mut self, list: usize, is_occupied: bool) {
-        let (kind, step) = (list / STEPS, list % STEPS);
-        let word = &mut self.occupied[kind][step / 64];
+        let (kind, step) = (Kind::of_list(list), list / STRIDE);
+        let word = &mut self.occupied[kind.0][step / 64];
         *word = *word & !(1 << (step % 64)) | u64::from(is_occupied) << (step % 64);
     }
 
     /// The kind under which a flow is filed now.
     fn kind(&mut self, header: &ActorHeader) -> Kind {
+        let standing = header.standing();
+        if standing != Standing::Unreplied {
+            return Kind::new(standing, 0);
+        }
         // Deadlines are rounded (`ActorHeader::set_deadline`), lifetimes are whole seconds.
         let lifetime = (header.expires_at.saturating_sub(header.last_stamp) + SECOND / 2) / SECOND;
-        let standing = header.standing() as usize;
-        let known = &mut self.lifetimes[standing];
+        let known = &mut self.lifetimes;
         let at = match known.iter().position(|known| *known == lifetime || *known == 0) {
             Some(at) => {
                 known[at] = lifetime;
@@ -92,12 +113,12 @@ impl Wheel {
             }
             None => (0..LIFETIMES).min_by_key(|at| known[*at].abs_diff(lifetime)).unwrap_or(0),
         };
-        Kind(standing * LIFETIMES + at)
+        Kind::new(standing, at)
     }
 
     /// The kind under which a flow is filed.
     pub(crate) fn kind_of(&self, header: &ActorHeader) -> Option<Kind> {
-        self.is_filed(header).then_some(Kind(header.timer_list as usize / STEPS))
+        self.is_filed(header).then(|| Kind::of_list(header.timer_list as usize))
     }
 
     /// True if no flow of this kind is filed.
@@ -113,13 +134,13 @@ impl Wheel {
     /// The step in which this list is looked at.
     fn step_of(&self, list: u32) -> u64 {
         let steps = STEPS as u64;
-        self.at + (u64::from(list) % steps + steps - self.at % steps) % steps
+        self.at + (u64::from(list) / STRIDE as u64 % steps + steps - self.at % steps) % steps
     }
 
     /// Files a flow under its deadline. A flow is filed once, from when it is owned until it ends or leaves.
     pub(crate) fn file(&mut self, flows: &mut Flows, slot: Slot) {
         let header = flows.header(slot);
-        let list = self.kind(header).0 * STEPS + self.step(header.expires_at) as usize % STEPS;
+        let list = self.kind(header).list(self.step(header.expires_at));
         let next = core::mem::replace(&mut self.lists[list], slot);
         let last = if next == NO_SLOT { slot } else { core::mem::replace(&mut flows.header_mut(next).timer_before, slot) };
         let header = flows.header_mut(slot);
@@ -185,7 +206,7 @@ impl Wheel {
     pub(crate) fn is_right(&self, header: &ActorHeader) -> bool {
         let (deadline, filed) = (self.step(header.expires_at), self.step_of(header.timer_list));
         let is_far = deadline == self.at + STEPS as u64 - 1;
-        header.timer_list as usize / STEPS / LIFETIMES == header.standing() as usize && (deadline <= filed || is_far)
+        self.is_filed(header) && Kind::of_list(header.timer_list as usize).is(header.standing()) && (deadline <= filed || is_far)
     }
 
     /// Visits flows that are filed under a kind, those first that are looked at first,
@@ -194,7 +215,7 @@ impl Wheel {
     pub(crate) fn visit(&self, flows: &Flows, kind: Kind, from: Place, mut visit: impl FnMut(Slot) -> bool) -> Place {
         let mut next = from.step.max(self.at + 1);
         while let Some(step) = self.occupied_from(kind, next) {
-            let list = kind.0 * STEPS + step as usize % STEPS;
+            let list = kind.list(step);
             let first = self.lists[list];
             // A flow that is filed elsewhere by now was one of the list's flows: all of
             // them are visited.
@@ -242,7 +263,7 @@ impl Wheel {
         while self.at < target && budget > 0 {
             self.at += 1;
             for kind in 0..Kind::COUNT {
-                let list = kind * STEPS + self.at as usize % STEPS;
+                let list = Kind(kind).list(self.at);
                 let mut slot = core::mem::replace(&mut self.lists[list], NO_SLOT);
                 if slot == NO_SLOT {
                     continue;
