@@ -4,7 +4,7 @@
 use anyhow::{Result, ensure};
 use holdfast_lab::requirements::*;
 use holdfast_lab::{Interrupt, until};
-use holdfast_tests::cluster::{Cluster, SERVING};
+use holdfast_tests::cluster::Cluster;
 use holdfast_tests::network::VIRTUAL;
 use holdfast_tests::runner::{Test, cluster};
 use holdfast_tests::verdict::{ensure_same, ensure_unbroken};
@@ -30,7 +30,6 @@ const FLOWS: usize = 60;
 fn through_damage(cluster: Cluster, reasons: &[&str], interrupt: &Interrupt) -> Result<()> {
     let held = cluster.hold(VIRTUAL, FLOWS)?;
     let (_echo, stream) = cluster.stream(FLOWS, 2_000)?;
-    cluster.wait_serving(SERVING[0], SERVING[0])?;
     cluster.wait_safe()?;
     let all = || cluster.living().map(|running| running.status()).collect::<Result<Vec<_>>>();
     let before = all()?;

@@ -35,17 +35,17 @@ const PER_SECOND: u64 = 500;
 fn service_passes_before_two_patiences_have_passed(interrupt: &Interrupt) -> Result<()> {
     let patience = Duration::from_millis(HOST_MS);
     let mut cluster = Cluster::start_missing_after(HOST_MS, interrupt)?;
-    cluster.wait_serving(SERVING[0], SERVING[0])?;
+    let [first, second] = cluster.serving()?;
     let (_echo, stream) = cluster.stream(20, PER_SECOND)?;
     cluster.wait_safe()?;
     // A coordinator that has just begun gives every host the time to be heard.
     let enough = 1_000 + PER_SECOND * 4 * HOST_MS / 1_000;
     until("datagrams return for a while", PATIENCE, interrupt, || Ok((stream.datagrams().returned > enough).then_some(())))?;
     let dead: Vec<u16> =
-        cluster.on(SERVING[1])?.status()?.runtimes().filter(|one| one.host == SERVING[0]).map(|one| one.id).collect();
+        cluster.on(second)?.status()?.runtimes().filter(|one| one.host == first).map(|one| one.id).collect();
     let killed_at = Clock::new().now();
-    cluster.kill(SERVING[0])?;
-    let status = cluster.wait_for(SERVING[1], "the dead host's runtimes are given up, and their flows recovered", |status| {
+    cluster.kill(first)?;
+    let status = cluster.wait_for(second, "the dead host's runtimes are given up, and their flows recovered", |status| {
         dead.iter().all(|id| status.failovers.iter().any(|failover| failover.runtime == *id && failover.recovered_us.is_some()))
     })?;
     let returned = stream.datagrams().returned;

@@ -7,7 +7,7 @@ use holdfast_lab::hosts::Cut;
 use holdfast_lab::requirements::*;
 use holdfast_lab::until;
 use holdfast_tests::PATIENCE;
-use holdfast_tests::cluster::{Cluster, SERVING, Second, WITNESS};
+use holdfast_tests::cluster::{Cluster, Second, WITNESS};
 use holdfast_tests::network::VIRTUAL;
 use holdfast_tests::runner::{Test, cluster};
 
@@ -35,9 +35,9 @@ fn networks(status: &Status, host: &str) -> Option<([bool; 2], Option<usize>)> {
 /// notices. When it is back it is used again. Only without both is the host away.
 fn goes_around(second: Second, interrupt: &Interrupt) -> Result<()> {
     let cluster = Cluster::start_twice_joined(second, HOST_MS, interrupt)?;
-    cluster.wait_serving(SERVING[0], SERVING[0])?;
+    let [first, second] = cluster.serving()?;
     let is = |cluster: &Cluster, wanted: ([bool; 2], Option<usize>)| {
-        for (from, to) in [(WITNESS, SERVING[0]), (SERVING[1], SERVING[0]), (SERVING[1], WITNESS)] {
+        for (from, to) in [(WITNESS, first), (second, first), (second, WITNESS)] {
             let wanted = if to == WITNESS { ([true; 2], Some(0)) } else { wanted };
             cluster.wait_for(from, &format!("{to} is reached as {wanted:?}"), |status| networks(status, to) == Some(wanted))?;
         }
@@ -47,18 +47,18 @@ fn goes_around(second: Second, interrupt: &Interrupt) -> Result<()> {
     let held = cluster.hold(VIRTUAL, CONNECTIONS)?;
     let (_echo, stream) = cluster.stream(FLOWS, 500)?;
     cluster.wait_safe()?;
-    let serving = cluster.namespace(SERVING[0])?.clone();
+    let serving = cluster.namespace(first)?.clone();
     for way in ["from", "to", "both", "device"] {
         // What it sends does not arrive: the others hear it by the second network alone, and it hears them by both.
         let from_others = match way {
-            "from" => cluster.hosts.cut(SERVING[0], Cut::From).map(|()| ([true; 2], Some(0)))?,
-            "to" => cluster.hosts.cut(SERVING[0], Cut::To).map(|()| ([false, true], Some(1)))?,
-            "both" => cluster.hosts.cut(SERVING[0], Cut::Both).map(|()| ([false, true], Some(1)))?,
+            "from" => cluster.hosts.cut(first, Cut::From).map(|()| ([true; 2], Some(0)))?,
+            "to" => cluster.hosts.cut(first, Cut::To).map(|()| ([false, true], Some(1)))?,
+            "both" => cluster.hosts.cut(first, Cut::Both).map(|()| ([false, true], Some(1)))?,
             _ => serving.ip("link set fab0 down").map(|_| ([false, true], Some(1)))?,
         };
         is(&cluster, from_others)?;
         let from_there = if way == "to" { ([true; 2], Some(0)) } else { ([false, true], Some(1)) };
-        cluster.wait_for(SERVING[0], "it goes around too", |status| networks(status, SERVING[1]) == Some(from_there))?;
+        cluster.wait_for(first, "it goes around too", |status| networks(status, second) == Some(from_there))?;
         let returned = stream.datagrams().returned;
         until("datagrams return", PATIENCE, interrupt, || Ok((stream.datagrams().returned > returned + 750).then_some(())))?;
         match way {
@@ -66,7 +66,7 @@ fn goes_around(second: Second, interrupt: &Interrupt) -> Result<()> {
             _ => cluster.hosts.heal()?,
         }
         is(&cluster, ([true; 2], Some(0)))?;
-        cluster.wait_for(SERVING[0], "it is used again", |status| networks(status, SERVING[1]) == Some(([true; 2], Some(0))))?;
+        cluster.wait_for(first, "it is used again", |status| networks(status, second) == Some(([true; 2], Some(0))))?;
     }
     let status = cluster.wait_safe()?;
     let datagrams = stream.finish();
@@ -76,10 +76,10 @@ fn goes_around(second: Second, interrupt: &Interrupt) -> Result<()> {
     let alive = held.verify(interrupt)?.alive;
     ensure!(alive == CONNECTIONS, "{alive} of {CONNECTIONS} connections");
     // Without either it is as good as dead.
-    cluster.hosts.cut(SERVING[0], Cut::Both)?;
-    cluster.hosts.cut_spare(SERVING[0], Cut::Both)?;
-    cluster.wait_away(WITNESS, SERVING[0])?;
-    cluster.wait_serving(SERVING[1], SERVING[1])?;
+    cluster.hosts.cut(first, Cut::Both)?;
+    cluster.hosts.cut_spare(first, Cut::Both)?;
+    cluster.wait_away(WITNESS, first)?;
+    cluster.wait_serving(second, second)?;
     cluster.hosts.heal()?;
     cluster.wait_safe()?;
     let alive = held.verify(interrupt)?.alive;

@@ -105,8 +105,8 @@ fn a_stranger_on_the_network_is_refused(interrupt: &Interrupt) -> Result<()> {
     let held = cluster.hold(VIRTUAL, 60)?;
     let (_echo, stream) = cluster.stream(60, 600)?;
     cluster.wait_safe()?;
-    cluster.wait_serving(SERVING[0], SERVING[0])?;
-    let recorded = record(&cluster, SERVING[1])?;
+    let [first, second] = cluster.serving()?;
+    let recorded = record(&cluster, second)?;
     let good = &recorded[0];
     let changed = |at: usize, bits: u8| {
         let mut frame = good.clone();
@@ -143,7 +143,7 @@ fn a_stranger_on_the_network_is_refused(interrupt: &Interrupt) -> Result<()> {
         ("unsealed", vec![released]),
     ]);
     for _ in 0..5 {
-        provoke(&cluster, SERVING[0], &frames)?;
+        provoke(&cluster, first, &frames)?;
         ensure_unbroken(&held, interrupt)?;
     }
     let got = listening.recv(&mut [0; 64]);
@@ -159,24 +159,24 @@ fn what_was_recorded_is_worth_nothing_after_a_restart(interrupt: &Interrupt) -> 
     let held = cluster.hold(VIRTUAL, 60)?;
     let (_echo, stream) = cluster.stream(60, 600)?;
     cluster.wait_safe()?;
-    cluster.wait_serving(SERVING[0], SERVING[0])?;
-    let recorded = record(&cluster, SERVING[1])?;
-    cluster.kill(SERVING[1])?;
-    cluster.begin(SERVING[1])?;
+    let [first, second] = cluster.serving()?;
+    let recorded = record(&cluster, second)?;
+    cluster.kill(second)?;
+    cluster.begin(second)?;
     cluster.wait_safe()?;
-    provoke(&cluster, SERVING[0], &BTreeMap::from([("old_life", recorded.clone())]))?;
+    provoke(&cluster, first, &BTreeMap::from([("old_life", recorded.clone())]))?;
     ensure_unbroken(&held, interrupt)?;
     // The other serves then, and sends packets to the runtimes of the one that is to begin anew.
-    cluster.kill(SERVING[0])?;
-    cluster.wait_serving(SERVING[1], SERVING[1])?;
-    cluster.begin(SERVING[0])?;
+    cluster.kill(first)?;
+    cluster.wait_serving(second, second)?;
+    cluster.begin(first)?;
     cluster.wait_safe()?;
-    let taken = record(&cluster, SERVING[1])?;
+    let taken = record(&cluster, second)?;
     ensure!(taken[0][INCARNATION..BODY] != recorded[0][INCARNATION..BODY], "another life");
-    cluster.kill(SERVING[0])?;
-    cluster.begin(SERVING[0])?;
+    cluster.kill(first)?;
+    cluster.begin(first)?;
     cluster.wait_safe()?;
-    provoke(&cluster, SERVING[0], &BTreeMap::from([("replayed", taken)]))?;
+    provoke(&cluster, first, &BTreeMap::from([("replayed", taken)]))?;
     ensure_unbroken(&held, interrupt)?;
     let datagrams = stream.finish();
     ensure!((datagrams.doubled, datagrams.changed, datagrams.flows_alive) == (0, 0, 60), "{datagrams:?}");
@@ -220,24 +220,24 @@ fn hosts_that_udp_joins_survive_a_host_and_strangers(interrupt: &Interrupt) -> R
     let mut download = LongDownload::start(client, site, VIRTUAL, 1_500_000, GIVE_UP, interrupt)?;
     let (_echo, stream) = cluster.stream(60, 600)?;
     cluster.wait_safe()?;
-    cluster.wait_serving(SERVING[0], SERVING[0])?;
-    cluster.kill(SERVING[0])?;
-    cluster.wait_serving(SERVING[1], SERVING[1])?;
+    let [first, second] = cluster.serving()?;
+    cluster.kill(first)?;
+    cluster.wait_serving(second, second)?;
     ensure_unbroken(&held, interrupt)?;
     download.goes_on(interrupt)?;
-    cluster.begin(SERVING[0])?;
+    cluster.begin(first)?;
     cluster.wait_safe()?;
     ensure_unbroken(&held, interrupt)?;
     download.finish(interrupt)?;
-    let recorded = record_behind(&cluster, SERVING[1], ETHERNET_LEN + IPV4_LEN + UDP_LEN)?;
-    provoke(&cluster, SERVING[0], &BTreeMap::from([("replayed", recorded)]))?;
+    let recorded = record_behind(&cluster, second, ETHERNET_LEN + IPV4_LEN + UDP_LEN)?;
+    provoke(&cluster, first, &BTreeMap::from([("replayed", recorded)]))?;
     let stranger = &cluster.hosts.network;
     link::address(stranger, BRIDGE, "10.9.0.200/24")?;
     let socket = stranger.enter(|| UdpSocket::bind("10.9.0.200:7000"))??;
-    let before = cluster.on(SERVING[0])?.status()?.drops.get("unknown_host").copied().unwrap_or(0);
+    let before = cluster.on(first)?.status()?.drops.get("unknown_host").copied().unwrap_or(0);
     until("a stranger's datagrams are counted", PATIENCE, interrupt, || {
         socket.send_to(b"whoever I am", (Ipv4Addr::new(10, 9, 0, 1), UDP_PORT))?;
-        let now = cluster.on(SERVING[0])?.status()?.drops.get("unknown_host").copied().unwrap_or(0);
+        let now = cluster.on(first)?.status()?.drops.get("unknown_host").copied().unwrap_or(0);
         Ok((now > before).then_some(()))
     })?;
     ensure_unbroken(&held, interrupt)?;

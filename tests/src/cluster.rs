@@ -412,8 +412,15 @@ impl Cluster {
 
     /// Waits until this host serves the ports, as a host sees it.
     pub fn wait_serving(&self, on: &str, name: &str) -> Result<Status> {
-        let serves = |status: &Status| status.hosts.iter().any(|host| host.name == name && host.state == status::STATE_SERVING);
-        self.wait_for(on, &format!("{name} serves the ports"), serves)
+        self.wait_for(on, &format!("{name} serves the ports"), |status| serves(status, name))
+    }
+
+    /// Which host serves the ports, and the other one: the first, unless a busy machine had kept it from being heard.
+    pub fn serving(&self) -> Result<[&'static str; 2]> {
+        let is_served = |status: &Status| SERVING.iter().any(|name| serves(status, name));
+        let status = self.wait_for(self.observer(), "a host serves the ports", is_served)?;
+        let [first, second] = SERVING;
+        Ok(if serves(&status, first) { [first, second] } else { [second, first] })
     }
 
     /// Opens keep-alive connections.
@@ -451,4 +458,9 @@ impl Cluster {
         }
         Ok(())
     }
+}
+
+/// This host serves the ports.
+fn serves(status: &Status, name: &str) -> bool {
+    status.hosts.iter().any(|host| host.name == name && host.state == status::STATE_SERVING)
 }
