@@ -249,7 +249,8 @@ fn a_pool_that_is_used_up(interrupt: &Interrupt) -> Result<()> {
     let address = socket(&format!("{SERVER}:80"));
     let _mirror = Mirror::start(&network.topology.server, address)?;
     let mut crowd = Crowd::new(Some(&network.topology.client))?;
-    crowd.open(address, PORTS, 4, WITHIN, interrupt)?;
+    let opened = crowd.open(address, PORTS, 4, WITHIN, interrupt);
+    opened.with_context(|| format!("the box says {:?}", network.running.status()))?;
     network.wait_protected()?;
     let ensure_used_up = |crowd: &mut Crowd| -> Result<()> {
         let refused = network.running.status()?.dropped("pool_empty");
