@@ -1,5 +1,6 @@
-//! The types of the control API, and of what is used of etcd's, are kept as files, so that no build needs what makes them. Here it is seen whether each is what its
-//! .proto file gives. Both are made here, so that what makes them is built once.
+//! The types of the control API, and of what is used of etcd's, are kept as files: no build needs what makes
+//! them. Here it is seen whether each is what its .proto file gives. Both are in one test, so that one crate
+//! alone has the generator.
 
 use tonic_prost_build::Builder;
 

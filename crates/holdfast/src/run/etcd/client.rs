@@ -1,6 +1,7 @@
 //! A client of etcd: its gRPC API, one member at a time.
 //!
-//! In: a request. Out: the whole answer, or what is wrong. Never: a wait beyond the patience, or more memory than an answer may have.
+//! In: a request. Out: the whole answer, or what is wrong. Never: a wait beyond the patience, or more memory
+//! than an answer may have.
 
 use super::api::compare::{CompareResult, CompareTarget, TargetUnion};
 use super::api::kv_client::KvClient;
@@ -28,7 +29,8 @@ use tonic::transport::Channel;
 /// Longest answer, bytes: a page of the log is shorter.
 const MAX_ANSWER: usize = 64 << 20;
 
-/// Certificates and keys for the connections, from the files that the configuration names. None for connections in clear.
+/// Certificates and keys for the connections, from the files that the configuration names. None for
+/// connections in clear.
 ///
 /// # Errors
 /// Which file is wrong, and why.
@@ -71,7 +73,8 @@ async fn connect(endpoint: &Endpoint, tls: Option<&Arc<ClientConfig>>) -> Result
     Ok(channel_over(stream, channel).await?)
 }
 
-/// What is wrong, without the layers that it came through: nothing that moves the cursor, and no more than a line.
+/// What is wrong, without the layers that it came through: nothing that moves the cursor, and no more than
+/// a line.
 pub(super) fn cause(failure: &Failure) -> String {
     let mut cause: &(dyn Error + 'static) = failure.as_ref();
     while let Some(source) = cause.source() {
@@ -83,7 +86,10 @@ pub(super) fn cause(failure: &Failure) -> String {
         None if cause.downcast_ref().is_some_and(is_end) => "it closed the connection".to_owned(),
         None => cause.to_string(),
     };
-    text.chars().filter(|c| !c.is_control()).take(200).collect()
+    // What comes with a cause is of the connection, and no member's word.
+    let is_broken = failure.downcast_ref::<Status>().is_some_and(|status| status.source().is_some());
+    let head = if is_broken { "it does not answer as etcd does: " } else { "" };
+    head.chars().chain(text.chars()).filter(|c| !c.is_control()).take(200).collect()
 }
 
 fn kv(channel: Channel) -> KvClient<Channel> {
@@ -123,8 +129,8 @@ impl Client {
         format!("{}/{name}", self.config.prefix)
     }
 
-    /// Asks a member; after an error the next one is asked the next time. What is asked must do no harm a second time: an answer may be lost, and a
-    /// connection that was closed meanwhile is opened again.
+    /// Asks a member; after an error the next one is asked the next time. What is asked must do no harm a
+    /// second time: an answer may be lost, and a connection that was closed meanwhile is opened again.
     fn ask<T>(&mut self, call: impl AsyncFn(Channel) -> Result<T, Status>) -> Result<T, Trouble> {
         let result = self.ask_member(call);
         match &result {

@@ -86,9 +86,10 @@ impl Candidacy {
             lease: lease.clone(),
             vacant_since: None,
         };
+        let client = client(END)?;
         let run = move || campaign.run(&stop, &sender);
         std::thread::Builder::new().name("etcd".to_owned()).spawn(run).map_err(system)?;
-        Ok(Candidacy { client: client(END)?, contact, news, lease, going })
+        Ok(Candidacy { client, contact, news, lease, going })
     }
 
     /// For so long it may try to lead; if it is modest, after others have had the time to.

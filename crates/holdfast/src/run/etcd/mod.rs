@@ -2,13 +2,13 @@
 //!
 //! Theory of operation. Everything lies below the configured prefix. `leader` says who leads; it hangs on the leader's lease, and the revision that made
 //! it is the guard of every write: once another leads, or nobody, a write of the old leader is refused. `incarnation` is the highest that a leader
-//! ever had, `written` the last position in the log, and `log/` the log. etcd is spoken to by threads of their own: the
-//! coordinator's loop waits for none of it.
+//! ever had, `written` the last position in the log, and `log/` the log. etcd is spoken to by threads of
+//! their own: the coordinator's loop waits for none of it.
 //!
 //! In: the configuration, who this is, records. Out: that it leads, the log, that records are kept, that it leads no more. Never: a decision.
 //!
-//! The types of etcd's API are generated from `proto/etcd.proto`, and kept as a file: the control API's `tests/generated.rs` says when it is not what that gives, and
-//! makes it anew.
+//! The types of etcd's API are generated from `proto/etcd.proto`, and kept as a file: `tests/generated.rs` of
+//! the crate `control` says when it is not what that gives, and makes it anew.
 
 /// The types of the .proto file.
 #[allow(missing_docs, unreachable_pub, clippy::all)]
