@@ -21,7 +21,7 @@ use std::io::ErrorKind;
 use std::path::{Component, Path};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
-use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, BufReader};
 use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
@@ -35,7 +35,8 @@ const ANSWER: Duration = Duration::from_secs(15);
 /// A host's answer to one that joins has at most so many bytes: a configuration and some files.
 const MAX_JOIN: usize = 2 * MAX_FILE;
 
-type Stream = BufReader<TlsStream<TcpStream>>;
+/// See [`connect_tls`].
+pub type TlsConnection = BufReader<TlsStream<TcpStream>>;
 
 /// Asks one box from elsewhere.
 pub(crate) struct RemoteClient {
@@ -68,6 +69,38 @@ impl Streamed {
         };
         Ok(progress.map(|progress| convert::object(&progress)))
     }
+}
+
+/// A connection with TLS over which the server has said its first word.
+///
+/// # Errors
+/// What the system says; if it is rustls, with its error inside.
+pub async fn connect_tls(host: &str, port: u16, tls: Arc<rustls::ClientConfig>) -> std::io::Result<TlsConnection> {
+    let stream = TcpStream::connect((host, port)).await?;
+    stream.set_nodelay(true)?;
+    let name = ServerName::try_from(host.to_owned()).map_err(std::io::Error::other)?;
+    let mut stream = BufReader::new(TlsConnector::from(tls).connect(name, stream).await?);
+    // TLS 1.3 ends for the client before the server has looked at its certificate.
+    if stream.fill_buf().await?.is_empty() {
+        return Err(ErrorKind::UnexpectedEof.into());
+    }
+    Ok(stream)
+}
+
+/// A channel over a connection that is there already. Where it is lost the channel makes no other.
+///
+/// # Errors
+/// What tonic says.
+pub async fn channel_over<S>(stream: S, channel: tonic::transport::Endpoint) -> Result<Channel, tonic::transport::Error>
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let stream = Arc::new(Mutex::new(Some(stream)));
+    let connector = tower::service_fn(move |_: tonic::transport::Uri| {
+        let taken = stream.lock().unwrap_or_else(PoisonError::into_inner).take();
+        std::future::ready(taken.map(TokioIo::new).ok_or_else(|| std::io::Error::other("the connection is lost")))
+    });
+    channel.connect_with_connector(connector).await
 }
 
 impl RemoteClient {
@@ -155,19 +188,6 @@ impl RemoteClient {
         }
     }
 
-    /// A connection over which the box has said its first word.
-    async fn connect(&self, tls: Arc<rustls::ClientConfig>) -> std::io::Result<Stream> {
-        let stream = TcpStream::connect((self.endpoint.host.as_str(), self.endpoint.port)).await?;
-        stream.set_nodelay(true)?;
-        let name = ServerName::try_from(self.endpoint.host.clone()).map_err(std::io::Error::other)?;
-        let mut stream = BufReader::new(TlsConnector::from(tls).connect(name, stream).await?);
-        // TLS 1.3 ends for the client before the box has looked at its certificate.
-        if stream.fill_buf().await?.is_empty() {
-            return Err(ErrorKind::UnexpectedEof.into());
-        }
-        Ok(stream)
-    }
-
     fn api(&self) -> Result<ControlClient<Channel>, Failure> {
         if let Some(api) = self.api.get() {
             return Ok(api.clone());
@@ -175,23 +195,17 @@ impl RemoteClient {
         let wrong = |message: String| Failure::new(exit::CONFIGURATION, message);
         let tls = Identity::load(&self.tls).and_then(|identity| identity.client()).map_err(wrong)?;
         let channel = self.runtime.block_on(async {
-            let stream = match timeout(PATIENCE, self.connect(tls)).await {
+            let stream = match timeout(PATIENCE, connect_tls(&self.endpoint.host, self.endpoint.port, tls)).await {
                 Ok(Ok(stream)) => stream,
                 Ok(Err(error)) => return Err(self.failure(&error)),
                 Err(_) => return Err(self.late()),
             };
-            // The channel may have this one; where it is lost there is no other.
-            let stream = Arc::new(Mutex::new(Some(stream)));
-            let connector = tower::service_fn(move |_: tonic::transport::Uri| {
-                let taken = stream.lock().unwrap_or_else(PoisonError::into_inner).take();
-                std::future::ready(taken.map(TokioIo::new).ok_or_else(|| std::io::Error::other("the connection is lost")))
-            });
             let broken = |error: tonic::transport::Error| self.broken(&error.to_string());
             let uri = format!("https://{}", self.endpoint);
             let channel = Channel::from_shared(uri).map_err(|error| self.broken(&error.to_string()))?;
             let channel =
                 channel.http2_keep_alive_interval(PATIENCE).keep_alive_timeout(PATIENCE * 2).keep_alive_while_idle(true);
-            channel.connect_with_connector(connector).await.map_err(broken)
+            channel_over(stream, channel).await.map_err(broken)
         })?;
         let api = ControlClient::new(channel).max_decoding_message_size(MAX_ANSWER);
         Ok(self.api.get_or_init(|| api).clone())

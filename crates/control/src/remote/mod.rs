@@ -11,7 +11,7 @@ mod endpoint;
 #[rustfmt::skip]
 pub mod api;
 
-pub use client::{Fetched, fetch, is_inside};
+pub use client::{Fetched, TlsConnection, channel_over, connect_tls, fetch, is_inside};
 pub(crate) use client::{RemoteClient, Streamed};
 pub use endpoint::{CONTROL_PORT, Endpoint, control_address};
 

@@ -3,11 +3,10 @@
 //! A leader renews its lease several times before it ends, and counts the lease from before it asked: by its own clock it leads no longer than by the server's.
 //! A life that follows another of the same box knows that the other has ended, and gives its lease up for it; everyone else waits until that is over.
 
+use super::api::TxnResponse;
+use super::client::{Client, changed_by, get, made_by, put, tls};
 use super::log::EtcdStore;
-use super::{
-    CAMPAIGN, Client, Contact, END, KEEPER, TransactionAnswer, Trouble, boot_time, changed_by, get, http, made_by, nanoseconds,
-    put,
-};
+use super::{CAMPAIGN, Contact, END, KEEPER, Trouble, boot_time, nanoseconds};
 use crate::config::Etcd;
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -68,10 +67,10 @@ impl Candidacy {
     /// A file with a certificate or a key that is none; what the system says.
     pub(in crate::run) fn begin(config: Etcd, host: &str, life_of_box: u64) -> Result<Candidacy, Trouble> {
         let system = |error: io::Error| Trouble(error.to_string());
-        let tls = http::tls(&config).map_err(Trouble)?;
+        let tls = tls(&config).map_err(Trouble)?;
         let contact = Arc::new(Contact::new().map_err(system)?);
         let config = Arc::new(config);
-        let client = |number| Client::new(number, config.clone(), tls.clone(), contact.clone());
+        let client = |number| Client::new(number, config.clone(), tls.clone(), contact.clone()).map_err(system);
         let (sender, news) = channel();
         let (going, stop) = channel();
         let lease = Arc::new(AtomicI64::new(0));
@@ -82,14 +81,15 @@ impl Candidacy {
                 life_of_box: format!("{life_of_box:016x}"),
                 incarnation: 0,
             },
-            client: client(CAMPAIGN),
-            keeper: Some(client(KEEPER)),
+            client: client(CAMPAIGN)?,
+            keeper: Some(client(KEEPER)?),
             lease: lease.clone(),
             vacant_since: None,
         };
+        let client = client(END)?;
         let run = move || campaign.run(&stop, &sender);
         std::thread::Builder::new().name("etcd".to_owned()).spawn(run).map_err(system)?;
-        Ok(Candidacy { client: client(END), contact, news, lease, going })
+        Ok(Candidacy { client, contact, news, lease, going })
     }
 
     /// For so long it may try to lead; if it is modest, after others have had the time to.
@@ -136,7 +136,7 @@ struct Campaign {
 }
 
 /// Who leads, if it can be read, and the lease on which that hangs.
-fn leader_of(seen: &TransactionAnswer) -> Option<(Option<Leader>, i64)> {
+fn leader_of(seen: &TxnResponse) -> Option<(Option<Leader>, i64)> {
     seen.found(0).map(|found| (serde_json::from_slice(&found.value).ok(), found.lease))
 }
 
@@ -162,7 +162,7 @@ impl Campaign {
     }
 
     /// Who leads, and the highest incarnation.
-    fn look(&mut self) -> Result<TransactionAnswer, Trouble> {
+    fn look(&mut self) -> Result<TxnResponse, Trouble> {
         let keys = vec![get(&self.client.key("leader")), get(&self.client.key("incarnation"))];
         self.client.transaction(Vec::new(), keys, Vec::new())
     }
@@ -228,7 +228,7 @@ impl Campaign {
                 let lease = Duration::from_secs(granted.ttl as u64);
                 // It may be the first of several lives to do so, and leads by the first second already.
                 self.hold(granted.id, asked_at, lease);
-                Ok(Some(Won { revision: answer.header.revision, lease: granted.id, granted: lease }))
+                Ok(Some(Won { revision: answer.header.unwrap_or_default().revision, lease: granted.id, granted: lease }))
             }
             // Whether it leads is not known: without the lease it does not.
             result => {

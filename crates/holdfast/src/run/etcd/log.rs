@@ -7,11 +7,12 @@
 //! Every write is a transaction that asks whether this leader still leads, and whether its own last write was the last one: a request that etcd gets twice, or
 //! late, has no effect.
 
-use super::{Client, Contact, KeyValue, Trouble, delete, get, is_value, made_by, put};
+use super::api::{KeyValue, RequestOp};
+use super::client::{Client, delete, get, is_value, made_by, put};
+use super::{Contact, Trouble};
 use crate::run::store::{LogStore, StoreError};
 use holdfast_node::coordinator::Record;
 use rustix::fd::BorrowedFd;
-use serde_json::Value;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -160,7 +161,7 @@ impl Writer {
 /// False if it was refused.
 pub(super) fn write(client: &mut Client, revision: i64, step: &Step, last: &str, next: &str) -> Result<bool, Trouble> {
     let (leader, written) = (client.key("leader"), client.key("written"));
-    let mut success: Vec<Value> = Vec::new();
+    let mut success: Vec<RequestOp> = Vec::new();
     if let Some(first) = &step.replaces {
         success.push(delete(&client.key("log/"), &client.key(&format!("log/{first}"))));
     }
@@ -181,7 +182,7 @@ pub(super) fn read(client: &mut Client) -> Result<Result<Vec<Vec<u8>>, String>, 
     loop {
         let mut answer = client.range(&from, Some(&end), PAGE, revision)?;
         // All pages are of one moment.
-        revision = if revision == 0 { answer.header.revision } else { revision };
+        revision = if revision == 0 { answer.header.unwrap_or_default().revision } else { revision };
         let last = answer.kvs.last().map(|last| String::from_utf8_lossy(&last.key).into_owned());
         values.append(&mut answer.kvs);
         match last {

@@ -1,7 +1,10 @@
 //! Against a real etcd, one for each test.
 
+use super::api::{KeyValue, RangeResponse};
+use super::client::{Client, cause, delete, put};
 use super::log::EtcdStore;
 use super::*;
+use crate::config::Etcd;
 use crate::run::store::LogStore;
 use holdfast_lab::etcd::{Certificates, Etcd as Server};
 use holdfast_lab::{Interrupt, until};
@@ -11,10 +14,14 @@ use holdfast_node::coordinator::{ClusterConfig, Coordinator, CoordinatorConfig, 
 use holdfast_protection::Peer;
 use proptest::prelude::*;
 use rustix::process::Signal;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Instant;
 use tempfile::TempDir;
+use tonic::Status;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 /// etcd's shortest.
@@ -44,6 +51,10 @@ fn wanted(config: Etcd, box_number: u64) -> Candidacy {
     candidate
 }
 
+fn client(config: Etcd) -> Client {
+    Client::new(CAMPAIGN, Arc::new(config), None, Arc::new(Contact::new().unwrap())).unwrap()
+}
+
 impl World {
     fn new(lease: Duration) -> World {
         let home = tempfile::tempdir().unwrap();
@@ -62,8 +73,7 @@ impl World {
 
     /// A client beside all others, and more patient.
     fn client(&self) -> Client {
-        let config = Etcd { lease_ms: 60_000, ..self.config.clone() };
-        Client::new(CAMPAIGN, Arc::new(config), None, Arc::new(Contact::new().unwrap()))
+        client(Etcd { lease_ms: 60_000, ..self.config.clone() })
     }
 
     fn put(&self, name: &str, value: &[u8]) {
@@ -389,7 +399,7 @@ fn with_tls_both_sides_show_who_they_are() {
     let nameless = trouble(&Etcd { certificate: None, ..config.clone() });
     let misled = trouble(&Etcd { ca: Some(stranger.ca), ..config.clone() });
     assert!(misled.contains("certificate"), "{misled}");
-    assert!(nameless.contains(&server.endpoint()), "{nameless}");
+    assert!(nameless.contains(&server.endpoint()) && nameless.to_lowercase().contains("certificate"), "{nameless}");
     // Files that are none.
     let begin = |config: Etcd| Candidacy::begin(config, "here", 3).map(drop).unwrap_err().0;
     let missing = begin(Etcd { ca: Some(home.path().join("none.pem")), ..config.clone() });
@@ -418,20 +428,105 @@ fn a_record_that_is_not_whole_was_never_kept() {
     assert_eq!(log::decode("/p/log/", &values), Ok(vec![b"a".to_vec(), b"bc".to_vec(), b"d".to_vec()]));
 }
 
-#[test]
-fn base64_is_that_of_the_rfc() {
-    for (bytes, text) in [
-        ("", ""),
-        ("f", "Zg=="),
-        ("fo", "Zm8="),
-        ("foo", "Zm9v"),
-        ("foob", "Zm9vYg=="),
-        ("fooba", "Zm9vYmE="),
-        ("foobar", "Zm9vYmFy"),
-    ] {
-        assert_eq!((encode(bytes.as_bytes()).as_str(), decode(text).as_deref()), (text, Some(bytes.as_bytes())));
+/// Passes two connections on, one after the other; between them the first is to be cut.
+struct Cut {
+    endpoint: String,
+    begun: std::sync::mpsc::Receiver<[TcpStream; 2]>,
+}
+
+impl Cut {
+    fn before(server: &Server) -> Cut {
+        let address = server.endpoint().trim_start_matches("http://").to_owned();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let endpoint = format!("http://{}", listener.local_addr().unwrap());
+        let (sender, begun) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            for near in listener.incoming().take(2) {
+                let pair = [near.unwrap(), TcpStream::connect(&address).unwrap()];
+                for (from, to) in [(0, 1), (1, 0)] {
+                    let (mut from, mut to) = (pair[from].try_clone().unwrap(), pair[to].try_clone().unwrap());
+                    std::thread::spawn(move || std::io::copy(&mut from, &mut to));
+                }
+                sender.send(pair).unwrap();
+            }
+        });
+        Cut { endpoint, begun }
     }
-    assert_eq!((decode("Z"), decode("Zg=!"), decode("Z\u{e9}g=")), (None, None, None));
+}
+
+/// A member ends a connection between two requests, as it does when it is started again: the second is answered
+/// all the same, over a connection of its own.
+#[test]
+fn a_connection_that_was_closed_is_opened_again() {
+    let world = World::new(LEASE);
+    let cut = Cut::before(&world.server);
+    let mut client = client(Etcd { lease_ms: 60_000, ..config(&cut.endpoint, LEASE) });
+    client.range("/", None, 1, 0).unwrap();
+    client.range("/", None, 1, 0).unwrap();
+    for side in cut.begun.try_iter().next().expect("there is a connection") {
+        let _ = side.shutdown(Shutdown::Both);
+    }
+    assert!(cut.begun.try_recv().is_err(), "the second request came over another connection");
+    client.range("/", None, 1, 0).unwrap();
+    cut.begun.recv().expect("there is another connection");
+}
+
+/// One member does not listen: it is named, and the next one is asked and goes on to be. What that refuses is
+/// said in its own words.
+#[test]
+fn after_an_error_the_next_member_is_asked() {
+    let world = World::new(LEASE);
+    let away = config("http://127.0.0.1:1", LEASE).endpoints.remove(0);
+    let endpoints = vec![away, world.config.endpoints[0].clone()];
+    let mut client = client(Etcd { endpoints, lease_ms: 60_000, ..world.config.clone() });
+    let trouble = client.range("/", None, 1, 0).unwrap_err();
+    assert!(trouble.0.starts_with("http://127.0.0.1:1: ") && trouble.0.contains("refused"), "{trouble}");
+    client.range("/", None, 1, 0).unwrap();
+    client.range("/", None, 1, 0).unwrap();
+    assert_eq!(client.contact.current_trouble(), None);
+    let refused = client.range("/", None, 1, 1_000_000).unwrap_err();
+    let said = "etcdserver: mvcc: required revision is a future revision";
+    assert_eq!(refused.0, format!("{}: {said}", world.server.endpoint()));
+    assert_eq!(client.contact.current_trouble(), Some(refused.0));
+}
+
+/// Asks something that takes a connection, sends this and closes it.
+fn ask_one_that_sends(bytes: &[u8]) -> Result<RangeResponse, Trouble> {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut client = client(config(&format!("http://{}", listener.local_addr().unwrap()), LEASE));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (mut stream, _) = listener.accept().unwrap();
+            // The client may have closed it already.
+            let _ = stream.write_all(bytes).and_then(|()| stream.shutdown(Shutdown::Write));
+            let _ = stream.read_to_end(&mut Vec::new());
+        });
+        let result = client.range("/", None, 1, 0);
+        drop(client);
+        result
+    })
+}
+
+/// What listens there is something else, or says nothing: the member is named, and nobody waits for longer than
+/// a member may take.
+#[test]
+fn what_is_no_etcd_is_named() {
+    for bytes in [&b""[..], b"SSH-2.0-OpenSSH_9.2\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", &[0; 100]] {
+        let trouble = ask_one_that_sends(bytes).unwrap_err();
+        assert!(trouble.0.starts_with("http://127.0.0.1:"), "{trouble}");
+        assert!(trouble.0.contains("it does not answer as etcd does: "), "{trouble}");
+    }
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = format!("http://{}", silent.local_addr().unwrap());
+    let trouble = client(config(&endpoint, LEASE)).range("/", None, 1, 0).unwrap_err();
+    assert_eq!(trouble.0, format!("{endpoint}: no answer within 1000 ms"));
+}
+
+/// Whatever a member says, it is a line that leaves the terminal as it is.
+#[test]
+fn what_a_member_says_is_a_line() {
+    let said = cause(&Status::unknown(format!("\x1b[2J\r\n{}", "x".repeat(1000))).into());
+    assert_eq!(said, format!("[2J{}", "x".repeat(197)));
 }
 
 proptest! {
@@ -442,6 +537,8 @@ proptest! {
     fn any_values_are_a_log_or_a_mistake(
         values in proptest::collection::vec((any::<Vec<u8>>(), any::<Vec<u8>>(), 0u32..3, 0u64..4, any::<bool>()), 0..8),
         text in any::<String>(),
+        answer in any::<Vec<u8>>(),
+        has_head in any::<bool>(),
     ) {
         let values = values.into_iter().map(|(key, value, incarnation, position, is_placed)| KeyValue {
             key: if is_placed { format!("/p/log/{}", log::place(incarnation, position)).into_bytes() } else { [b"/p/log/", &key[..]].concat() },
@@ -452,7 +549,9 @@ proptest! {
         if let Ok(records) = log::decode("/p/log/", &values) {
             let _ = Coordinator::restore(coordinator_config(1), 1, records.iter().map(Vec::as_slice));
         }
-        let _ = serde_json::from_str::<TransactionAnswer>(&text);
+        // An empty frame of settings, with which a server begins.
+        let head: &[u8] = if has_head { &[0, 0, 0, 4, 0, 0, 0, 0, 0] } else { &[] };
+        prop_assert!(ask_one_that_sends(&[head, &answer].concat()).is_err());
         let _ = serde_json::from_str::<Leader>(&text);
     }
 
