@@ -90,8 +90,10 @@ impl Coordinator {
                     self.hearings[at].last_heard = now;
                 }
             }
-            Control::Ended { node, incarnation, flows, notice } => {
-                self.handle_ended(host, Peer { node, incarnation }, (flows, notice), now);
+            Control::Ended { node, incarnation, flows, last, notice } => {
+                let peer = Peer { node, incarnation };
+                self.note_last(host, peer, last);
+                self.handle_ended(host, peer, (flows, notice), now);
             }
             Control::Present { peers } => self.present(host, &peers, now),
             Control::Alive { node, incarnation } => self.spare(Peer { node, incarnation }, now),
@@ -130,6 +132,14 @@ impl Coordinator {
         }
         self.ask_manager(manager_of(host));
         self.stop_again();
+    }
+
+    /// How many flows a runtime had at its end. Only its own host has its last word; others know what it reported.
+    fn note_last(&mut self, host: u16, peer: Peer, last: Option<u64>) {
+        let Some(at) = self.at(peer) else { return };
+        if self.memory.places[at].member.host == host || self.hearings[at].last.is_none() {
+            self.hearings[at].last = last;
+        }
     }
 
     /// A manager says that nothing comes any more of a runtime. It is over when that is so wherever packets leave; where only its process was, it still has to be fenced.

@@ -120,6 +120,8 @@ struct Hearing {
     notice: Notice,
     /// Hosts that let nothing more out of it, each with the flows that its switches sent there, if it knows.
     fenced: Vec<(u16, Option<u64>)>,
+    /// Flows that it had when it was given up, as far as a manager knows.
+    last: Option<u64>,
     /// Frames that found its ring full.
     refused: u64,
     /// When it began, others had flows already, and it has not got any of them since.
@@ -139,6 +141,7 @@ impl Hearing {
             suspected_at: 0,
             notice: Notice::default(),
             fenced: Vec::new(),
+            last: None,
             refused: 0,
             came_late: false,
         }

@@ -74,7 +74,10 @@ impl Bench {
 
     /// The manager tells that it lets nothing more out of a runtime.
     fn tell_end(&mut self, Peer { node, incarnation }: Peer) {
-        self.manager.send_control(COORDINATOR, &Control::Ended { node, incarnation, flows: Some(0), notice: Notice::default() });
+        self.manager.send_control(
+            COORDINATOR,
+            &Control::Ended { node, incarnation, flows: Some(0), last: None, notice: Notice::default() },
+        );
         let Bench { manager, coordinator, now, .. } = self;
         manager.poll_transmit(*now, |frame| coordinator.fabric().handle_frame(frame, *now).is_ok());
         self.coordinator.handle_records(self.now);
@@ -504,7 +507,9 @@ fn what_an_earlier_life_of_the_manager_said_is_void() {
     let victim = bench.peer(16);
     let present = bench.runtimes.iter().map(|(peer, ..)| *peer).collect();
     let Peer { node, incarnation } = victim;
-    bench.manager.send_control(COORDINATOR, &Control::Ended { node, incarnation, flows: Some(0), notice: Notice::default() });
+    bench
+        .manager
+        .send_control(COORDINATOR, &Control::Ended { node, incarnation, flows: Some(0), last: None, notice: Notice::default() });
     let Bench { manager, coordinator, now, .. } = &mut bench;
     manager.poll_transmit(*now, |frame| coordinator.fabric().handle_frame(frame, *now).is_ok());
     let mut next = Fabric::new(Peer { node: MANAGER, incarnation: 2 }, FabricConfig::default());
@@ -538,7 +543,7 @@ fn lost_flows_are_counted_as_the_switch_knew_them() {
     let [a, b, c] = [16, 17, 18].map(|node| bench.peer(node));
     bench.runtimes.retain(|(there, _, _)| *there != a);
     let Peer { node, incarnation } = a;
-    let ended = Control::Ended { node, incarnation, flows: Some(20), notice: Notice::default() };
+    let ended = Control::Ended { node, incarnation, flows: Some(20), last: None, notice: Notice::default() };
     bench.manager.send_control(COORDINATOR, &ended);
     let Bench { manager, coordinator, now, .. } = &mut bench;
     manager.poll_transmit(*now, |frame| coordinator.fabric().handle_frame(frame, *now).is_ok());

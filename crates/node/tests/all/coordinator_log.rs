@@ -224,7 +224,7 @@ impl Host {
                     for Peer { node, incarnation } in self.ended.clone() {
                         self.manager.send_control(
                             COORDINATOR,
-                            &Control::Ended { node, incarnation, flows: Some(0), notice: Notice::default() },
+                            &Control::Ended { node, incarnation, flows: Some(0), last: None, notice: Notice::default() },
                         );
                     }
                     let peers = self.runtimes.iter().map(|runtime| runtime.peer).collect();
@@ -251,7 +251,7 @@ impl Host {
         let heirs = self.runtimes.iter().filter(|runtime| runtime.members.contains(&peer)).map(|runtime| runtime.peer).collect();
         self.heirs.insert(peer, heirs);
         let Peer { node, incarnation } = peer;
-        self.manager.send_control(COORDINATOR, &Control::Ended { node, incarnation, flows: Some(0), notice });
+        self.manager.send_control(COORDINATOR, &Control::Ended { node, incarnation, flows: Some(0), last: None, notice });
     }
 
     /// Everybody turns once; what is sent arrives.
