@@ -499,6 +499,46 @@ impl Manager {
 mod tests {
     use super::*;
     use crate::address::MANAGER;
+    use core::sync::atomic::AtomicU64;
+
+    /// A runtime died and was buried before this life of the manager, one dies in it, and one on another host. The coordinator hears of each what it had said last, and of the first before it
+    /// hears who is there.
+    #[test]
+    fn what_the_dead_said_last_is_told() {
+        static WORD: AtomicU64 = AtomicU64::new(0);
+        let [buried, here, elsewhere, silent] = [16, 17, 18, 19].map(|node| Peer { node, incarnation: 1 });
+        let coordinator = Peer { node: COORDINATOR, incarnation: 1 };
+        let mut manager = Manager::new(Peer { node: MANAGER, incarnation: 2 }, FabricConfig::default());
+        manager.fabric().set_peer(coordinator);
+        let word = LastWord::new(&WORD);
+        word.say(5);
+        manager.hear_last_word(here, word);
+        manager.succeed(&[here], &[(buried, Some(9))]);
+        manager.handle_runtime(here, Control::Report(Report { flows: 3, ..Report::default() }));
+        manager.handle_runtime(elsewhere, Control::Report(Report { flows: 4, ..Report::default() }));
+        word.say(6);
+        for (peer, flows) in [(here, None), (elsewhere, Some(2)), (silent, None)] {
+            manager.handle_ended(peer, flows);
+        }
+        let mut heard = Fabric::new(coordinator, FabricConfig::default());
+        heard.set_peer(Peer { node: MANAGER, incarnation: 2 });
+        manager.fabric().poll_transmit(1, |frame| {
+            // Those for runtimes are refused.
+            let _ = heard.handle_frame(frame, 1);
+            true
+        });
+        let ended = |Peer { node, incarnation }: Peer, flows, last| Control::Ended {
+            node,
+            incarnation,
+            flows,
+            last,
+            notice: Notice::default(),
+        };
+        let told: Vec<Control> = heard.inbox.records().filter_map(|(_, body)| Control::decode(body).ok()).collect();
+        let present = Control::Present { peers: vec![here] };
+        let ends = [ended(here, None, Some(6)), ended(elsewhere, Some(2), Some(4)), ended(silent, None, None)];
+        assert_eq!(told, [vec![ended(buried, None, Some(9)), present], ends.to_vec()].concat());
+    }
 
     /// More drains are over than are remembered, while the first of them is not.
     #[test]

@@ -189,3 +189,38 @@ impl Coordinator {
         self.finish_recoveries(now);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{ClusterConfig, CoordinatorConfig, HostsConfig};
+    use super::*;
+    use crate::address::COORDINATOR;
+    use crate::channel::FabricConfig;
+
+    /// Managers of three hosts say how many flows a runtime had last: in whatever order they come, its own host's word counts, which alone can have heard it.
+    #[test]
+    fn the_last_word_is_that_of_the_runtimes_own_host() {
+        let said = [(0, Some(9)), (1, Some(4)), (2, Some(5))];
+        for order in [[0, 1, 2], [1, 0, 2], [2, 1, 0]] {
+            let config = CoordinatorConfig {
+                me: Peer { node: COORDINATOR, incarnation: 1 },
+                clusters: ClusterConfig::only(1, 1, true),
+                hosts: HostsConfig::one(),
+                rules: Vec::new(),
+                hang_timeout: 1,
+                start_timeout: 1,
+                first_incarnation: 1,
+                pools: Vec::new(),
+                state_servers: 0,
+                layouts: Vec::new(),
+                fabric: FabricConfig::default(),
+            };
+            let mut coordinator = Coordinator::new(config, 1);
+            let peer = coordinator.memory.places[0].member.peer();
+            for (host, last) in order.map(|at| said[at]) {
+                coordinator.note_last(host, peer, last);
+            }
+            assert_eq!(coordinator.hearings[0].last, Some(9));
+        }
+    }
+}

@@ -277,6 +277,8 @@ impl Coordinator {
                 coordinator.pending.push((place.member.node, Control::Account { handled: place.handled }));
             }
         }
+        // Who has not heard that somebody is gone hears it before that it is over.
+        coordinator.push_view();
         // Whether the switch has heard of it nobody knows. A second time does no harm: the dead have no routes any more.
         for recovery in coordinator.memory.recoveries.iter().filter(|recovery| !recovery.is_open()) {
             let Peer { node, incarnation } = recovery.failover.dead;
@@ -286,7 +288,6 @@ impl Coordinator {
         coordinator.tell_sweeps();
         coordinator.servers().for_each(|server| coordinator.begin_with_state_server(server));
         coordinator.stop_again();
-        coordinator.push_view();
         Ok(coordinator)
     }
 

@@ -4,6 +4,7 @@
 //! frames are shown, so that what others know of the runtime is never ahead of it.
 
 use core::sync::atomic::{AtomicU64, Ordering};
+use holdfast_wire::fault::{Fault, is_planted};
 
 /// See the module.
 #[derive(Debug, Clone, Copy)]
@@ -27,7 +28,7 @@ impl LastWord {
 
     /// Flows that it said last; `None` if it has said nothing.
     pub fn heard(self) -> Option<u64> {
-        self.0.load(Ordering::Relaxed).checked_sub(1)
+        self.0.load(Ordering::Relaxed).checked_sub(1).filter(|_| !is_planted(Fault::IgnoresLastWords))
     }
 }
 
