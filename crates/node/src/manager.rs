@@ -203,15 +203,17 @@ impl Manager {
         &self.drops
     }
 
-    /// Begins the life after another one, in which these processes were found. The coordinator and the runtimes learn of it. Those that have ended before this life, with what they
-    /// said last, the life before may have told of in vain.
+    /// Begins the life after another one, in which these processes were found. The coordinator and the
+    /// runtimes learn of it. Those that have ended before this life, with what they said last, the life
+    /// before may have told of in vain.
     pub fn succeed(&mut self, found: &[Peer], ended: &[(Peer, Option<u64>)]) {
         self.present = found.to_vec();
         self.has_heard = true;
         for &(peer, last) in ended {
             self.keep_end(End { peer, flows: None, last, notice: Notice::default() });
         }
-        // Before it is said who is present: whoever is not has ended, and nothing else would be known of that.
+        // Before it is said who is present: whoever is not has ended, and nothing else would be known of
+        // that.
         for end in &self.ended {
             self.fabric.send_control(COORDINATOR, &end.said());
         }
@@ -501,8 +503,9 @@ mod tests {
     use crate::address::MANAGER;
     use core::sync::atomic::AtomicU64;
 
-    /// A runtime died and was buried before this life of the manager, one dies in it, and one on another host. The coordinator hears of each what it had said last, and of the first before it
-    /// hears who is there.
+    /// A runtime died and was buried before this life of the manager, one dies in it, and one on another
+    /// host. The coordinator hears of each what it had said last, and of the first before it hears who is
+    /// there.
     #[test]
     fn what_the_dead_said_last_is_told() {
         static WORD: AtomicU64 = AtomicU64::new(0);

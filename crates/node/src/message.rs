@@ -499,7 +499,8 @@ pub enum Control {
         incarnation: u32,
         /// Flows that the switch sent there; none if it has not been told of all of them.
         flows: Option<u64>,
-        /// Flows that it had by its [`LastWord`], or where another host has that, its last report; none if neither is known here.
+        /// Flows that it had by its [`LastWord`], or where another host has that, its last report; none if
+        /// neither is known here.
         last: Option<u64>,
         /// How that was seen.
         notice: Notice,

@@ -545,7 +545,8 @@ impl HostGuard {
         life.mailbox.flush();
     }
 
-    /// The manager has told the coordinator what the runtime said last, but that may die before it keeps it, and the manager with it.
+    /// The manager has told the coordinator what the runtime said last, but that may die before it keeps it,
+    /// and the manager with it.
     fn bury(&mut self, id: u16, last: Option<u64>) {
         for Child { node, incarnation, .. } in self.children.extract_if(.., |child| child.id == id) {
             if is_runtime(node) {

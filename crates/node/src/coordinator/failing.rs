@@ -126,7 +126,8 @@ impl Coordinator {
         }
     }
 
-    /// What the switches sent there, if that is known, leaves out flows that have shown nothing yet. What it said last is fresher than its last report.
+    /// What the switches sent there, if that is known, leaves out flows that have shown nothing yet. What the
+    /// runtime said last is fresher than its last report.
     pub(super) fn fail(&mut self, at: usize, now: u64) {
         let peer = self.memory.places[at].member.peer();
         let hearing = core::mem::replace(&mut self.hearings[at], Hearing::new(now, false));

@@ -134,7 +134,8 @@ impl Coordinator {
         self.stop_again();
     }
 
-    /// How many flows a runtime had at its end. Only its own host has its last word; others know what it reported.
+    /// How many flows a runtime had at its end. Only its own host has its last word; others know what it
+    /// reported.
     fn note_last(&mut self, host: u16, peer: Peer, last: Option<u64>) {
         let Some(at) = self.at(peer) else { return };
         if self.memory.places[at].member.host == host || self.hearings[at].last.is_none() {
@@ -197,7 +198,8 @@ mod tests {
     use crate::address::COORDINATOR;
     use crate::channel::FabricConfig;
 
-    /// Managers of three hosts say how many flows a runtime had last: in whatever order they come, its own host's word counts, which alone can have heard it.
+    /// Managers of three hosts say how many flows a runtime had last: in whatever order they come, its own
+    /// host's word counts, which alone can have heard it.
     #[test]
     fn the_last_word_is_that_of_the_runtimes_own_host() {
         let said = [(0, Some(9)), (1, Some(4)), (2, Some(5))];

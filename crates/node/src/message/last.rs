@@ -1,7 +1,8 @@
 //! A runtime's last word: how many flows it has, in a word that outlives the process.
 //!
-//! The runtime says it once a turn. Whoever finds the runtime dead, or gives it up, hears what it said last, also where nobody lives any more who had watched it. It is said before the turn's
-//! frames are shown, so that what others know of the runtime is never ahead of it.
+//! The runtime says it once a turn. Whoever finds the runtime dead, or gives it up, hears what it said last,
+//! also where nobody lives any more who had watched it. It is said before the turn's frames are shown, so
+//! that what others know of the runtime is never ahead of it.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use holdfast_wire::fault::{Fault, is_planted};
@@ -20,7 +21,8 @@ impl LastWord {
     #[inline]
     pub(crate) fn say(self, flows: u64) {
         let said = flows.saturating_add(1);
-        // Compared with the word itself: the memory of a runtime whose turn is undone may know of another one. A word that stays is not written.
+        // Compared with the word itself: the memory of a runtime whose turn is undone may know of another
+        // one. A word that stays is not written.
         if self.0.load(Ordering::Relaxed) != said {
             self.0.store(said, Ordering::Relaxed);
         }

@@ -533,7 +533,8 @@ fn what_an_earlier_life_of_the_manager_said_is_void() {
     assert_eq!(state(&bench), Some(MemberState::Failed));
 }
 
-/// A runtime ends whose switch has begun a new life. Its last word counts, and where there is none, its last report; both are older than what a switch knows.
+/// A runtime ends whose switch has begun a new life. Its last word counts, and where there is none, its last
+/// report. Of what a switch knows nothing else is asked: it leaves out flows that have shown nothing.
 #[test]
 fn what_a_runtime_said_last_counts_where_no_switch_knows() {
     for (flows, last, had) in [(None, Some(9), 9), (None, None, 5), (Some(7), Some(9), 7), (None, Some(0), 0)] {

@@ -599,8 +599,9 @@ fn how_a_failure_was_seen_is_remembered() {
     assert_eq!(settle(&mut host), before);
 }
 
-/// A coordinator dies after it has written that a runtime has failed and that this is over, and before the switch has heard of either. The next life tells it who is gone before it tells it that
-/// nobody will ask for that one's flows: a switch that hears it the other way round waits for good.
+/// A coordinator dies after it has written that a runtime has failed and that this is over, and before the
+/// switch has heard of either. The next life tells it who is gone before it tells it that nobody will ask for
+/// that one's flows: a switch that hears it the other way round waits for good.
 #[test]
 fn who_is_gone_is_said_before_that_it_is_over() {
     let mut host = Host::new();

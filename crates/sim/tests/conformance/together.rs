@@ -95,8 +95,11 @@ const GAPS: [u64; 5] = [0, 30, 100, 300, 3000];
 /// Moments of the first one.
 const MOMENTS: u64 = 3;
 
-/// Two to five processes of the box, the runtimes with most flows among them, are killed or stopped between any two events, one some time after the other. No flow goes on as if it had not forgotten what had been revealed of it: such
-/// flows begin anew, and there are no more of them than the coordinator counts as lost, also where nobody lives who had watched the dead. Runs in which nobody hears what the dead said last must be counted wrong. The same runs must fail where heirs give away copies that are not finished.
+/// Two to five processes of the box, the runtimes with most flows among them, are killed or stopped between
+/// any two events, one some time after the other. No flow goes on as if it had not forgotten what had been
+/// revealed of it: such flows begin anew, and there are no more of them than the coordinator counts as lost,
+/// also where nobody lives who had watched the dead. Runs in which nobody hears what the dead said last must
+/// be counted wrong. The same runs must fail where heirs give away copies that are not finished.
 pub(crate) fn counted(mix: Mix) -> Result<(), String> {
     if !mix.preset.is_strict() || mix.preset.is_paged() {
         return Ok(());
