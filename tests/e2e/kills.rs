@@ -62,8 +62,9 @@ fn has_manager(struck: &[Target]) -> bool {
     struck.iter().any(|target| target.role == Role::Manager)
 }
 
-/// Why strikes at random are for the soak alone: the state of things, and no intention.
-const RANDOM: &str = "flows that are lost while coordinator, manager and their owners all die are not counted yet";
+/// Why strikes at random are for the soak alone.
+const RANDOM: &str =
+    "a few strikes at random seldom meet what several failures together may break; conformance plays these one by one";
 
 /// Every protection in the soak, and in the gate the one that the run's number chooses.
 pub(crate) fn tests() -> Vec<Test> {

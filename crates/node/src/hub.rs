@@ -268,12 +268,13 @@ impl Hub {
         }
     }
 
-    /// Begins the next life of a hub that has died: these runtimes' processes were found. Which of them may speak the coordinator says; until then
-    /// the driver leaves what they send where it is: see [`Hub::may_hear`].
-    pub fn succeed(&mut self, found: &[Peer]) {
+    /// Begins the next life of a hub that has died: these runtimes' processes were found, and these have
+    /// ended, with what they said last. Which of those who were found may speak the coordinator says; until
+    /// then the driver leaves what they send where it is: see [`Hub::may_hear`].
+    pub fn succeed(&mut self, found: &[Peer], ended: &[(Peer, Option<u64>)]) {
         self.is_undecided = true;
         found.iter().for_each(|peer| self.note_local(*peer));
-        self.manager.succeed(found);
+        self.manager.succeed(found, ended);
     }
 
     /// False while it is not known whether a process may speak.

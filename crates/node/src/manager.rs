@@ -19,7 +19,7 @@ pub use orders::Move;
 use crate::address::{COORDINATOR, NodeId, STATE_SERVER, host_of, manager_of};
 use crate::channel::{Fabric, FabricConfig};
 use crate::message::{
-    Control, Drain, Failover, Listing, Logged, MemberState, Notice, Report, Sealing, Standing, TraceStep, kind,
+    Control, Drain, Failover, LastWord, Listing, Logged, MemberState, Notice, Report, Sealing, Standing, TraceStep, kind,
 };
 use crate::quorum::Quorum;
 use crate::totals::Totals;
@@ -45,7 +45,7 @@ pub enum Wish {
 }
 
 /// Ends that are told again to a coordinator that was away.
-const ENDS_KEPT: usize = 64;
+pub const ENDS_KEPT: usize = 64;
 /// Failovers that are kept for `status`.
 const FAILOVERS_KEPT: usize = 64;
 /// Packets that the operator has not been told of yet.
@@ -59,12 +59,31 @@ const RULES_INTERVAL: u64 = 1_000_000;
 /// Beats wait in no queue that is longer, bytes: what is old is of no use.
 const BEAT_BACKLOG: usize = 1024;
 
+/// A runtime that is no more.
+#[derive(Clone)]
+struct End {
+    peer: Peer,
+    /// As in [`Control::Ended`].
+    flows: Option<u64>,
+    last: Option<u64>,
+    notice: Notice,
+}
+
+impl End {
+    fn said(&self) -> Control {
+        let End { peer: Peer { node, incarnation }, flows, last, ref notice } = *self;
+        Control::Ended { node, incarnation, flows, last, notice: notice.clone() }
+    }
+}
+
 /// See the module.
 pub struct Manager {
     fabric: Fabric,
     /// Started, and neither ended nor fenced.
     present: Vec<Peer>,
-    ended: VecDeque<(Peer, Option<u64>, Notice)>,
+    ended: VecDeque<End>,
+    /// Where those of this host that have not ended say how many flows they have.
+    last_words: Vec<(Peer, LastWord)>,
     /// Notices of runtimes whose end is about to be told.
     noticed: Vec<(Peer, Notice)>,
     has_heard: bool,
@@ -119,6 +138,7 @@ impl Manager {
             fabric: Fabric::new(me, fabric),
             present: Vec::new(),
             ended: VecDeque::new(),
+            last_words: Vec::new(),
             noticed: Vec::new(),
             has_heard: false,
             now: 0,
@@ -153,7 +173,7 @@ impl Manager {
 
     /// It has said that this one has ended.
     pub(crate) fn has_ended(&self, peer: Peer) -> bool {
-        self.ended.iter().any(|(ended, ..)| *ended == peer)
+        self.ended.iter().any(|end| end.peer == peer)
     }
 
     /// The coordinator's life that was heard last, or will be.
@@ -183,10 +203,20 @@ impl Manager {
         &self.drops
     }
 
-    /// Begins the life after another one, in which these processes were found. The coordinator and the runtimes learn of it.
-    pub fn succeed(&mut self, found: &[Peer]) {
+    /// Begins the life after another one, in which these processes were found. The coordinator and the
+    /// runtimes learn of it. Those that have ended before this life, with what they said last, the life
+    /// before may have told of in vain.
+    pub fn succeed(&mut self, found: &[Peer], ended: &[(Peer, Option<u64>)]) {
         self.present = found.to_vec();
         self.has_heard = true;
+        for &(peer, last) in ended {
+            self.keep_end(End { peer, flows: None, last, notice: Notice::default() });
+        }
+        // Before it is said who is present: whoever is not has ended, and nothing else would be known of
+        // that.
+        for end in &self.ended {
+            self.fabric.send_control(COORDINATOR, &end.said());
+        }
         self.fabric.send_control(COORDINATOR, &Control::Present { peers: found.to_vec() });
         for peer in found {
             self.fabric.set_peer(*peer);
@@ -216,6 +246,25 @@ impl Manager {
         self.fabric.send_control(COORDINATOR, &Control::Started { node, incarnation });
     }
 
+    /// A runtime of this host says its last word here.
+    pub fn hear_last_word(&mut self, peer: Peer, word: LastWord) {
+        self.last_words.push((peer, word));
+    }
+
+    /// What this runtime said last, or what it reported last if its last word is on another host.
+    fn last_of(&self, peer: Peer) -> Option<u64> {
+        let word = self.last_words.iter().find(|(known, _)| *known == peer);
+        let report = || self.reports.iter().find(|(known, _)| *known == peer);
+        word.map_or_else(|| report().map(|(_, report)| report.flows), |(_, word)| word.heard())
+    }
+
+    fn keep_end(&mut self, end: End) {
+        if self.ended.len() == ENDS_KEPT {
+            self.ended.pop_front();
+        }
+        self.ended.push_back(end);
+    }
+
     /// How a runtime came to its end, before [`Manager::handle_ended`].
     pub fn note_end(&mut self, peer: Peer, notice: Notice) {
         self.noticed.push((peer, notice));
@@ -234,12 +283,10 @@ impl Manager {
         }
         self.present.retain(|present| *present != peer);
         self.lists.handle_ended(peer);
-        if self.ended.len() == ENDS_KEPT {
-            self.ended.pop_front();
-        }
-        self.ended.push_back((peer, flows, notice.clone()));
-        let Peer { node, incarnation } = peer;
-        let ended = Control::Ended { node, incarnation, flows, notice };
+        let end = End { peer, flows, last: self.last_of(peer), notice };
+        self.last_words.retain(|(known, _)| *known != peer);
+        let ended = end.said();
+        self.keep_end(end);
         self.fabric.send_control(COORDINATOR, &ended);
         // The host that serves must know the end even while there is no coordinator.
         for other in self.quorum.iter().flat_map(Quorum::others).map(manager_of) {
@@ -351,17 +398,16 @@ impl Manager {
             }
             Control::Fence { node, incarnation } | Control::Silent { node, incarnation } => {
                 let peer = Peer { node, incarnation };
-                match self.ended.iter().find(|(ended, ..)| *ended == peer).cloned() {
-                    Some((_, flows, notice)) => {
-                        self.fabric.send_control(COORDINATOR, &Control::Ended { node, incarnation, flows, notice });
+                match self.ended.iter().find(|end| end.peer == peer) {
+                    Some(end) => {
+                        self.fabric.send_control(COORDINATOR, &end.said());
                     }
                     None => self.wishes.push(Wish::Fence(peer)),
                 }
             }
             Control::Account { .. } => {
-                for &(Peer { node, incarnation }, flows, ref notice) in &self.ended {
-                    let notice = notice.clone();
-                    self.fabric.send_control(COORDINATOR, &Control::Ended { node, incarnation, flows, notice });
+                for end in &self.ended {
+                    self.fabric.send_control(COORDINATOR, &end.said());
                 }
                 self.fabric.send_control(COORDINATOR, &Control::Present { peers: self.present.clone() });
                 if let Some(wanted) = &mut self.rules {
@@ -455,6 +501,47 @@ impl Manager {
 mod tests {
     use super::*;
     use crate::address::MANAGER;
+    use core::sync::atomic::AtomicU64;
+
+    /// A runtime died and was buried before this life of the manager, one dies in it, and one on another
+    /// host. The coordinator hears of each what it had said last, and of the first before it hears who is
+    /// there.
+    #[test]
+    fn what_the_dead_said_last_is_told() {
+        static WORD: AtomicU64 = AtomicU64::new(0);
+        let [buried, here, elsewhere, silent] = [16, 17, 18, 19].map(|node| Peer { node, incarnation: 1 });
+        let coordinator = Peer { node: COORDINATOR, incarnation: 1 };
+        let mut manager = Manager::new(Peer { node: MANAGER, incarnation: 2 }, FabricConfig::default());
+        manager.fabric().set_peer(coordinator);
+        let word = LastWord::new(&WORD);
+        word.say(5);
+        manager.hear_last_word(here, word);
+        manager.succeed(&[here], &[(buried, Some(9))]);
+        manager.handle_runtime(here, Control::Report(Report { flows: 3, ..Report::default() }));
+        manager.handle_runtime(elsewhere, Control::Report(Report { flows: 4, ..Report::default() }));
+        word.say(6);
+        for (peer, flows) in [(here, None), (elsewhere, Some(2)), (silent, None)] {
+            manager.handle_ended(peer, flows);
+        }
+        let mut heard = Fabric::new(coordinator, FabricConfig::default());
+        heard.set_peer(Peer { node: MANAGER, incarnation: 2 });
+        manager.fabric().poll_transmit(1, |frame| {
+            // Those for runtimes are refused.
+            let _ = heard.handle_frame(frame, 1);
+            true
+        });
+        let ended = |Peer { node, incarnation }: Peer, flows, last| Control::Ended {
+            node,
+            incarnation,
+            flows,
+            last,
+            notice: Notice::default(),
+        };
+        let told: Vec<Control> = heard.inbox.records().filter_map(|(_, body)| Control::decode(body).ok()).collect();
+        let present = Control::Present { peers: vec![here] };
+        let ends = [ended(here, None, Some(6)), ended(elsewhere, Some(2), Some(4)), ended(silent, None, None)];
+        assert_eq!(told, [vec![ended(buried, None, Some(9)), present], ends.to_vec()].concat());
+    }
 
     /// More drains are over than are remembered, while the first of them is not.
     #[test]

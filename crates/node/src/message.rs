@@ -3,10 +3,12 @@
 //! Rare messages are [`Control`] values in postcard encoding; those that come by the thousand (claims of routes, ends of flows) have a fixed
 //! layout of their own.
 
+mod last;
 mod ordered;
 mod said;
 mod standing;
 
+pub use last::LastWord;
 pub use ordered::{Ordered, numbered};
 pub use said::{FlowInfo, FlowPage, Listing, Logged, Place, PoolId, Report, Share, TraceStep};
 pub use standing::{Cause, Drain, Failover, Notice, Order, Protected, Refusal, Retried, Standing};
@@ -497,6 +499,9 @@ pub enum Control {
         incarnation: u32,
         /// Flows that the switch sent there; none if it has not been told of all of them.
         flows: Option<u64>,
+        /// Flows that it had by its [`LastWord`], or where another host has that, its last report; none if
+        /// neither is known here.
+        last: Option<u64>,
         /// How that was seen.
         notice: Notice,
     },

@@ -95,7 +95,8 @@ const TABLE: &[Row] = &[
 /// - of channels: two endpoints (`node/src/channel/tests/lives.rs`);
 /// - of full tables and limits: a runtime or a switch alone (`node/tests/all/pressure.rs`,
 ///   `node/tests/all/switch/sources.rs`), and every protection (conformance, `flood`);
-/// - of heirs that die themselves: two failures together (conformance, `counted_together`);
+/// - of heirs that die themselves, and of the dead that nobody had watched: failures together (conformance,
+///   `counted_together`);
 /// - of functions: the functions' scenarios (`functions/tests/scenarios/planted.rs`).
 const ELSEWHERE: &[Fault] = &[
     Fault::TakesMovedForOver,
@@ -109,6 +110,7 @@ const ELSEWHERE: &[Fault] = &[
     Fault::ForgetsNothing,
     Fault::IgnoresHalfOpen,
     Fault::CopiesUnfinished,
+    Fault::IgnoresLastWords,
     Fault::IgnoresHostLimits,
 ];
 

@@ -43,6 +43,17 @@ pub(super) struct Assignment {
     /// The last life of the coordinator here; the base if there was none.
     pub(super) coordinators: u32,
     pub(super) processes: Vec<Stored>,
+    /// Runtimes that earlier lives have buried, the latest ones.
+    pub(super) buried: Vec<Buried>,
+}
+
+/// A runtime that an earlier life of the manager has buried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Buried {
+    pub(super) node: u16,
+    pub(super) incarnation: u32,
+    /// What it said last: see [`LastWord`](holdfast_node::message::LastWord).
+    pub(super) last: Option<u64>,
 }
 
 /// A process that an earlier life of the manager had started.
@@ -79,8 +90,8 @@ pub(super) enum ToGuard {
     Leads { id: u16, incarnation: u32 },
     /// The process has ended, and another one that it had made has taken its place. With the descriptor of that one.
     Passed { id: u16, pid: u32 },
-    /// The process has ended and nothing is left of it.
-    Buried { id: u16 },
+    /// The process has ended and nothing is left of it but, of a runtime, what it said last.
+    Buried { id: u16, last: Option<u64> },
     /// The box serves. With what to print.
     Ready { line: String },
     /// The configuration has changed. With its text in a memory file.

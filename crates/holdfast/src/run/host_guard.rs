@@ -5,7 +5,7 @@
 //!
 //! The guard does so little that nothing brings it down. If it is killed all the same, the kernel ends every process of the box.
 
-use super::guard_link::{Assignment, FromGuard, Stored, ToGuard, read_memory};
+use super::guard_link::{Assignment, Buried, FromGuard, Stored, ToGuard, read_memory};
 use super::lives::{LONG_LIFE_OF_MANAGER, Lives};
 use super::role::{BfdKey, Keys};
 use super::{MILLISECOND, ManagerNotes, devices, join, privileges, random_seed, reports};
@@ -18,12 +18,14 @@ use holdfast_control::remote::Endpoint;
 use holdfast_control::tls::{Identity, TlsPaths};
 use holdfast_io::process::{self, Clock, Watched};
 use holdfast_io::{Heartbeat, Mailbox, wait};
-use holdfast_node::address::COORDINATOR;
+use holdfast_node::address::{COORDINATOR, is_runtime};
 use holdfast_node::channel::KeyRing;
+use holdfast_node::manager::ENDS_KEPT;
 use rustix::event::{PollFd, PollFlags};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::process::Signal;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
@@ -86,6 +88,7 @@ struct HostGuard {
     base: u32,
     coordinators: u32,
     children: Vec<Child>,
+    buried: VecDeque<Buried>,
     has_served: bool,
     /// The manager's.
     lives: Lives,
@@ -204,6 +207,7 @@ pub fn main(options: Options) -> Result<(), Failure> {
         base,
         coordinators: base,
         children: Vec::new(),
+        buried: VecDeque::new(),
         has_served: false,
         lives: Lives::new(LONG_LIFE_OF_MANAGER),
         cause: String::new(),
@@ -402,6 +406,7 @@ impl HostGuard {
             base: self.base,
             coordinators: self.coordinators,
             processes: self.children.iter().map(Child::stored).collect(),
+            buried: self.buried.iter().copied().collect(),
         };
         let mut fds = vec![theirs.fd(), heartbeat.fd(), self.notes.fd()];
         fds.extend(self.arena.iter().map(AsFd::as_fd));
@@ -508,7 +513,7 @@ impl HostGuard {
                         child.cause = None;
                     }
                 }
-                ToGuard::Buried { id } => self.children.retain(|child| child.id != id),
+                ToGuard::Buried { id, last } => self.bury(id, last),
                 ToGuard::Ready { line } => {
                     if !core::mem::replace(&mut self.has_served, true) {
                         let mut stdout = io::stdout();
@@ -538,6 +543,19 @@ impl HostGuard {
             }
         }
         life.mailbox.flush();
+    }
+
+    /// The manager has told the coordinator what the runtime said last, but that may die before it keeps it,
+    /// and the manager with it.
+    fn bury(&mut self, id: u16, last: Option<u64>) {
+        for Child { node, incarnation, .. } in self.children.extract_if(.., |child| child.id == id) {
+            if is_runtime(node) {
+                self.buried.push_back(Buried { node, incarnation, last });
+            }
+        }
+        while self.buried.len() > ENDS_KEPT {
+            self.buried.pop_front();
+        }
     }
 
     fn start(&self, id: u16, role: &str, node: u16, incarnation: u32, keeps_stdin: bool, fds: Vec<OwnedFd>) -> io::Result<Child> {

@@ -13,6 +13,7 @@ use holdfast_io::wait::Patience;
 use holdfast_io::words::shared_memory::Side;
 use holdfast_io::{VportGuest, VportHost, capture};
 use holdfast_node::channel::FabricConfig;
+use holdfast_node::message::LastWord;
 use holdfast_node::runtime::{ChainSpec, Runtime, RuntimeConfig};
 use holdfast_protection::Peer;
 use holdfast_protection::flows::Journal;
@@ -150,6 +151,7 @@ impl World {
         let mut runtime = Runtime::new(runtime_config, specs).with_state_servers(servers);
         runtime.randomize(super::random_seed());
         runtime.show_hands(guest.hands());
+        runtime.show_last_word(LastWord::new(guest.last_word()));
         // Longer than they ever are, so that what lies there begins and ends with a page.
         let frames = || Vec::<Packet>::with_capacity(BURST * 8);
         let (rx, tx) = (frames(), frames());

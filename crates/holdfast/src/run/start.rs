@@ -107,7 +107,7 @@ impl Manager {
         (mut link, notes): (GuardLink, ManagerNotes),
         mut fds: impl Iterator<Item = OwnedFd>,
     ) -> Result<Manager, Failure> {
-        let Assignment { incarnation, file, text, processes, ref bfd_keys, .. } = assignment;
+        let Assignment { incarnation, file, text, processes, buried, ref bfd_keys, .. } = assignment;
         let clock = Clock::new();
         let now = clock.now();
         let (control, state) = (&assignment.control, assignment.state.as_deref());
@@ -267,7 +267,7 @@ impl Manager {
         };
         manager.tell_links();
         if incarnation > 1 {
-            manager.adopt(processes, fds, succeeds, now).map_err(unavailable)?;
+            manager.adopt(processes, &buried, fds, succeeds, now).map_err(unavailable)?;
         }
         Ok(manager)
     }

@@ -1,6 +1,6 @@
 //! The processes of runtimes and of the coordinator, as the manager sees them. The guard is their parent.
 
-use super::guard_link::{FromGuard, Stored, ToGuard};
+use super::guard_link::{Buried, FromGuard, Stored, ToGuard};
 use super::role::{Assignment, Keys};
 use super::runtime::Place;
 use super::{BURST, MILLISECOND, Manager, devices, keys};
@@ -10,7 +10,7 @@ use holdfast_io::process::{self, Stall, Watched};
 use holdfast_io::wait::sleep;
 use holdfast_io::{VportHost, capture};
 use holdfast_node::address::{COORDINATOR, NodeId, is_runtime, state_server_number};
-use holdfast_node::message::Notice;
+use holdfast_node::message::{LastWord, Notice};
 use holdfast_node::switch::Switch;
 use holdfast_protection::Peer;
 use holdfast_wire::DropReason;
@@ -60,6 +60,10 @@ pub(super) struct Worker {
 }
 
 impl Worker {
+    fn last_word(&self) -> LastWord {
+        LastWord::new(self.port.last_word())
+    }
+
     fn new(peer: Peer, id: u16, port: VportHost, now: u64) -> Worker {
         Worker {
             peer,
@@ -180,6 +184,7 @@ impl Manager {
     pub(super) fn adopt(
         &mut self,
         processes: Vec<Stored>,
+        buried: &[Buried],
         mut fds: impl Iterator<Item = OwnedFd>,
         succeeds: bool,
         now: u64,
@@ -203,7 +208,7 @@ impl Manager {
                 Err(error) => {
                     devices::say(&format!("process {} cannot be taken over and is ended: {error}", stored.pid));
                     process.finish();
-                    self.link.send(&ToGuard::Buried { id: stored.id }, &[])?;
+                    self.link.send(&ToGuard::Buried { id: stored.id, last: None }, &[])?;
                 }
             }
         }
@@ -219,8 +224,13 @@ impl Manager {
             self.host.hub.handle_state_server(*server);
         }
         let runtimes: Vec<Peer> = found.into_iter().filter(|peer| is_runtime(peer.node)).collect();
+        for worker in self.workers.iter().filter(|worker| is_runtime(worker.peer.node)) {
+            self.host.hub.manager.hear_last_word(worker.peer, worker.last_word());
+        }
         if succeeds {
-            self.host.hub.succeed(&runtimes);
+            let peer = |buried: &Buried| Peer { node: buried.node, incarnation: buried.incarnation };
+            let ended: Vec<_> = buried.iter().map(|buried| (peer(buried), buried.last)).collect();
+            self.host.hub.succeed(&runtimes, &ended);
         }
         Ok(())
     }
@@ -329,7 +339,11 @@ impl Manager {
             port.reclaim(&mut self.arena);
             return Err(error);
         }
-        self.workers.push(Worker::new(peer, id, port, now));
+        let worker = Worker::new(peer, id, port, now);
+        if is_runtime(peer.node) {
+            self.host.hub.manager.hear_last_word(peer, worker.last_word());
+        }
+        self.workers.push(worker);
         Ok(())
     }
 
@@ -455,9 +469,10 @@ impl Manager {
         self.carry_out(now);
         self.host.hub.handle_buried(peer);
         let worker = self.workers.swap_remove(self.workers.iter().position(|worker| worker.peer == peer).unwrap_or(at));
+        let last = worker.last_word().heard();
         worker.port.reclaim(&mut self.arena);
         // After its buffers: a life that begins before this is told of it once more.
-        let _ = self.link.send(&ToGuard::Buried { id: worker.id }, &[]);
+        let _ = self.link.send(&ToGuard::Buried { id: worker.id, last }, &[]);
     }
 
     /// Ends every process, and waits until they have.

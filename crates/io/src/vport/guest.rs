@@ -3,7 +3,7 @@
 //! What a turn takes out and puts in moves the rings only when it is told to ([`VportGuest::publish`]): a turn that is undone because its process has died
 //! takes the same frames out again, and nobody has seen what it had put in.
 
-use super::{AT_GUEST_SLEEPS, AT_HANDS, AT_HEARTBEAT, AT_HOST_SLEEPS, CACHE, DONE, FILL, RX, TX, pair, ring};
+use super::{AT_GUEST_SLEEPS, AT_HANDS, AT_HEARTBEAT, AT_HOST_SLEEPS, AT_LAST_WORD, CACHE, DONE, FILL, RX, TX, pair, ring};
 use crate::arena::ArenaMemory;
 use crate::bell;
 use crate::doorbell;
@@ -27,6 +27,7 @@ pub struct VportGuest {
     guest_sleeps: &'static AtomicU32,
     heartbeat: &'static AtomicU64,
     hands: [&'static AtomicU64; 2],
+    last_word: &'static AtomicU64,
     wake_host: OwnedFd,
     wake_guest: OwnedFd,
     pair: Pair,
@@ -52,6 +53,7 @@ impl VportGuest {
             guest_sleeps: memory.word32(AT_GUEST_SLEEPS),
             heartbeat: memory.word64(AT_HEARTBEAT),
             hands: [memory.word64(AT_HANDS), memory.word64(AT_HANDS + 8)],
+            last_word: memory.word64(AT_LAST_WORD),
             wake_host,
             wake_guest,
             pair: pair(&memory),
@@ -76,6 +78,11 @@ impl VportGuest {
     /// Two words that outlive this process: the stamp of the packet that functions have in their hands, 0 for none, and the node of the switch that gave it.
     pub fn hands(&self) -> [&'static AtomicU64; 2] {
         self.hands
+    }
+
+    /// A word that outlives this process, for what it says last; 0 at first.
+    pub fn last_word(&self) -> &'static AtomicU64 {
+        self.last_word
     }
 
     /// True if a frame is there to take.

@@ -1,8 +1,8 @@
 //! The manager's half of a virtual port.
 
 use super::{
-    AT_BUFFERS, AT_GUEST_SLEEPS, AT_HANDS, AT_HEARTBEAT, AT_HOST_SLEEPS, DONE, ENTRIES, FILL, FILL_TARGET, LAYOUT, LEN, RESERVE,
-    RX, TX, pair, ring,
+    AT_BUFFERS, AT_GUEST_SLEEPS, AT_HANDS, AT_HEARTBEAT, AT_HOST_SLEEPS, AT_LAST_WORD, DONE, ENTRIES, FILL, FILL_TARGET, LAYOUT,
+    LEN, RESERVE, RX, TX, pair, ring,
 };
 use crate::arena::Arena;
 use crate::bell;
@@ -46,6 +46,7 @@ pub struct VportHost {
     guest_sleeps: &'static AtomicU32,
     heartbeat: &'static AtomicU64,
     hands: [&'static AtomicU64; 2],
+    last_word: &'static AtomicU64,
     wake_host: OwnedFd,
     wake_guest: OwnedFd,
     counters: VportCounters,
@@ -111,6 +112,7 @@ impl VportHost {
             guest_sleeps: memory.word32(AT_GUEST_SLEEPS),
             heartbeat: memory.word64(AT_HEARTBEAT),
             hands: [memory.word64(AT_HANDS), memory.word64(AT_HANDS + 8)],
+            last_word: memory.word64(AT_LAST_WORD),
             wake_host,
             wake_guest,
             counters: VportCounters::default(),
@@ -149,6 +151,11 @@ impl VportHost {
         let [stamp, switch] = self.hands;
         let stamp = stamp.swap(0, Ordering::Acquire);
         u16::try_from(switch.load(Ordering::Relaxed)).ok().filter(|_| stamp != 0).map(|switch| (switch, stamp))
+    }
+
+    /// What the runtime says last: there whoever has died meanwhile, and as long as this process lives.
+    pub fn last_word(&self) -> &'static AtomicU64 {
+        self.last_word
     }
 
     /// Puts a packet into the runtime's ring; [`VportHost::flush`] shows it. Gives it back if there is no room but what is kept for messages: a

@@ -25,7 +25,7 @@ use std::io;
 use std::sync::atomic::Ordering;
 
 /// Changes with what follows.
-const LAYOUT: Layout = Layout { name: "the virtual port", magic: 0x686f_6c64_6661_7374, version: 5 };
+const LAYOUT: Layout = Layout { name: "the virtual port", magic: 0x686f_6c64_6661_7374, version: 6 };
 /// Entries of every ring, and buffers that a runtime may have at a time.
 const ENTRIES: usize = 8192;
 /// Entries of the runtime's ring that packets leave to messages.
@@ -50,6 +50,8 @@ const AT_GUEST_SLEEPS: usize = 128;
 const AT_HEARTBEAT: usize = 192;
 /// The stamp of the packet that the runtime has in its functions' hands, 0 for none, and which switch gave it.
 const AT_HANDS: usize = 256;
+/// The runtime's last word.
+const AT_LAST_WORD: usize = 272;
 const AT_WORKER: usize = 320;
 const AT_STANDBY: usize = 324;
 const AT_TAKEOVERS: usize = 328;

@@ -331,6 +331,27 @@ fn a_million_steps_with_deaths() {
     assert!(world.ports.iter().all(|port| port.seen > 100_000 && port.host_seen > 100_000));
 }
 
+/// What runtimes said last is there when they and their manager are dead; each said it beside what it had in
+/// hand.
+#[test]
+fn last_words_outlive_runtime_and_manager() {
+    let world = World::new();
+    for (port, said) in world.ports.iter().zip([8, 3]) {
+        assert_eq!(port.guest.last_word().load(Ordering::Relaxed), 0, "nothing was said yet");
+        port.guest.last_word().store(said, Ordering::Relaxed);
+        port.guest.hands().iter().for_each(|word| word.store(77, Ordering::Relaxed));
+    }
+    let World { fds, ports, arena, hosts, .. } = world;
+    let kept: Vec<(u16, [OwnedFd; 3])> = ports.into_iter().map(|port| (port.id, port.fds)).collect();
+    drop((arena, hosts));
+    let arena = Arena::adopt(own(&fds[0]), own(&fds[1])).unwrap();
+    let heard = kept.into_iter().map(|(id, [rings, wake_host, wake_guest])| {
+        let host = VportHost::adopt(id, rings, wake_host, wake_guest, &arena).unwrap();
+        (host.last_word().load(Ordering::Relaxed), host.take_hands())
+    });
+    assert_eq!(heard.collect::<Vec<_>>(), [(8, Some((77, 77))), (3, Some((77, 77)))]);
+}
+
 /// A guest that wrote nonsense where the manager keeps its count: its port is refused, and the arena and the other port are as before.
 #[test]
 fn spoilt_rings_are_refused() {

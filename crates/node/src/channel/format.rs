@@ -46,7 +46,7 @@ pub(super) struct Header {
 }
 
 pub(crate) const MAGIC: u16 = 0x4846;
-pub(super) const VERSION: u8 = 5;
+pub(super) const VERSION: u8 = 6;
 /// Flag: the frame has no number and no records. Every number is some frame's, so none can say it.
 pub(super) const ONLY_ACKNOWLEDGES: u8 = 1;
 /// Flag: the receiver, if the frame is meant for it, repeats this frame's counter. Only

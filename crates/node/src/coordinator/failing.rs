@@ -126,12 +126,14 @@ impl Coordinator {
         }
     }
 
-    /// What the switches sent there, if that is known, is fresher than its last report.
+    /// What the switches sent there, if that is known, leaves out flows that have shown nothing yet. What the
+    /// runtime said last is fresher than its last report.
     pub(super) fn fail(&mut self, at: usize, now: u64) {
         let peer = self.memory.places[at].member.peer();
         let hearing = core::mem::replace(&mut self.hearings[at], Hearing::new(now, false));
         let cause = if self.has_drained(peer) { Cause::Drained } else { hearing.suspected.unwrap_or(Cause::Exited) };
-        let flows = hearing.fenced.iter().map(|(_, flows)| *flows).sum::<Option<u64>>().unwrap_or(hearing.report.flows);
+        let sent = hearing.fenced.iter().map(|(_, flows)| *flows).sum::<Option<u64>>();
+        let flows = sent.or(hearing.last).unwrap_or(hearing.report.flows);
         let mut notice = hearing.notice;
         if cause == Cause::Hung && notice.silent == 0 {
             // Its manager is gone with it, or has not seen it.

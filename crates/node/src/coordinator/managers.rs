@@ -90,8 +90,10 @@ impl Coordinator {
                     self.hearings[at].last_heard = now;
                 }
             }
-            Control::Ended { node, incarnation, flows, notice } => {
-                self.handle_ended(host, Peer { node, incarnation }, (flows, notice), now);
+            Control::Ended { node, incarnation, flows, last, notice } => {
+                let peer = Peer { node, incarnation };
+                self.note_last(host, peer, last);
+                self.handle_ended(host, peer, (flows, notice), now);
             }
             Control::Present { peers } => self.present(host, &peers, now),
             Control::Alive { node, incarnation } => self.spare(Peer { node, incarnation }, now),
@@ -130,6 +132,15 @@ impl Coordinator {
         }
         self.ask_manager(manager_of(host));
         self.stop_again();
+    }
+
+    /// How many flows a runtime had at its end. Only its own host has its last word; others know what it
+    /// reported.
+    fn note_last(&mut self, host: u16, peer: Peer, last: Option<u64>) {
+        let Some(at) = self.at(peer) else { return };
+        if self.memory.places[at].member.host == host || self.hearings[at].last.is_none() {
+            self.hearings[at].last = last;
+        }
     }
 
     /// A manager says that nothing comes any more of a runtime. It is over when that is so wherever packets leave; where only its process was, it still has to be fenced.
@@ -177,5 +188,41 @@ impl Coordinator {
         // The life before may have ended between hearing the last word and acting upon it.
         self.ask_again(now);
         self.finish_recoveries(now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{ClusterConfig, CoordinatorConfig, HostsConfig};
+    use super::*;
+    use crate::address::COORDINATOR;
+    use crate::channel::FabricConfig;
+
+    /// Managers of three hosts say how many flows a runtime had last: in whatever order they come, its own
+    /// host's word counts, which alone can have heard it.
+    #[test]
+    fn the_last_word_is_that_of_the_runtimes_own_host() {
+        let said = [(0, Some(9)), (1, Some(4)), (2, Some(5))];
+        for order in [[0, 1, 2], [1, 0, 2], [2, 1, 0]] {
+            let config = CoordinatorConfig {
+                me: Peer { node: COORDINATOR, incarnation: 1 },
+                clusters: ClusterConfig::only(1, 1, true),
+                hosts: HostsConfig::one(),
+                rules: Vec::new(),
+                hang_timeout: 1,
+                start_timeout: 1,
+                first_incarnation: 1,
+                pools: Vec::new(),
+                state_servers: 0,
+                layouts: Vec::new(),
+                fabric: FabricConfig::default(),
+            };
+            let mut coordinator = Coordinator::new(config, 1);
+            let peer = coordinator.memory.places[0].member.peer();
+            for (host, last) in order.map(|at| said[at]) {
+                coordinator.note_last(host, peer, last);
+            }
+            assert_eq!(coordinator.hearings[0].last, Some(9));
+        }
     }
 }

@@ -120,6 +120,8 @@ struct Hearing {
     notice: Notice,
     /// Hosts that let nothing more out of it, each with the flows that its switches sent there, if it knows.
     fenced: Vec<(u16, Option<u64>)>,
+    /// Flows that it had when it was given up, as far as a manager knows.
+    last: Option<u64>,
     /// Frames that found its ring full.
     refused: u64,
     /// When it began, others had flows already, and it has not got any of them since.
@@ -139,6 +141,7 @@ impl Hearing {
             suspected_at: 0,
             notice: Notice::default(),
             fenced: Vec::new(),
+            last: None,
             refused: 0,
             came_late: false,
         }
@@ -274,6 +277,8 @@ impl Coordinator {
                 coordinator.pending.push((place.member.node, Control::Account { handled: place.handled }));
             }
         }
+        // Who has not heard that somebody is gone hears it before that it is over.
+        coordinator.push_view();
         // Whether the switch has heard of it nobody knows. A second time does no harm: the dead have no routes any more.
         for recovery in coordinator.memory.recoveries.iter().filter(|recovery| !recovery.is_open()) {
             let Peer { node, incarnation } = recovery.failover.dead;
@@ -283,7 +288,6 @@ impl Coordinator {
         coordinator.tell_sweeps();
         coordinator.servers().for_each(|server| coordinator.begin_with_state_server(server));
         coordinator.stop_again();
-        coordinator.push_view();
         Ok(coordinator)
     }
 

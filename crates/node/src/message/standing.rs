@@ -165,7 +165,8 @@ pub struct Failover {
     pub detected_at: u64,
     /// When every runtime had reported.
     pub recovered_at: Option<u64>,
-    /// Flows that it had, by the switch's routes or its last report: those of which something had been released.
+    /// Flows that it had, by the switch's routes those of which something had been released; else by its last
+    /// word, or its last report.
     pub had: u64,
     /// Flows recovered.
     pub flows: u64,

@@ -29,7 +29,7 @@ mod timers;
 
 use crate::address::{COORDINATOR, MANAGER, NodeId};
 use crate::channel::{Fabric, FabricConfig, KeyRing};
-use crate::message::{Control, PoolId, TraceStep};
+use crate::message::{Control, LastWord, PoolId, TraceStep};
 use crate::state::Words;
 use core::num::NonZeroU64;
 use core::sync::atomic::AtomicU64;
@@ -156,6 +156,7 @@ pub struct Runtime {
     fabric: Fabric,
     lanes: Vec<Lane>,
     shared: Shared,
+    last_word: Option<LastWord>,
     recoveries: Recoveries,
     migrations: Migrations,
     listings: Listings,
@@ -228,6 +229,7 @@ impl Runtime {
             fabric,
             lanes,
             shared,
+            last_word: None,
             recoveries,
             migrations: Migrations::default(),
             listings: Listings::default(),
@@ -290,6 +292,16 @@ impl Runtime {
     /// Shows in these words, which should outlive the process, which packet the functions have in their hands: its stamp, 0 for none, and the node of the switch that gave it.
     pub fn show_hands(&mut self, words: [&'static AtomicU64; 2]) {
         self.shared.hands.show(words);
+    }
+
+    /// Says in this word, which should outlive the process, how many flows are here.
+    pub fn show_last_word(&mut self, word: LastWord) {
+        self.last_word = Some(word);
+    }
+
+    /// Flows owned here.
+    fn owned(&self) -> u64 {
+        self.lanes.iter().map(|lane| lane.flows.owned() as u64).sum()
     }
 
     /// Changes the keys: see [`Fabric::set_keys`].
@@ -479,6 +491,9 @@ impl Runtime {
         self.transmit_messages(tx, pool, clock);
         for at in 0..self.lanes.len() {
             self.carry_out_packets(at, tx, pool);
+        }
+        if let Some(word) = self.last_word {
+            word.say(self.owned());
         }
         let is_busy = had_input || had_words || tx.len() > sent_before;
         self.was_busy = is_busy;

@@ -36,6 +36,7 @@ impl Runtime {
         self.next_report = clock + self.config.report_interval;
         let mut report = Report {
             packets: self.packets,
+            flows: self.owned(),
             view: self.view,
             departed: self.migrations.departed(&self.lanes),
             busy_permille: (self.busy_time * 1000 / self.time.max(1)) as u16,
@@ -54,7 +55,6 @@ impl Runtime {
         });
         for lane in &self.lanes {
             let safety = lane.protection.safety(&lane.flows);
-            report.flows += lane.flows.owned() as u64;
             report.replicas += (lane.flows.len() - lane.flows.owned()) as u64;
             report.held += (lane.protection.held() + lane.parking.len() + lane.parking.outside()) as u64;
             report.differed += safety.differed;

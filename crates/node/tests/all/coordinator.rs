@@ -74,7 +74,10 @@ impl Bench {
 
     /// The manager tells that it lets nothing more out of a runtime.
     fn tell_end(&mut self, Peer { node, incarnation }: Peer) {
-        self.manager.send_control(COORDINATOR, &Control::Ended { node, incarnation, flows: Some(0), notice: Notice::default() });
+        self.manager.send_control(
+            COORDINATOR,
+            &Control::Ended { node, incarnation, flows: Some(0), last: None, notice: Notice::default() },
+        );
         let Bench { manager, coordinator, now, .. } = self;
         manager.poll_transmit(*now, |frame| coordinator.fabric().handle_frame(frame, *now).is_ok());
         self.coordinator.handle_records(self.now);
@@ -504,7 +507,9 @@ fn what_an_earlier_life_of_the_manager_said_is_void() {
     let victim = bench.peer(16);
     let present = bench.runtimes.iter().map(|(peer, ..)| *peer).collect();
     let Peer { node, incarnation } = victim;
-    bench.manager.send_control(COORDINATOR, &Control::Ended { node, incarnation, flows: Some(0), notice: Notice::default() });
+    bench
+        .manager
+        .send_control(COORDINATOR, &Control::Ended { node, incarnation, flows: Some(0), last: None, notice: Notice::default() });
     let Bench { manager, coordinator, now, .. } = &mut bench;
     manager.poll_transmit(*now, |frame| coordinator.fabric().handle_frame(frame, *now).is_ok());
     let mut next = Fabric::new(Peer { node: MANAGER, incarnation: 2 }, FabricConfig::default());
@@ -528,6 +533,23 @@ fn what_an_earlier_life_of_the_manager_said_is_void() {
     assert_eq!(state(&bench), Some(MemberState::Failed));
 }
 
+/// A runtime ends whose switch has begun a new life. Its last word counts, and where there is none, its last
+/// report. Of what a switch knows nothing else is asked: it leaves out flows that have shown nothing.
+#[test]
+fn what_a_runtime_said_last_counts_where_no_switch_knows() {
+    for (flows, last, had) in [(None, Some(9), 9), (None, None, 5), (Some(7), Some(9), 7), (None, Some(0), 0)] {
+        let mut bench = Bench::new(2, 2);
+        let dead = bench.peer(16);
+        bench.tell(dead, &Control::Report(Report { flows: 5, ..Report::default() }));
+        let Peer { node, incarnation } = dead;
+        bench.manager.send_control(COORDINATOR, &Control::Ended { node, incarnation, flows, last, notice: Notice::default() });
+        let Bench { manager, coordinator, now, .. } = &mut bench;
+        manager.poll_transmit(*now, |frame| coordinator.fabric().handle_frame(frame, *now).is_ok());
+        bench.coordinator.handle_records(bench.now);
+        assert_eq!(bench.coordinator.failovers().map(|failover| failover.had).collect::<Vec<_>>(), [had], "{flows:?} {last:?}");
+    }
+}
+
 /// A switch says of how many flows of a dead runtime nobody had a copy: that is remembered, and counts though the switch dies afterwards. Without it the flows that the runtime had and those
 /// that were recovered make the difference. An heir tells of flows that
 /// nobody can make what they were.
@@ -538,7 +560,7 @@ fn lost_flows_are_counted_as_the_switch_knew_them() {
     let [a, b, c] = [16, 17, 18].map(|node| bench.peer(node));
     bench.runtimes.retain(|(there, _, _)| *there != a);
     let Peer { node, incarnation } = a;
-    let ended = Control::Ended { node, incarnation, flows: Some(20), notice: Notice::default() };
+    let ended = Control::Ended { node, incarnation, flows: Some(20), last: None, notice: Notice::default() };
     bench.manager.send_control(COORDINATOR, &ended);
     let Bench { manager, coordinator, now, .. } = &mut bench;
     manager.poll_transmit(*now, |frame| coordinator.fabric().handle_frame(frame, *now).is_ok());

@@ -224,7 +224,7 @@ impl Host {
                     for Peer { node, incarnation } in self.ended.clone() {
                         self.manager.send_control(
                             COORDINATOR,
-                            &Control::Ended { node, incarnation, flows: Some(0), notice: Notice::default() },
+                            &Control::Ended { node, incarnation, flows: Some(0), last: None, notice: Notice::default() },
                         );
                     }
                     let peers = self.runtimes.iter().map(|runtime| runtime.peer).collect();
@@ -251,7 +251,7 @@ impl Host {
         let heirs = self.runtimes.iter().filter(|runtime| runtime.members.contains(&peer)).map(|runtime| runtime.peer).collect();
         self.heirs.insert(peer, heirs);
         let Peer { node, incarnation } = peer;
-        self.manager.send_control(COORDINATOR, &Control::Ended { node, incarnation, flows: Some(0), notice });
+        self.manager.send_control(COORDINATOR, &Control::Ended { node, incarnation, flows: Some(0), last: None, notice });
     }
 
     /// Everybody turns once; what is sent arrives.
@@ -597,4 +597,48 @@ fn how_a_failure_was_seen_is_remembered() {
     host.begin_again();
     host.turn();
     assert_eq!(settle(&mut host), before);
+}
+
+/// A coordinator dies after it has written that a runtime has failed and that this is over, and before the
+/// switch has heard of either. The next life tells it who is gone before it tells it that nobody will ask for
+/// that one's flows: a switch that hears it the other way round waits for good.
+#[test]
+fn who_is_gone_is_said_before_that_it_is_over() {
+    let mut host = Host::new();
+    let settle = |host: &mut Host| {
+        for _ in 0..1000 {
+            host.turn();
+            if host.is_well() {
+                break;
+            }
+        }
+        assert!(host.is_well());
+    };
+    (0..50).for_each(|_| host.turn());
+    settle(&mut host);
+    let dead = host.runtimes[0].peer;
+    host.end(dead);
+    host.turn();
+    settle(&mut host);
+    let records = host.disk.iter().map(|record| record.bytes.as_slice());
+    let mut coordinator = Coordinator::restore(config(9), host.now, records).expect("its own log can be read");
+    let (switch, now) = (Peer { node: SWITCH, incarnation: 1 }, host.now);
+    let mut heard = Fabric::new(switch, FabricConfig::default());
+    heard.set_peer(Peer { node: COORDINATOR, incarnation: 9 });
+    coordinator.fabric().set_peer(switch);
+    coordinator.forget_log();
+    coordinator.fabric().poll_transmit(now, |frame| {
+        // Those for others are refused.
+        let _ = heard.handle_frame(frame, now);
+        true
+    });
+    let told: Vec<Control> = heard.inbox.records().filter_map(|(_, body)| Control::decode(body).ok()).collect();
+    let is_gone = |message: &Control| match message {
+        Control::View { members, .. } => members.iter().all(|member| member.peer() != dead),
+        _ => false,
+    };
+    let is_over =
+        |message: &Control| *message == Control::Sweep { node: dead.node, incarnation: dead.incarnation, is_over: true };
+    let (gone, over) = (told.iter().position(is_gone), told.iter().position(is_over));
+    assert!(gone.is_some() && gone < over, "{told:?}");
 }

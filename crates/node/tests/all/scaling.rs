@@ -138,7 +138,7 @@ impl World {
         let Peer { node, incarnation } = peer;
         self.manager.send_control(
             COORDINATOR,
-            &Control::Ended { node, incarnation, flows: Some(model.flows), notice: Notice::default() },
+            &Control::Ended { node, incarnation, flows: Some(model.flows), last: None, notice: Notice::default() },
         );
     }
 

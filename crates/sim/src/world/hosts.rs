@@ -13,7 +13,7 @@ use holdfast_node::channel::FabricConfig;
 use holdfast_node::coordinator::{HostConfig, HostsConfig, SwitchPlace};
 use holdfast_node::edge::fragment::Fragments;
 use holdfast_node::hub::{Hub, HubOut};
-use holdfast_node::manager::{Manager, Wish};
+use holdfast_node::manager::{ENDS_KEPT, Manager, Wish};
 use holdfast_node::switch::{SourceLimits, Switch, SwitchConfig};
 use holdfast_protection::Peer;
 use holdfast_wire::nsh::Flags;
@@ -265,6 +265,7 @@ impl World {
             self.note_failure(peer);
             self.end_process(peer);
         }
+        self.last_words.retain(|_, (host, _)| *host != at);
         let away = match away {
             0 => {
                 self.streams.of(Of::HostAway, Peer { node: at as u16, incarnation: self.hosts[at].life }).range(1, 2_000)
@@ -399,8 +400,15 @@ impl World {
             let servers = self.servers.iter().flat_map(Servers::peers).flatten();
             servers.for_each(|server| host.hub.handle_state_server(server));
         }
+        for (peer, (_, word)) in self.last_words.iter().filter(|(peer, _)| found.contains(peer)) {
+            host.hub.manager.hear_last_word(*peer, *word);
+        }
         if !core::mem::take(&mut host.is_dead) {
-            host.hub.succeed(&found);
+            let ended = self.last_words.iter().filter(|(peer, (host, _))| *host == at && !found.contains(peer));
+            let mut ended: Vec<_> = ended.map(|(peer, (_, word))| (*peer, word.heard())).collect();
+            ended.sort_by_key(|(peer, _)| peer.incarnation);
+            let first = ended.len().saturating_sub(ENDS_KEPT);
+            host.hub.succeed(&found, &ended[first..]);
         }
         self.turn_hub(at);
     }

@@ -40,7 +40,7 @@ use crate::random::Random;
 use crate::scenario::Scenario;
 use holdfast_node::address::{COORDINATOR, NodeId};
 use holdfast_node::coordinator::{ClusterConfig, CoordinatorConfig};
-use holdfast_node::message::PoolId;
+use holdfast_node::message::{LastWord, PoolId};
 use holdfast_node::runtime::Runtime;
 use holdfast_protection::Peer;
 use holdfast_wire::fault::plant;
@@ -129,6 +129,8 @@ pub struct World {
     fits: BTreeMap<(Peer, (NodeId, u64)), bool>,
     /// Which packet a runtime had in hand when it was killed: its switch and its stamp.
     in_hand: BTreeMap<Peer, (NodeId, u64)>,
+    /// What runtimes say last, where it outlives all processes of their hosts.
+    last_words: BTreeMap<Peer, (Site, LastWord)>,
     streams: Streams,
     now: u64,
     next_number: u64,
@@ -272,6 +274,7 @@ impl World {
             fate: None,
             fits: BTreeMap::new(),
             in_hand: BTreeMap::new(),
+            last_words: BTreeMap::new(),
             streams: Streams::new(scenario.seed),
             now: BEGIN,
             next_number: 0,
@@ -558,7 +561,10 @@ impl World {
         }
         let config = self.scenario.runtime_config(peer, self.plan.flows, hosts::fabric());
         let chains = self.scenario.chains(self.plan.switches, self.of_each());
-        let runtime = Runtime::new(config, chains).with_state_servers(self.scenario.servers);
+        let mut runtime = Runtime::new(config, chains).with_state_servers(self.scenario.servers);
+        let word = LastWord::new(Box::leak(Box::default()));
+        runtime.show_last_word(word);
+        self.last_words.insert(peer, (at, word));
         let process = Process {
             host: at,
             runtime,
@@ -569,6 +575,7 @@ impl World {
             busy_until: 0,
         };
         self.processes.insert(peer, process);
+        self.hosts[at].hub.manager.hear_last_word(peer, word);
         self.hosts[at].hub.handle_started(peer);
         self.turn_runtime_at(peer, self.now);
     }

@@ -403,7 +403,7 @@ impl World {
         let found: Vec<Peer> = runtimes.keys().copied().collect();
         self.revive(at);
         self.hosts[at].runtimes = runtimes;
-        self.hosts[at].hub.succeed(&found);
+        self.hosts[at].hub.succeed(&found, &[]);
     }
 
     /// A host that died, or its manager alone, begins again, empty.
