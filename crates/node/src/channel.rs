@@ -231,7 +231,7 @@ impl Fabric {
         Some(node)
     }
 
-    /// Learns who lives at a node now. A later life than the known one voids all that was sent to the old.
+    /// Learns who lives at a node now. A later life than the known one voids all that was sent to the old, unless a single frame had named that one and nothing came of it.
     pub fn set_peer(&mut self, peer: Peer) {
         self.learn_peer(peer);
         let channel = self.channel(peer.node);

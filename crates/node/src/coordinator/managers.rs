@@ -127,19 +127,21 @@ impl Coordinator {
             hearing.fenced.retain(|(by, _)| *by != host);
             if !may_be_fenced && (serving.contains(&host) || place.member.host == host) {
                 // Who is silent is given up, and fenced, anew.
-                hearing.suspected = None;
+                (hearing.suspected, hearing.last) = (None, None);
             }
         }
         self.ask_manager(manager_of(host));
         self.stop_again();
     }
 
-    /// How many flows a runtime had at its end. Only its own host has its last word; others know what it
-    /// reported.
+    /// How many flows a runtime had at its end. Only its own host has its last word. Others know what it
+    /// reported, which is more than nothing where this coordinator has not heard of it.
     fn note_last(&mut self, host: u16, peer: Peer, last: Option<u64>) {
         let Some(at) = self.at(peer) else { return };
-        if self.memory.places[at].member.host == host || self.hearings[at].last.is_none() {
-            self.hearings[at].last = last;
+        let hearing = &mut self.hearings[at];
+        let is_own = self.memory.places[at].member.host == host;
+        if is_own || hearing.last.is_none() && hearing.report.flows == 0 {
+            hearing.last = last.or(hearing.last);
         }
     }
 

@@ -5,8 +5,9 @@
 //!
 //! A flow is filed under the standing that it has at that time. Unreplied ones are filed by
 //! their lifetime, too: of those of one [`Kind`] the one whose deadline comes first has been
-//! idle for longest. Packets may change both later. A search for flows of one kind, earliest deadline first,
-//! files those anew that are filed wrongly by now ([`Wheel::is_right`]).
+//! idle for longest, unless the deadline is beyond the wheel's reach. Packets may change the
+//! standing and the deadline later. A search for flows of one kind, earliest deadline first,
+//! files those anew of which either is another one by now ([`Wheel::is_right`]).
 
 use holdfast_nf::Standing;
 use holdfast_protection::flows::{ActorHeader, Flows, NO_SLOT, Slot, flag, role};
@@ -66,7 +67,7 @@ pub(crate) struct Wheel {
     lists: Vec<Slot>,
     /// By kind: which steps have a flow, a bit each.
     occupied: [[u64; WORDS]; Kind::COUNT],
-    /// Of unreplied flows: the lifetimes that have been seen first, seconds; 0 where there are fewer.
+    /// Of unreplied flows, by kind: their lifetime, seconds. A kind without flows takes any.
     lifetimes: [u64; LIFETIMES],
     at: u64,
 }
@@ -105,14 +106,14 @@ impl Wheel {
         }
         // Deadlines are rounded (`ActorHeader::set_deadline`), lifetimes are whole seconds.
         let lifetime = (header.expires_at.saturating_sub(header.last_stamp) + SECOND / 2) / SECOND;
-        let known = &mut self.lifetimes;
-        let at = match known.iter().position(|known| *known == lifetime || *known == 0) {
+        let known = self.lifetimes.iter().position(|known| *known == lifetime);
+        let at = known.unwrap_or_else(|| match (0..LIFETIMES).find(|at| self.is_empty(Kind::new(standing, *at))) {
             Some(at) => {
-                known[at] = lifetime;
+                self.lifetimes[at] = lifetime;
                 at
             }
-            None => (0..LIFETIMES).min_by_key(|at| known[*at].abs_diff(lifetime)).unwrap_or(0),
-        };
+            None => (0..LIFETIMES).min_by_key(|at| self.lifetimes[*at].abs_diff(lifetime)).unwrap_or(0),
+        });
         Kind::new(standing, at)
     }
 

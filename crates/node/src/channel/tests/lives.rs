@@ -295,6 +295,56 @@ fn a_life_that_is_not_there_is_asked_for_again() {
     }
 }
 
+/// A peer that is found behind a false life gets all that was said to that one: frames that were under way, records that waited
+/// for room, and long ones in their parts.
+#[test]
+fn what_was_said_to_a_life_that_never_was_arrives_whole() {
+    let (mut a, mut b) = (Fabric::new(A, FabricConfig::default()), Fabric::new(B, FabricConfig::default()));
+    let said: Vec<Vec<u8>> = (0..100u8).map(|number| vec![number; if number % 10 == 0 { 5000 } else { 1000 }]).collect();
+    a.send(B.node, 40, &said[0]).unwrap();
+    frames(&mut a, 1).iter().for_each(|frame| b.handle_frame(frame, 1).unwrap());
+    let answer = frames(&mut b, 1).pop().expect("it answers");
+    a.handle_frame(&flip(&answer, INCARNATION_AT, 6), 1).unwrap();
+    said[1..].iter().for_each(|record| a.send(B.node, 40, record).unwrap());
+    assert!(frames(&mut a, 1).len() > 10, "they are under way");
+    let (mut now, mut heard) = (1, Vec::new());
+    for _ in 0..200 {
+        now += 20 * MILLISECOND;
+        for _ in 0..4 {
+            frames(&mut a, now).iter().for_each(|frame| _ = b.handle_frame(frame, now));
+            frames(&mut b, now).iter().for_each(|frame| _ = a.handle_frame(frame, now));
+            heard.extend(drain(&mut b));
+        }
+    }
+    assert_eq!((heard == said, a.inbox.restarted.len(), a.is_settled(B.node)), (true, 0, true));
+}
+
+/// A life that has taken something was there, whatever is known of it: the next one gets nothing that was meant for it.
+#[test]
+fn a_life_that_has_taken_something_was_there() {
+    let next = Peer { incarnation: 2, ..B };
+    let (mut a, mut b) = (Fabric::new(A, FabricConfig::default()), Fabric::new(B, FabricConfig::default()));
+    a.send(B.node, 40, b"first").unwrap();
+    frames(&mut a, 1).iter().for_each(|frame| b.handle_frame(frame, 1).unwrap());
+    // Later frames seem older than this one, and do not make the life certain.
+    let answer = frames(&mut b, 1).pop().expect("it answers");
+    a.handle_frame(&flip(&answer, COUNTER_AT, 3), 1).unwrap();
+    frames(&mut a, 1).iter().for_each(|frame| b.handle_frame(frame, 1).unwrap());
+    frames(&mut b, 1).iter().for_each(|frame| a.handle_frame(frame, 1).unwrap());
+    assert_eq!((drain(&mut b), a.is_settled(B.node)), (vec![b"first".to_vec()], true));
+    a.send(B.node, 40, b"second").unwrap();
+    drop(frames(&mut a, 1));
+    let (mut b, mut now) = (Fabric::new(next, FabricConfig::default()), 1);
+    b.set_peer(A);
+    b.send(A.node, 40, b"here").unwrap();
+    for _ in 0..100 {
+        now += 20 * MILLISECOND;
+        frames(&mut b, now).iter().for_each(|frame| _ = a.handle_frame(frame, now));
+        frames(&mut a, now).iter().for_each(|frame| _ = b.handle_frame(frame, now));
+    }
+    assert_eq!((a.peer(B.node), &a.inbox.restarted[..], drain(&mut b).len()), (Some(next), &[next][..], 0));
+}
+
 /// A frame's counter says that it is far newer than it is: those that are true say soon again what there is room for, and that their sender lives.
 #[test]
 fn a_counter_that_leapt_is_forgotten() {

@@ -208,11 +208,12 @@ impl Lane {
     fn find_idlest(&self, excess: &mut usize, looks: &mut usize, found: &mut Vec<Slot>) {
         let kinds =
             || Kind::of(Standing::HalfOpen).chain(Kind::of(Standing::Unreplied)).filter(|kind| !self.wheel.is_empty(*kind));
-        let mut wrong = 0;
+        let (mut wrong, mut left) = (0, kinds().count());
         let mut cut = [u64::MAX; Kind::COUNT];
-        for (at, kind) in kinds().enumerate() {
+        for kind in kinds() {
             let (mut right, mut seen, mut is_cut) = (0, 0, false);
-            let least = *looks - *looks / (kinds().count() - at);
+            let least = *looks - *looks / left.max(1);
+            left -= 1;
             self.wheel.visit(&self.flows, kind, Place::START, |slot| {
                 is_cut = *looks <= least;
                 if is_cut || right == *excess {
@@ -234,8 +235,9 @@ impl Lane {
         }
         found.retain(|slot| {
             let header = self.flows.header(*slot);
-            let own = self.wheel.kind_of(header);
-            !self.wheel.is_right(header) || kinds().all(|kind| Some(kind) == own || header.last_stamp <= cut[kind.index()])
+            let own = self.wheel.kind_of(header).map(Kind::index);
+            let mut others = cut.iter().enumerate().filter(|(kind, _)| Some(*kind) != own);
+            !self.wheel.is_right(header) || others.all(|(_, cut)| header.last_stamp <= *cut)
         });
         // Flows that are filed wrongly do not end.
         found.sort_unstable_by_key(|slot| {
