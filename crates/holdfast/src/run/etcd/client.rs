@@ -86,8 +86,8 @@ pub(super) fn cause(failure: &Failure) -> String {
         None if cause.downcast_ref().is_some_and(is_end) => "it closed the connection".to_owned(),
         None => cause.to_string(),
     };
-    // What comes with a cause is of the connection, and no member's word: a network's, or of somebody who speaks otherwise.
-    let is_broken = failure.downcast_ref::<Status>().is_some_and(|status| status.source().is_some()) && !cause.is::<io::Error>();
+    // What comes with a cause is of the connection, and no member's word.
+    let is_broken = failure.downcast_ref::<Status>().is_some_and(|status| status.source().is_some());
     let head = if is_broken { "it does not answer as etcd does: " } else { "" };
     head.chars().chain(text.chars()).filter(|c| !c.is_control()).take(200).collect()
 }

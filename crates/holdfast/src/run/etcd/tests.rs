@@ -511,9 +511,7 @@ fn ask_one_that_sends(bytes: &[u8]) -> Result<RangeResponse, Trouble> {
 /// a member may take.
 #[test]
 fn what_is_no_etcd_is_named() {
-    let trouble = ask_one_that_sends(b"").unwrap_err();
-    assert!(!trouble.0.contains("as etcd does"), "a connection that ends says nothing of who is there: {trouble}");
-    for bytes in [&b"SSH-2.0-OpenSSH_9.2\r\n"[..], b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", &[0; 100]] {
+    for bytes in [&b""[..], b"SSH-2.0-OpenSSH_9.2\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", &[0; 100]] {
         let trouble = ask_one_that_sends(bytes).unwrap_err();
         assert!(trouble.0.starts_with("http://127.0.0.1:"), "{trouble}");
         assert!(trouble.0.contains("it does not answer as etcd does: "), "{trouble}");
