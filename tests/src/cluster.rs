@@ -415,7 +415,7 @@ impl Cluster {
         self.wait_for(on, &format!("{name} serves the ports"), |status| serves(status, name))
     }
 
-    /// Which host serves the ports, and the other one: the first, unless a busy machine had kept it from being heard.
+    /// The host that serves the ports, and the other one. A busy machine may have kept the first from being heard, so that the second serves.
     pub fn serving(&self) -> Result<[&'static str; 2]> {
         let is_served = |status: &Status| SERVING.iter().any(|name| serves(status, name));
         let status = self.wait_for(self.observer(), "a host serves the ports", is_served)?;

@@ -4,7 +4,7 @@
 
 use tonic_prost_build::Builder;
 
-/// What makes them anew.
+/// Command that makes the files anew.
 const COMMAND: &str = "`REGENERATE=1 cargo test -p holdfast-control --test generated`";
 
 /// What the commands print, or are told, as JSON too: serde takes them over by the names of their fields.

@@ -63,7 +63,7 @@ const BEAT_BACKLOG: usize = 1024;
 #[derive(Clone)]
 struct End {
     peer: Peer,
-    /// As in [`Control::Ended`].
+    /// The flows that its switches sent there, as in [`Control::Ended`].
     flows: Option<u64>,
     last: Option<u64>,
     notice: Notice,
@@ -82,7 +82,7 @@ pub struct Manager {
     /// Started, and neither ended nor fenced.
     present: Vec<Peer>,
     ended: VecDeque<End>,
-    /// Where those of this host that have not ended say how many flows they have.
+    /// Last words of the runtimes of this host that have not ended.
     last_words: Vec<(Peer, LastWord)>,
     /// Notices of runtimes whose end is about to be told.
     noticed: Vec<(Peer, Notice)>,
@@ -212,8 +212,7 @@ impl Manager {
         for &(peer, last) in ended {
             self.keep_end(End { peer, flows: None, last, notice: Notice::default() });
         }
-        // Before it is said who is present: whoever is not has ended, and nothing else would be known of
-        // that.
+        // Ends go before `Present`: the coordinator gives up whoever is not present, without a count.
         for end in &self.ended {
             self.fabric.send_control(COORDINATOR, &end.said());
         }
@@ -251,7 +250,7 @@ impl Manager {
         self.last_words.push((peer, word));
     }
 
-    /// What this runtime said last, or what it reported last if its last word is on another host.
+    /// Flows of a runtime by its last word, or by its last report if it ran on another host.
     fn last_of(&self, peer: Peer) -> Option<u64> {
         let word = self.last_words.iter().find(|(known, _)| *known == peer);
         let report = || self.reports.iter().find(|(known, _)| *known == peer);
@@ -526,7 +525,7 @@ mod tests {
         let mut heard = Fabric::new(coordinator, FabricConfig::default());
         heard.set_peer(Peer { node: MANAGER, incarnation: 2 });
         manager.fabric().poll_transmit(1, |frame| {
-            // Those for runtimes are refused.
+            // Frames for runtimes are refused here.
             let _ = heard.handle_frame(frame, 1);
             true
         });

@@ -174,7 +174,7 @@ faults! {
     ReplaysBackwards = "replays-backwards",
     /// `reinforce`: who has taken a flow over gives a copy away before it is what it was. If the heir dies then, the copy counts.
     CopiesUnfinished = "copies-unfinished",
-    /// Nobody looks how many flows the dead said last that they had.
+    /// Last words of dead runtimes are not read.
     IgnoresLastWords = "ignores-last-words",
     /// Flows are called safe before a state is saved on which a lost log counts.
     SafeBehindLostLog = "safe-behind-lost-log",

@@ -74,7 +74,7 @@ impl Streamed {
 /// A connection with TLS over which the server has said its first word.
 ///
 /// # Errors
-/// What the system says; if it is rustls, with its error inside.
+/// The system's error; an error of rustls is inside one of the kind that the system has.
 pub async fn connect_tls(host: &str, port: u16, tls: Arc<rustls::ClientConfig>) -> std::io::Result<TlsConnection> {
     let stream = TcpStream::connect((host, port)).await?;
     stream.set_nodelay(true)?;
@@ -90,7 +90,7 @@ pub async fn connect_tls(host: &str, port: u16, tls: Arc<rustls::ClientConfig>) 
 /// A channel over a connection that is there already. Where it is lost the channel makes no other.
 ///
 /// # Errors
-/// What tonic says.
+/// The handshake of HTTP/2 has failed.
 pub async fn channel_over<S>(stream: S, channel: tonic::transport::Endpoint) -> Result<Channel, tonic::transport::Error>
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,

@@ -52,7 +52,7 @@ pub(super) struct Assignment {
 pub(super) struct Buried {
     pub(super) node: u16,
     pub(super) incarnation: u32,
-    /// What it said last: see [`LastWord`](holdfast_node::message::LastWord).
+    /// Its last word: see [`LastWord`](holdfast_node::message::LastWord).
     pub(super) last: Option<u64>,
 }
 

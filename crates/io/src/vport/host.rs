@@ -153,7 +153,8 @@ impl VportHost {
         u16::try_from(switch.load(Ordering::Relaxed)).ok().filter(|_| stamp != 0).map(|switch| (switch, stamp))
     }
 
-    /// What the runtime says last: there whoever has died meanwhile, and as long as this process lives.
+    /// The runtime's last word. It outlives the runtime and the manager that had started it, and can be read
+    /// for as long as this process lives.
     pub fn last_word(&self) -> &'static AtomicU64 {
         self.last_word
     }

@@ -331,8 +331,8 @@ fn a_million_steps_with_deaths() {
     assert!(world.ports.iter().all(|port| port.seen > 100_000 && port.host_seen > 100_000));
 }
 
-/// What runtimes said last is there when they and their manager are dead; each said it beside what it had in
-/// hand.
+/// Last words can be read when the runtimes and their manager are dead. They do not disturb the words beside
+/// them, which say what a runtime had in hand.
 #[test]
 fn last_words_outlive_runtime_and_manager() {
     let world = World::new();

@@ -160,9 +160,9 @@ pub(super) fn are_records(bytes: &[u8]) -> bool {
 /// What anybody on the way can read of a frame that is not sealed: for traces, and for worlds that fail when a certain message passes.
 #[derive(Debug, Clone, Copy)]
 pub struct Overheard<'a> {
-    /// Who sent it.
+    /// Sender of the frame.
     pub source: Peer,
-    /// For whom it is. Incarnation 0: its sender knows none.
+    /// Receiver of the frame. Incarnation 0: the sender does not know it yet.
     pub destination: Peer,
     /// The frame's number.
     pub sequence: u32,

@@ -165,16 +165,10 @@ impl Channel {
         !self.is_certain && self.expected == 1 && !has_arrived
     }
 
-    /// Takes the records that are under way, and those that wait. For frames that are not sealed.
-    fn take_waiting(&mut self) -> Vec<u8> {
-        let mut records = Vec::new();
-        for sent in self.flight.drain(..) {
-            records.extend_from_slice(&sent.bytes[ETHERNET_LEN + HEADER_LEN..]);
-        }
-        records.extend_from_slice(&self.queue[self.queued_from..]);
-        self.queue.clear();
-        self.queued_from = 0;
-        records
+    /// Records that are under way, and those that wait behind them. For frames that are not sealed.
+    fn unanswered(&self) -> Vec<u8> {
+        let under_way = self.flight.iter().map(|sent| &sent.bytes[ETHERNET_LEN + HEADER_LEN..]);
+        under_way.chain([&self.queue[self.queued_from..]]).collect::<Vec<_>>().concat()
     }
 
     /// True if this incarnation of the node is an old one.
@@ -237,9 +231,9 @@ impl Channel {
             return false;
         }
         if self.is_open() {
-            // The incarnation may never have been: what was meant for it is for whoever it is, as before anybody was known.
+            // An unproven incarnation may never have been. Its records are for whoever is there, as before anybody was known.
             let is_unproven = self.is_unproven();
-            let queue = if is_unproven { self.take_waiting() } else { Vec::new() };
+            let queue = if is_unproven { self.unanswered() } else { Vec::new() };
             *self = Channel { place: self.place, queue, ..Channel::new(peer) };
             return !is_unproven;
         }

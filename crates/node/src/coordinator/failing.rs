@@ -126,8 +126,8 @@ impl Coordinator {
         }
     }
 
-    /// What the switches sent there, if that is known, leaves out flows that have shown nothing yet. What the
-    /// runtime said last is fresher than its last report.
+    /// Gives a runtime up. Its flows are counted by the switches' routes if all are known, which leave out
+    /// flows of which nothing has been released; else by its last word; else by its last report.
     pub(super) fn fail(&mut self, at: usize, now: u64) {
         let peer = self.memory.places[at].member.peer();
         let hearing = core::mem::replace(&mut self.hearings[at], Hearing::new(now, false));

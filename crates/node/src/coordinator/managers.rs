@@ -134,8 +134,8 @@ impl Coordinator {
         self.stop_again();
     }
 
-    /// How many flows a runtime had at its end. Only its own host has its last word. Others know what it
-    /// reported, which is more than nothing where this coordinator has not heard of it.
+    /// Notes how many flows a runtime had at its end. Only its own host has its last word. Other hosts know
+    /// its last report, which counts where this coordinator has none.
     fn note_last(&mut self, host: u16, peer: Peer, last: Option<u64>) {
         let Some(at) = self.at(peer) else { return };
         let hearing = &mut self.hearings[at];
@@ -201,7 +201,7 @@ mod tests {
     use crate::channel::FabricConfig;
 
     /// Managers of three hosts say how many flows a runtime had last: in whatever order they come, its own
-    /// host's word counts, which alone can have heard it.
+    /// host's word counts, which alone can have heard it, also when that host has lost it since.
     #[test]
     fn the_last_word_is_that_of_the_runtimes_own_host() {
         let said = [(0, Some(9)), (1, Some(4)), (2, Some(5))];
@@ -221,7 +221,7 @@ mod tests {
             };
             let mut coordinator = Coordinator::new(config, 1);
             let peer = coordinator.memory.places[0].member.peer();
-            for (host, last) in order.map(|at| said[at]) {
+            for (host, last) in order.map(|at| said[at]).into_iter().chain([(0, None)]) {
                 coordinator.note_last(host, peer, last);
             }
             assert_eq!(coordinator.hearings[0].last, Some(9));

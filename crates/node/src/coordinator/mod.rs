@@ -277,7 +277,7 @@ impl Coordinator {
                 coordinator.pending.push((place.member.node, Control::Account { handled: place.handled }));
             }
         }
-        // Who has not heard that somebody is gone hears it before that it is over.
+        // Switches hear of a death before they hear that its recovery is over: in the other order they would wait for good.
         coordinator.push_view();
         // Whether the switch has heard of it nobody knows. A second time does no harm: the dead have no routes any more.
         for recovery in coordinator.memory.recoveries.iter().filter(|recovery| !recovery.is_open()) {

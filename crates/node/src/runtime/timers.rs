@@ -30,14 +30,14 @@ const WAITING: u32 = NO_SLOT - 1;
 pub(crate) struct Kind(usize);
 
 impl Kind {
-    /// How many there are.
+    /// Number of kinds.
     pub(crate) const COUNT: usize = Standing::ALL.len() + LIFETIMES - 1;
 
     fn new(standing: Standing, lifetime: usize) -> Kind {
         Kind(if lifetime == 0 { standing as usize } else { Standing::ALL.len() + lifetime - 1 })
     }
 
-    /// Those of one standing.
+    /// Kinds of one standing.
     pub(crate) fn of(standing: Standing) -> impl Iterator<Item = Kind> {
         let lifetimes = if standing == Standing::Unreplied { LIFETIMES } else { 1 };
         (0..lifetimes).map(move |lifetime| Kind::new(standing, lifetime))
@@ -63,11 +63,11 @@ impl Kind {
 
 /// See the module.
 pub(crate) struct Wheel {
-    /// By step and kind. A list's first flow is the one that was filed last, and names the last one as the one before it.
+    /// First flows of the lists, by step and kind. A list's first flow is the one that was filed last, and names the last one as the one before it.
     lists: Vec<Slot>,
-    /// By kind: which steps have a flow, a bit each.
+    /// Steps that have a flow, a bit each, by kind.
     occupied: [[u64; WORDS]; Kind::COUNT],
-    /// Of unreplied flows, by kind: their lifetime, seconds. A kind without flows takes any.
+    /// Lifetimes of the kinds of unreplied flows, seconds. A kind without flows takes any.
     lifetimes: [u64; LIFETIMES],
     at: u64,
 }

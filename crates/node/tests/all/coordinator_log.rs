@@ -628,7 +628,7 @@ fn who_is_gone_is_said_before_that_it_is_over() {
     coordinator.fabric().set_peer(switch);
     coordinator.forget_log();
     coordinator.fabric().poll_transmit(now, |frame| {
-        // Those for others are refused.
+        // Frames for others are refused here.
         let _ = heard.handle_frame(frame, now);
         true
     });

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A flow stands as its latest packet says, by number, and lives for a hundred seconds, or
-/// ten ([`BRIEF`]).
+/// ten ([`BRIEF`]), or as many as the upper four bits say.
 struct Told;
 
 /// With the number: the flow lives for ten seconds.
@@ -21,8 +21,12 @@ impl PerPacket for Told {
 
     fn process(packet: &mut Packet, _: &mut Nothing, cx: &mut Context) -> Verdict {
         let order = *packet.bytes().last().expect("an order");
-        cx.keep(if order & BRIEF == 0 { 100 * SECOND } else { 10 * SECOND });
-        cx.stand(Standing::ALL[usize::from(order & !BRIEF)]);
+        cx.keep(match (order >> 4, order & BRIEF) {
+            (0, 0) => 100 * SECOND,
+            (0, _) => 10 * SECOND,
+            (seconds, _) => u64::from(seconds) * SECOND,
+        });
+        cx.stand(Standing::ALL[usize::from(order & !BRIEF & 0xf)]);
         Verdict::Forward
     }
 }
@@ -121,10 +125,16 @@ fn what_has_only_just_begun_stays() {
 }
 
 /// A table is full of unreplied flows that live for long, and a flood of others comes that do not: the former have been idle for
-/// longer, though their deadlines come later, and make room. Connections that are being opened stay.
+/// longer, though their deadlines come later, and make room. Connections that are being opened stay. Flows of other lifetimes,
+/// which have ended, do not matter.
 #[test]
 fn a_flood_of_flows_that_live_for_less_leaves_what_has_just_begun() {
     let mut bench = bench(400);
+    let ended: Vec<_> =
+        (1..4u8).map(|seconds| datagram(2000 + u16::from(seconds), Standing::Unreplied as u8 | seconds << 4)).collect();
+    bench.send(&ended);
+    bench.advance(5 * SECOND);
+    assert_eq!(bench.flows(), 0);
     let flows: Vec<u16> = (1..361).collect();
     flows.chunks(50).for_each(|burst| {
         let frames: Vec<_> = burst.iter().map(|flow| datagram(*flow, Standing::Unreplied as u8)).collect();

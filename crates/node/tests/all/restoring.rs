@@ -168,6 +168,26 @@ fn an_answer_about_an_earlier_state_is_none_about_a_newer_one() {
     }
 }
 
+/// The switch's channel begins anew while a claim is on its way, and the switch does not ask for its routes: the flow is claimed again.
+#[test]
+fn a_claim_that_is_lost_with_its_channel_is_made_again() {
+    let mut world = World::new();
+    world.bring(EARLIER, &[]);
+    world.bring(LATEST, &[(CALM, NEW)]);
+    let lost = world.claim(CALM, NEW);
+    world.switch = Fabric::new(Peer { node: SWITCH, incarnation: 2 }, FabricConfig::default());
+    world.switch.set_peer(REBORN);
+    world.switch.send(REBORN.node, kind::CLAIMED, &[0; 12]).expect("there is room");
+    for _ in 0..4 {
+        world.now += SECOND / 10;
+        world.carry();
+    }
+    let number = world.claim(CALM, NEW);
+    assert_ne!(number, lost);
+    world.answer(number, GRANTED);
+    assert_eq!(world.flow(CALM).expect("it is served").role, role::OWNER);
+}
+
 /// The newest state comes when the switch has said that the earlier one waits for a sweep, and is being asked for that again, or is about to be; and another flow waits,
 /// too. The coordinator does not hear that all there is waits before the switch has answered for what is here then: swept before that, the route would be given away as
 /// what the flow was.

@@ -129,7 +129,7 @@ pub struct World {
     fits: BTreeMap<(Peer, (NodeId, u64)), bool>,
     /// Which packet a runtime had in hand when it was killed: its switch and its stamp.
     in_hand: BTreeMap<Peer, (NodeId, u64)>,
-    /// What runtimes say last, where it outlives all processes of their hosts.
+    /// Last words of runtimes, which outlive all processes of their hosts.
     last_words: BTreeMap<Peer, (Site, LastWord)>,
     streams: Streams,
     now: u64,

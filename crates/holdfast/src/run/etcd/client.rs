@@ -33,7 +33,7 @@ const MAX_ANSWER: usize = 64 << 20;
 /// connections in clear.
 ///
 /// # Errors
-/// Which file is wrong, and why.
+/// A file that cannot be read or holds no PEM; its name and the reason.
 pub(super) fn tls(config: &Etcd) -> Result<Option<Arc<ClientConfig>>, String> {
     let Some(ca) = &config.ca else { return Ok(None) };
     let wrong = |path: &Path, error: &dyn Display| format!("`{}`: {error}", path.display());
@@ -73,8 +73,8 @@ async fn connect(endpoint: &Endpoint, tls: Option<&Arc<ClientConfig>>) -> Result
     Ok(channel_over(stream, channel).await?)
 }
 
-/// What is wrong, without the layers that it came through: nothing that moves the cursor, and no more than
-/// a line.
+/// The innermost cause of a failure, as one line for operators: no control characters, 200 characters at
+/// most.
 pub(super) fn cause(failure: &Failure) -> String {
     let mut cause: &(dyn Error + 'static) = failure.as_ref();
     while let Some(source) = cause.source() {
@@ -86,7 +86,7 @@ pub(super) fn cause(failure: &Failure) -> String {
         None if cause.downcast_ref().is_some_and(is_end) => "it closed the connection".to_owned(),
         None => cause.to_string(),
     };
-    // What comes with a cause is of the connection, and no member's word.
+    // A status with a source comes from the connection; one without is etcd's own answer.
     let is_broken = failure.downcast_ref::<Status>().is_some_and(|status| status.source().is_some());
     let head = if is_broken { "it does not answer as etcd does: " } else { "" };
     head.chars().chain(text.chars()).filter(|c| !c.is_control()).take(200).collect()
@@ -119,7 +119,7 @@ impl Client {
         Ok(Client { number, config, tls, contact, runtime, channel: None, at: 0 })
     }
 
-    /// How long one member may take: two rounds fit into a lease.
+    /// Time-out of one member: two rounds over all members fit into a lease.
     fn patience(&self) -> Duration {
         let members = self.config.endpoints.len().max(1) as u64;
         Duration::from_millis((self.config.lease_ms / (2 * members)).clamp(100, 2000))
@@ -151,7 +151,7 @@ impl Client {
         let answer = async {
             if let Some(channel) = kept {
                 match call(channel.clone()).await {
-                    // It was closed meanwhile, which says nothing about the member.
+                    // The kept connection was closed meanwhile, which says nothing about the member.
                     Err(status) if status.source().is_some() => {}
                     result => return Ok((result?, channel)),
                 }
@@ -188,7 +188,7 @@ impl Client {
         if granted.id == 0 || granted.ttl <= 0 { Err(Trouble("etcd has granted no lease".to_owned())) } else { Ok(granted) }
     }
 
-    /// What is left of the lease, seconds; 0 if there is none of that number any more.
+    /// Remaining time of a lease, seconds; 0 if there is no such lease any more.
     pub(super) fn renew(&mut self, lease: i64) -> Result<i64, Trouble> {
         let request = LeaseKeepAliveRequest { id: lease };
         self.ask(async |channel| {
@@ -235,7 +235,7 @@ pub(super) fn is_value(key: &str, value: &str) -> Compare {
 }
 
 impl TxnResponse {
-    /// What one of its requests has found.
+    /// The key that the request at this place has found.
     pub(super) fn found(&self, at: usize) -> Option<&KeyValue> {
         let Response::ResponseRange(range) = self.responses.get(at)?.response.as_ref()?;
         range.kvs.first()

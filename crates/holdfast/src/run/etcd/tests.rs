@@ -507,8 +507,8 @@ fn ask_one_that_sends(bytes: &[u8]) -> Result<RangeResponse, Trouble> {
     })
 }
 
-/// What listens there is something else, or says nothing: the member is named, and nobody waits for longer than
-/// a member may take.
+/// A listener that is no etcd, or is silent, is named in the error, and nobody waits for it beyond the time-out
+/// of one member.
 #[test]
 fn what_is_no_etcd_is_named() {
     for bytes in [&b""[..], b"SSH-2.0-OpenSSH_9.2\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", &[0; 100]] {
@@ -522,7 +522,7 @@ fn what_is_no_etcd_is_named() {
     assert_eq!(trouble.0, format!("{endpoint}: no answer within 1000 ms"));
 }
 
-/// Whatever a member says, it is a line that leaves the terminal as it is.
+/// Error texts of members are one short line, and move no cursor.
 #[test]
 fn what_a_member_says_is_a_line() {
     let said = cause(&Status::unknown(format!("\x1b[2J\r\n{}", "x".repeat(1000))).into());

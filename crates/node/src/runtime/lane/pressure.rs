@@ -59,8 +59,8 @@ pub(crate) struct Pressure {
     /// When flows were looked for last, and whether fewer were found than are too much.
     looked_at: u64,
     is_stuck: bool,
-    /// By kind: where the next search begins. Behind flows that were looked at in vain
-    /// since `swept_at`.
+    /// Places where the next search begins, by kind: behind flows that were looked at in vain since
+    /// `swept_at`.
     next: [Place; Kind::COUNT],
     swept_at: u64,
     /// Flows that end when their states have come, with their generations.
@@ -212,7 +212,7 @@ impl Lane {
         let mut cut = [u64::MAX; Kind::COUNT];
         for kind in kinds() {
             let (mut right, mut seen, mut is_cut) = (0, 0, false);
-            let least = *looks - *looks / left.max(1);
+            let least = *looks - *looks / left;
             left -= 1;
             self.wheel.visit(&self.flows, kind, Place::START, |slot| {
                 is_cut = *looks <= least;
