@@ -11,7 +11,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 /// Makes a segment into the reset that its sender gets where there is no connection (RFC 9293, section 3.10.7.1), without MAC addresses of its own. False, and nothing changed, for a reset,
 /// for a segment that is damaged, and for a fragment, of which nobody can tell.
-pub(crate) fn reset(packet: &mut Packet) -> bool {
+pub fn reset(packet: &mut Packet) -> bool {
     let Some(&refused) = packet.tcp() else { return false };
     let Some(&(mut ethernet)) = packet.bytes().first_chunk::<{ Ethernet::LEN }>() else { return false };
     // A tag that a function has put on is not the answer's.

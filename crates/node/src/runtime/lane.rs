@@ -517,7 +517,11 @@ impl Lane {
         pool: &mut dyn PacketPool,
     ) -> Option<Packet> {
         let now = shared.sides[self.side].now;
-        if packet.layers.protocol != proto::TCP || !self.flows.is_present(slot) || !self.resets.admit(now) {
+        if is_planted(Fault::TellsOneEnd)
+            || packet.layers.protocol != proto::TCP
+            || !self.flows.is_present(slot)
+            || !self.resets.admit(now)
+        {
             return None;
         }
         let header = self.flows.header(slot);
