@@ -8,7 +8,7 @@
 use crate::rewrite::{End, Side, has_possible_mtu, translate};
 use crate::tcp;
 use crate::tracked::{BALANCER, Lifetimes, Timeouts, Tracked};
-use holdfast_nf::{ConfigError, Context, Direction, DropReason, Gauge, NetworkFunction, Open, Packet, Verdict};
+use holdfast_nf::{ConfigError, Context, Direction, DropReason, Expected, Gauge, NetworkFunction, Open, Packet, Verdict};
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::header::proto;
 use holdfast_wire::selector::Prefix;
@@ -250,8 +250,8 @@ impl NetworkFunction for LoadBalancer {
         flow.tracked.tcp.set_back(packets);
     }
 
-    fn asked_for(&self, flow: &Balanced, direction: Direction) -> Option<u32> {
-        if flow.backend == PASSING { None } else { flow.tracked.asked_for(direction) }
+    fn expected(&self, flow: &Balanced, direction: Direction) -> Option<Expected> {
+        if flow.backend == PASSING { None } else { flow.tracked.expected(direction) }
     }
 
     fn describe(&self, flow: &Balanced) -> &'static str {

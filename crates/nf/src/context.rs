@@ -11,6 +11,16 @@ pub enum Direction {
     Reverse,
 }
 
+/// Where the receiver of one direction of a TCP connection is, as far as is known in the middle: it
+/// expects a sequence number from `least` to `most`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Expected {
+    /// What it has asked for last.
+    pub least: u32,
+    /// What lies behind all that has passed.
+    pub most: u32,
+}
+
 /// How a flow stands: what the functions that follow its connection know of it. When a table of flows is nearly full, those go first that stand for least.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 #[repr(u8)]

@@ -275,6 +275,18 @@ impl Exit {
     }
 }
 
+/// What the end of a TCP connection makes of a reset (RFC 9293, section 3.10.7; RFC 5961, section
+/// 3.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reset {
+    /// It has the number that the end expects, and ends the connection there.
+    Exact,
+    /// It is in the window, and its sender is asked to say so again.
+    Challenged,
+    /// It is dropped.
+    Ignored,
+}
+
 /// What a planned world gave.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
@@ -286,6 +298,9 @@ pub struct Outcome {
     pub released: Vec<Exit>,
     /// Of whose datagrams their sender was told that they were refused: connections, from 1, and numbers of datagrams, in order.
     pub refused: Vec<(u32, u32)>,
+    /// Resets that came to ends of connections with a limit that had been reset by none yet, in order:
+    /// connections, from 1, whether it was the client's end, and what that made of it.
+    pub resets: Vec<(u32, bool, Reset)>,
     /// Drops of all parts, the dead included.
     pub drops: DropCounters,
     /// Steps that were taken.

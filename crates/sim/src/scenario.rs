@@ -18,6 +18,9 @@ use serde_json::json;
 /// would have it.
 const FICKLE: u64 = 3_000_000;
 
+/// Where the refuser is among a chain's functions, from 0.
+pub(crate) const REFUSER: usize = 3;
+
 /// Seeds from here on stand for worlds with `reinforce`.
 const REINFORCE_FROM: u64 = 1_000_000;
 /// Seeds from here on stand for worlds with a state server, under every protection.
@@ -28,6 +31,9 @@ const PAGED_FROM: u64 = 20_000_000;
 const DIVIDED_FROM: u64 = 30_000_000;
 /// Seeds from here on stand for worlds with published hosts, under every protection.
 pub const PUBLISHED_FROM: u64 = 40_000_000;
+/// Seeds from here on stand for worlds with TCP connections that are refused in their middle, under
+/// every protection.
+pub const LIMITED_FROM: u64 = 50_000_000;
 /// So long a state server lets a number rest that a flow had, ns.
 pub(crate) const NUMBERS_REST: u64 = 1_000_000_000;
 
@@ -92,7 +98,8 @@ impl Scenario {
     /// The scenario that a seed stands for in a run of many.
     pub fn of_seed(seed: u64) -> Scenario {
         if seed >= PUBLISHED_FROM {
-            let mut rest = seed - PUBLISHED_FROM;
+            let published = seed < LIMITED_FROM;
+            let mut rest = seed - if published { PUBLISHED_FROM } else { LIMITED_FROM };
             let mut digit = |count: u64| {
                 let digit = rest % count;
                 rest /= count;
@@ -101,7 +108,7 @@ impl Scenario {
             let preset = presets()[digit(Preset::ALL.len() as u64) as usize];
             let (tight, served, servers) = (digit(2) == 1, digit(2) == 1, 1 + digit(3) as u16);
             let planted = Planted::default();
-            return Scenario { seed, preset, planted, quiet: false, tight, served, by_key: false, servers, published: true };
+            return Scenario { seed, preset, planted, quiet: false, tight, served, by_key: false, servers, published };
         }
         let presets =
             [Preset::NFVACTOR, Preset::NFVACTOR_AT_SOURCE, Preset::NFACTOR, Preset::NFVACTOR, Preset::NFVACTOR_AT_SOURCE];
@@ -124,6 +131,11 @@ impl Scenario {
             servers,
             published: false,
         }
+    }
+
+    /// Whether connections that are refused in their middle are drawn, too.
+    pub(crate) fn is_limited(&self) -> bool {
+        self.seed >= LIMITED_FROM
     }
 
     fn ports(&self) -> (u16, u16) {

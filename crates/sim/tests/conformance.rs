@@ -16,8 +16,8 @@ mod seconds;
 mod together;
 
 use holdfast_sim::{
-    Connection, Exit, Fault, GUARDED, How, Outcome, Plan, Planted, Preset, SHUT, SILENT, Scenario, Step, Violation, Way, When,
-    Whom, passes, play, presets,
+    Connection, Exit, Fault, GUARDED, How, Outcome, Plan, Planted, Preset, Reset, SHUT, SILENT, Scenario, Step, Violation, Way,
+    When, Whom, limited, passes, play, presets,
 };
 use holdfast_wire::DropReason;
 use libtest_mimic::{Arguments, Failed};
@@ -119,6 +119,7 @@ const REQUIREMENTS: &[(&str, Check<Mix>)] = &[
     ("bounded_loss", bounded_loss),
     ("several_switches", several_switches),
     ("refused_once", refused_once),
+    ("both_ends_are_reset", both_ends_are_reset),
 ];
 
 /// Of those with a state server.
@@ -676,6 +677,67 @@ fn refused_once(mix: Mix) -> Result<(), String> {
         Ok(())
     })?;
     require!(forgotten > 20 / mix.always_every(), "only {forgotten} kills were seen to lose what had been refused");
+    Ok(())
+}
+
+/// A function refuses TCP connections in their middle, each at another segment, for good. Both ends are reset where nothing fails, by one reset each, which has the number that the end expects.
+/// When a runtime is killed between any two events, or the switch, each end gets a reset that it does not drop, and nothing else of the connection leaves after one, whoever serves the flow then.
+/// Worlds must see it where the second end is forgotten, and the same sweep where resets do not wait for their flow's state.
+fn both_ends_are_reset(mix: Mix) -> Result<(), String> {
+    let limits: [u16; 9] = [1, 2, 3, 4, 5, 7, 8, 9, 12];
+    let connections: Vec<Connection> = (0u64..)
+        .zip(limits)
+        .map(|(number, limit)| Connection {
+            tcp: true,
+            packets: 20,
+            start: READY + number * 3 * MILLISECOND,
+            pause: (2 + number) * MILLISECOND,
+            ends: Some((([10, 0, 0, 2 + number as u8], 1000 + number as u16), limited(limit))),
+            ..Connection::default()
+        })
+        .collect();
+    let plan = |calm| Plan {
+        connections: connections.clone(),
+        calm,
+        strict: mix.preset.is_strict(),
+        live: true,
+        lasts: 8_000 * MILLISECOND,
+        ..Plan::default()
+    };
+    let undisturbed = play(scenario(91, mix), plan(true));
+    check_basics(mix, &plan(true), &undisturbed)?;
+    check_finished(mix, &plan(true), &undisturbed)?;
+    for id in (1u32..).take(limits.len()) {
+        let of_end = |end| undisturbed.resets.iter().filter(move |(of, is_client, _)| (*of, *is_client) == (id, end));
+        let at = [true, false].map(|end| of_end(end).map(|(.., how)| *how).collect::<Vec<_>>());
+        require!(at == [[Reset::Exact], [Reset::Exact]], "the client and the server of connection {id} got resets: {at:?}");
+    }
+    let mut resets = 0;
+    for (seed, calm, step) in [(91, true, 7), (92, false, 23)] {
+        for whom in [None, Some(Whom::Hub)] {
+            let which = |number: usize| whom.unwrap_or(Whom::Number(number));
+            let step = if whom.is_some() { step * 2 } else { step };
+            sweep_over(scenario(seed, mix), &plan(calm), (which, How::Kill), step, |plan, outcome| {
+                resets += outcome.resets.len();
+                check_basics(mix, plan, &outcome)?;
+                if mix.preset.is_strict() { check_finished(mix, plan, &outcome) } else { Ok(()) }
+            })?;
+        }
+    }
+    require!(resets > 1000 / mix.every(), "only {resets} resets");
+    let forgetful = Scenario { planted: Fault::TellsOneEnd.into(), ..scenario(91, mix) };
+    let outcome = play(forgetful, Plan { strict: true, ..plan(true) });
+    require!(outcome.report.violations.iter().any(|one| one.invariant == "resets"), "one end was told, and nobody noticed");
+    if !mix.preset.is_strict() {
+        return Ok(());
+    }
+    let mut forgotten = 0;
+    let planted = Scenario { planted: Fault::ReleasesBeforeCommit.into(), ..scenario(91, mix) };
+    sweep(planted, &plan(true), How::Kill, 7, |_, outcome| {
+        forgotten += usize::from(outcome.report.violations.iter().any(|one| one.text.contains("was reset")));
+        Ok(())
+    })?;
+    require!(forgotten > 20 / mix.always_every(), "only {forgotten} kills were seen to lose why a connection was reset");
     Ok(())
 }
 

@@ -35,7 +35,7 @@ use crate::checkers::Checkers;
 use crate::frames::{self, Reassembly};
 use crate::loss::Loss;
 use crate::peers::{Client, Progress, Server};
-use crate::plan::{Exit, Habits, How, Outcome, Plan, Step};
+use crate::plan::{Exit, Habits, How, Outcome, Plan, Reset, Step};
 use crate::random::Random;
 use crate::scenario::Scenario;
 use holdfast_node::address::{COORDINATOR, NodeId};
@@ -55,6 +55,8 @@ const SECOND: u64 = 1_000_000_000;
 /// Simulated time begins here: stamps are never zero.
 const BEGIN: u64 = 1000 * SECOND;
 const BUFFERS: usize = 1024;
+/// No packet of a restless network overtakes one that was sent so much earlier, ns.
+const LONGEST_WAY: u64 = 200 * MILLISECOND;
 
 enum Event {
     ToHub(Site, Peer, Vec<u8>),
@@ -77,6 +79,8 @@ enum Event {
     TurnCoordinator,
     TurnStateServer(u16),
     ClientTimer(usize),
+    /// The server of a client that was reset may have heard nothing of that.
+    KeepAlive(usize),
     Started(Site, Peer),
     ExitNoticed(Site, Peer),
     Resume(Peer),
@@ -181,6 +185,8 @@ pub struct World {
     released: Vec<Exit>,
     /// Connections and datagrams of which their sender was told that they were refused.
     refused: Vec<(u32, u32)>,
+    /// See [`Outcome::resets`].
+    resets: Vec<(u32, bool, Reset)>,
     drops: DropCounters,
     unprotected: u64,
 }
@@ -264,10 +270,11 @@ impl World {
         let mut checkers = Checkers::new(layout, scenario, promises || plan.strict, scenario.preset.is_strict() || plan.strict);
         let clients = draw::clients(&plan.connections);
         checkers.rivals = rivals(&clients, plan.switches).collect();
+        checkers.overtaking = if plan.calm { 0 } else { LONGEST_WAY };
         let may_forget = scenario.preset.may_forget();
         // What is behind a cut is on its way until that is over, and a little longer.
         let is_cut = plan.steps.iter().any(|step| matches!(step.how, How::Cut(..)));
-        let on_the_way = if plan.calm && !is_cut { 2 * MILLISECOND } else { 200 * MILLISECOND };
+        let on_the_way = if plan.calm && !is_cut { 2 * MILLISECOND } else { LONGEST_WAY };
         let loss = (may_forget > 0).then(|| Loss::new(may_forget, on_the_way));
         let mut world = World {
             chains,
@@ -314,6 +321,7 @@ impl World {
             settled: 0,
             released: Vec::new(),
             refused: Vec::new(),
+            resets: Vec::new(),
             drops: DropCounters::default(),
             unprotected: 0,
             plan,
@@ -362,7 +370,8 @@ impl World {
     }
 
     fn is_over(&mut self, time: u64) -> bool {
-        let all_done = (0..self.clients.len()).all(|at| self.clients[at].progress() != Progress::Running || self.has_lost(at));
+        let is_over = |at: usize| self.clients[at].progress() != Progress::Running && !self.is_half_reset(at);
+        let all_done = (0..self.clients.len()).all(|at| is_over(at) || self.has_lost(at));
         if !(self.healed && all_done) {
             return false;
         }
@@ -410,6 +419,7 @@ impl World {
             Event::TurnCoordinator => ("coordinator turns", None, &[]),
             Event::TurnStateServer(_) => ("state server turns", None, &[]),
             Event::ClientTimer(_) => ("client's timer", None, &[]),
+            Event::KeepAlive(_) => ("server's timer", None, &[]),
             Event::Started(_, peer) => ("process started", Some(*peer), &[]),
             Event::ExitNoticed(_, peer) => ("exit noticed", Some(*peer), &[]),
             Event::Resume(peer) => ("process continues", Some(*peer), &[]),
@@ -495,6 +505,7 @@ impl World {
             Event::TurnCoordinator => self.turn_coordinator(),
             Event::TurnStateServer(number) => self.turn_server(number),
             Event::ClientTimer(at) => self.client_timer(at),
+            Event::KeepAlive(at) => self.keep_alive(at),
             Event::Started(at, peer) => self.started(at, peer),
             Event::ExitNoticed(at, _) if self.hosts[at].is_away => {}
             Event::ExitNoticed(at, peer) => match self.hosts[at].stopped_until {
