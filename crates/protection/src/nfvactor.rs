@@ -9,6 +9,8 @@
 //! - [`Release::Replica`]: the batch's packets follow as data frames tagged with their flow's commit. The replica
 //!   releases a packet when it has saved that commit. Nothing comes back; a packet lost on the way is a lost packet and nothing else.
 //! - [`Release::Source`]: the packets wait in a latch here until the replica says which commits it has saved.
+//! - [`Release::AtOnce`]: they do so only where a failure would undo more of their flow's packets than it [may](unsaved). A flow without a copy is
+//!   as without a protection: its packets leave, counted.
 //! - The owner fails: the replica asks the switch for the flow's route. With the route comes a new epoch; what the
 //!   old owner still sends carries the old one and is refused. Nothing that was released can be missing here: it was saved before.
 //! - Slowly, a flow after the other, the owner asks whether the copy is what it has ([`kind::CHECK`]). One that is not is thrown away, counted, and made
@@ -23,6 +25,7 @@ mod link;
 mod states;
 #[cfg(test)]
 mod tests;
+mod unsaved;
 mod way;
 
 use crate::flows::{flag, role};
@@ -38,6 +41,7 @@ use holdfast_wire::{DropReason, FlowKey, Packet};
 use leaving::Leaving;
 use link::{Latched, Link};
 use std::collections::{BTreeSet, VecDeque};
+use unsaved::Unsaved;
 use way::Choice;
 
 /// Packets that one link may hold back.
@@ -55,6 +59,7 @@ pub(crate) struct NfvActor {
     pub(crate) links: Links<Link>,
     /// Links on which a re-synchronisation is not saved yet.
     filling: usize,
+    unsaved: Unsaved,
     inbound: Inbounds<Handed>,
     pub(crate) parting: Parting,
     leaving: Leaving,
@@ -97,6 +102,7 @@ impl NfvActor {
             next_peer: 0,
             links: Links::default(),
             filling: 0,
+            unsaved: Unsaved::new(&plan),
             inbound: Inbounds::default(),
             parting: Parting::default(),
             leaving: Leaving::default(),
@@ -170,8 +176,10 @@ impl NfvActor {
             out.release(packet);
             return;
         }
+        let (commit, generation) = (header.commit, header.generation);
+        let latched = Latched { commit, slot, generation, packets: unsaved::packets(header), packet, is_for_holder: false };
         if header.peer == 0 {
-            let latched = Latched { commit: 0, slot, generation: header.generation, packet, is_for_holder: false };
+            let latched = Latched { commit: 0, ..latched };
             if let Some(latched) = self.leaving.hold(Peer::default(), latched, out) {
                 out.released_unprotected += 1;
                 out.release(latched.packet);
@@ -180,20 +188,18 @@ impl NfvActor {
         }
         if header.commit == 0 {
             // The state could not be sent, so what it reveals must not leave; the sender will try again.
-            out.dropped.push((packet, DropReason::HeldOverflow));
+            out.dropped.push((latched.packet, DropReason::HeldOverflow));
             return;
         }
-        let (commit, generation) = (header.commit, header.generation);
         let holder = Peer { node: header.peer, incarnation: header.peer_incarnation };
         match self.links.find(holder) {
             Some(link) => {
-                link.choice.note_packet(packet.len());
-                let latched = Latched { commit, slot, generation, packet, is_for_holder: false };
+                link.choice.note_packet(latched.packet.len());
                 if let Some(latched) = self.leaving.hold(holder, latched, out) {
-                    link.hold(latched, out);
+                    link.hold(latched, &self.unsaved, out);
                 }
             }
-            None => out.dropped.push((packet, DropReason::LostInFailure)),
+            None => out.dropped.push((latched.packet, DropReason::LostInFailure)),
         }
     }
 
@@ -207,9 +213,9 @@ impl NfvActor {
             // What came later goes behind what came before, whomever each was for.
             match link.filter(|_| !slots.contains(&latched.slot)) {
                 Some(link) => {
-                    link.hold(latched, out);
+                    link.hold(latched, &self.unsaved, out);
                     // What was saved while it waited is not said again.
-                    link.open_latch(out);
+                    link.open_latch(&self.unsaved, out);
                 }
                 None => {
                     // Who was to have it is gone too: it goes with its flow, if that is still here.
@@ -252,13 +258,13 @@ impl NfvActor {
         }
         let link = self.links.find(from).ok_or(DropReason::Fenced)?;
         link.numbers.handle_saved(commit)?;
-        while link.under_way.front().is_some_and(|sent| reached(commit, sent.number)) {
-            link.under_way.pop_front();
+        while let Some(sent) = link.under_way.pop_front_if(|sent| reached(commit, sent.number)) {
+            self.unsaved.note_saved(&sent);
         }
         if link.resync_mark.take_if(|mark| reached(commit, *mark)).is_some() {
             self.filling -= 1;
         }
-        link.open_latch(out);
+        link.open_latch(&self.unsaved, out);
         Ok(())
     }
 
@@ -275,12 +281,18 @@ impl NfvActor {
         link.numbers.handle_refused(commit)?;
         let sent = link.under_way.iter().find(|sent| sent.number == commit).copied();
         // What only inputs were said of since has no copy either that they could be added to.
+        // And where packets leave at once a flow for which there is no room goes on as without a protection.
+        let is_let_go = self.unsaved.is_counted() && reason == DropReason::FlowTableFull;
         let is_its = |latched: &Latched| {
-            is_pinned && sent.is_some_and(|sent| (sent.slot, sent.generation) == (latched.slot, latched.generation))
+            let is_of_flow = sent.is_some_and(|sent| (sent.slot, sent.generation) == (latched.slot, latched.generation));
+            (is_pinned || is_let_go) && is_of_flow
         };
         let mut kept = VecDeque::with_capacity(link.latch.len());
         for latched in link.latch.drain(..) {
-            if latched.commit == commit || is_its(&latched) {
+            if is_its(&latched) && is_let_go {
+                out.released_unprotected += 1;
+                out.release(latched.packet);
+            } else if latched.commit == commit || is_its(&latched) {
                 out.dropped.push((latched.packet, reason));
             } else {
                 kept.push_back(latched);
@@ -462,7 +474,7 @@ impl Protection for NfvActor {
                 }
                 if link.passed == 0 || reached(commit, link.passed) {
                     link.passed = commit;
-                    link.note_passed(out);
+                    link.note_passed(&self.unsaved, out);
                 }
                 if link.marked.is_some_and(|(marked, _)| reached(commit, marked)) {
                     link.marked = None;
@@ -548,6 +560,7 @@ impl Protection for NfvActor {
         match release {
             Release::Auto if !reached(link.numbers.saved, header.commit) || link.holds(slot) => return false,
             Release::Auto | Release::Replica => {}
+            Release::AtOnce => return reached(link.numbers.saved, header.commit) && !link.holds(slot),
             _ => return reached(link.numbers.saved, header.commit),
         }
         if link.passed != 0 && reached(link.passed, header.commit) {

@@ -79,7 +79,7 @@ question! {
 question! {
     /// When a packet may leave.
     Release "release" {
-        /// When the chain is done with it.
+        /// When the chain is done with it. From a flow with a replica only so many ahead of that.
         AtOnce "at-once",
         /// From the replica, once that has saved the state: one way, but the packet travels.
         Replica "replica",
@@ -130,6 +130,9 @@ pub struct Plan {
     pub write_back_packets: u32,
     /// Time between two write-backs of a flow, ns, if packets leave at once.
     pub write_back_every: u64,
+    /// Packets of a flow that may have left before its replica knows of them, if packets
+    /// leave at once.
+    pub unsaved_packets: u32,
     /// Flows of whose state there is room in a runtime's memory; of all without it.
     pub resident_flows: Option<u32>,
     /// Time between two rounds of checkpoints, ns. Rounds are more frequent if the log
@@ -157,6 +160,7 @@ impl Plan {
         snapshot_every: 10,
         write_back_packets: 32,
         write_back_every: 100_000_000,
+        unsaved_packets: 128,
         resident_flows: None,
         checkpoint_every: 10_000_000,
         log_bytes: 64 << 20,
@@ -169,6 +173,8 @@ impl Plan {
     pub const NFVACTOR_AT_SOURCE: Plan = Plan { release: Release::Source, ..Plan::NFVACTOR };
     /// `nfvactor`, released by the one or the other.
     pub const NFVACTOR_AUTO: Plan = Plan { release: Release::Auto, ..Plan::NFVACTOR };
+    /// `nfvactor`, released at once.
+    pub const NFVACTOR_AT_ONCE: Plan = Plan { release: Release::AtOnce, ..Plan::NFVACTOR };
     /// `nfactor`.
     pub const NFACTOR: Plan = Plan::of(Flow::Snapshot, Shared::Partitioned, Release::AtOnce, Rebuild::Snapshots);
     /// `reinforce`, with a remote standby.
@@ -181,7 +187,7 @@ impl Plan {
     pub const RESCUE_PAGED: Plan = Plan { resident_flows: Some(16), ..Plan::RESCUE };
 
     /// All of these. The conformance suite has a row for each.
-    pub const ALL: [(&str, Plan); 9] = [
+    pub const ALL: [(&str, Plan); 10] = [
         ("none", Plan::NONE),
         ("nfvactor_at_replica", Plan::NFVACTOR),
         ("nfvactor_at_source", Plan::NFVACTOR_AT_SOURCE),
@@ -191,6 +197,7 @@ impl Plan {
         ("rescue", Plan::RESCUE),
         ("rescue_at_once", Plan::RESCUE_AT_ONCE),
         ("rescue_paged", Plan::RESCUE_PAGED),
+        ("nfvactor_at_once", Plan::NFVACTOR_AT_ONCE),
     ];
 
     const fn of(flow: Flow, shared: Shared, release: Release, rebuild: Rebuild) -> Plan {
@@ -216,9 +223,25 @@ impl Plan {
     /// released is never forgotten.
     pub const fn may_forget(&self) -> u32 {
         match (self.flow, self.release) {
+            (Flow::Replica, Release::AtOnce) => self.unsaved_packets,
             (Flow::Snapshot, _) => self.snapshot_every,
             (Flow::Paged, Release::AtOnce) => self.write_back_packets,
             _ => 0,
+        }
+    }
+
+    /// [`Plan::may_forget`] counts what is on its way to the copy, too: packets wait for that
+    /// if there were more. Otherwise what is on its way comes on top of it.
+    pub const fn forgets_by_count(&self) -> bool {
+        matches!((self.flow, self.release), (Flow::Replica, Release::AtOnce))
+    }
+
+    /// Packets of a flow after which it is copied, if each comes alone.
+    pub const fn copied_after(&self) -> u32 {
+        match (self.flow, self.release) {
+            (Flow::Snapshot, _) => self.snapshot_every,
+            (Flow::Paged, Release::AtOnce) => self.write_back_packets,
+            _ => 1,
         }
     }
 
@@ -346,13 +369,8 @@ const ROWS: [Row; 5] = [
         plan: Plan::NFVACTOR,
         shared: OTHERS_TAKE_OVER,
         release: Fits {
-            these: &[Release::Replica, Release::Source, Release::Auto],
+            these: &[Release::Replica, Release::Source, Release::Auto, Release::AtOnce],
             others: &[
-                (
-                    Some(Release::AtOnce),
-                    "a replica for which no packet waits is not available in this version",
-                    Some(Flow::Snapshot),
-                ),
                 (Some(Release::Standby), "a replica is no standby", Some(Flow::Standby)),
                 (Some(Release::WriteBack), "nothing is written back to a replica", Some(Flow::Paged)),
             ],
@@ -490,6 +508,7 @@ pub struct Number {
 #[derive(Clone, Copy)]
 enum Of {
     Snapshots,
+    Replicas,
     WriteBack,
     Memory,
     Checkpoints,
@@ -501,15 +520,19 @@ impl Number {
     fn misfits(&self, plan: &Plan) -> Option<(&'static str, &'static str)> {
         let why = match (self.of, plan.flow) {
             (Of::Snapshots, Flow::Snapshot) | (Of::Memory, Flow::Paged) | (Of::Checkpoints, Flow::Standby) => return None,
-            (Of::WriteBack, Flow::Paged) if plan.release == Release::AtOnce => return None,
+            (Of::Replicas, Flow::Replica) | (Of::WriteBack, Flow::Paged) if plan.release == Release::AtOnce => return None,
             (Of::Rest, _) if plan.shared == Shared::StateServer => return None,
             (Of::WriteBack, Flow::Paged) => {
                 return Some(("packets wait for the write-back, so it is never put off", ", or `release: at-once`"));
+            }
+            (Of::Replicas, Flow::Replica) => {
+                return Some(("no packet leaves before the replica knows of it", ", or `release: at-once`"));
             }
             (Of::Checkpoints, _) if plan.has_local_standby => {
                 "a local standby shares its runtime's memory and needs neither log nor checkpoints"
             }
             (Of::Snapshots, _) => "only the preset `nfactor` has snapshots",
+            (Of::Replicas, _) => "only the preset `nfvactor` has replicas",
             (Of::WriteBack, _) => "only the preset `rescue` writes back",
             (Of::Memory, _) => "only the preset `rescue` has flows whose state is not in memory",
             (Of::Checkpoints, _) => "only the preset `reinforce` has a log and checkpoints",
@@ -522,13 +545,20 @@ impl Number {
 const MILLISECOND: u64 = 1_000_000;
 
 /// The numbers that an operator may choose.
-pub static NUMBERS: [Number; 7] = [
+pub static NUMBERS: [Number; 8] = [
     Number {
         key: "snapshot_every",
         of: Of::Snapshots,
         range: 1..=u32::MAX as u64,
         range_says: "a snapshot is due after 1 packet or more",
         set: |plan, packets| plan.snapshot_every = packets as u32,
+    },
+    Number {
+        key: "unsaved_packets",
+        of: Of::Replicas,
+        range: 1..=u32::MAX as u64,
+        range_says: "1 packet or more leaves before the replica knows of it",
+        set: |plan, packets| plan.unsaved_packets = packets as u32,
     },
     Number {
         key: "write_back_ms",
@@ -599,7 +629,7 @@ mod tests {
                 }
             }
         }
-        assert_eq!(fitting, 3 + 2 + 2 * 3 + 2 + 2 * 2);
+        assert_eq!(fitting, 3 + 2 + 2 * 4 + 2 + 2 * 2);
     }
 
     /// Presets agree with their rows, names are unique, and a remedy names what is right.
@@ -613,8 +643,14 @@ mod tests {
             assert_eq!((plan.name(), plan.check(true)), (name, Ok(())));
         }
         let message = |is_preset| Plan { release: Release::Standby, ..Plan::NFVACTOR }.check(is_preset).unwrap_err().message;
-        assert_eq!(message(false), "a replica is no standby: `release: replica`, `source` or `auto`, or `flow: standby`");
-        assert_eq!(message(true), "a replica is no standby: `release: replica`, `source` or `auto`, or `preset: reinforce`");
+        assert_eq!(
+            message(false),
+            "a replica is no standby: `release: replica`, `source`, `auto` or `at-once`, or `flow: standby`"
+        );
+        assert_eq!(
+            message(true),
+            "a replica is no standby: `release: replica`, `source`, `auto` or `at-once`, or `preset: reinforce`"
+        );
     }
 
     /// Promises and needs of every protection.
@@ -624,6 +660,7 @@ mod tests {
             |plan: Plan| (plan.promises(), plan.may_forget(), plan.slots_per_flow(), plan.least_runtimes(), plan.has_log());
         assert_eq!(said(Plan::NONE), (false, 0, 1, 1, false));
         assert_eq!(said(Plan::NFVACTOR), (true, 0, 2, 2, false));
+        assert_eq!(said(Plan::NFVACTOR_AT_ONCE), (true, 128, 2, 2, false));
         assert_eq!(said(Plan::NFACTOR), (true, 10, 2, 2, false));
         assert_eq!(said(Plan::REINFORCE), (true, 0, 2, 2, true));
         assert_eq!(said(Plan::RESCUE), (true, 0, 1, 2, false));

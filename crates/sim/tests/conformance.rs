@@ -15,6 +15,7 @@ mod seconds;
 #[path = "conformance/together.rs"]
 mod together;
 
+use holdfast_protection::plan::Rebuild;
 use holdfast_sim::{
     Connection, Exit, Fault, GUARDED, How, Outcome, Plan, Planted, Preset, SHUT, SILENT, Scenario, Step, Violation, Way, When,
     Whom, passes, play, presets,
@@ -558,7 +559,9 @@ fn bounded_loss(mix: Mix) -> Result<(), String> {
     if mix.preset.may_forget() == 0 {
         return Ok(());
     }
-    for fault in [Fault::IgnoresInterval, Fault::ReportsEarly] {
+    // A replica is claimed as soon as its owner's death is known: nothing is waited for.
+    let waits = mix.preset.rebuild != Rebuild::Replica;
+    for fault in [Fault::IgnoresInterval].into_iter().chain(waits.then_some(Fault::ReportsEarly)) {
         let mut lost = 0;
         // A server answers as soon as the coordinator hears, unless the network has its say.
         let is_calm = !(mix.preset.is_paged() && fault == Fault::ReportsEarly);

@@ -1,5 +1,6 @@
 //! To a runtime that holds replicas of ours.
 
+use super::unsaved::packets;
 use super::way::Choice;
 use crate::links::Holder;
 use crate::numbers::Sent;
@@ -12,6 +13,8 @@ pub(super) struct Latched {
     pub(super) commit: u32,
     pub(super) slot: Slot,
     pub(super) generation: u32,
+    /// Packets of its flow up to this one, or one of the same batch.
+    pub(super) packets: u32,
     pub(super) packet: Packet,
     /// It waits here only for what is before it, and for its state at who holds the replica.
     pub(super) is_for_holder: bool,
@@ -23,6 +26,8 @@ pub(crate) struct UnderWay {
     pub(crate) number: u32,
     pub(super) slot: Slot,
     pub(super) generation: u32,
+    /// Packets of the flow that it knows of.
+    pub(super) packets: u32,
     /// It asks whether the copy is as it should be.
     pub(super) is_question: bool,
 }
@@ -59,7 +64,9 @@ impl Link {
 
     pub(super) fn note_sent(&mut self, number: u32, flows: &Flows, slot: Slot, is_question: bool) {
         self.numbers.last = number;
-        self.under_way.push_back(UnderWay { number, slot, generation: flows.header(slot).generation, is_question });
+        let header = flows.header(slot);
+        let (generation, packets) = (header.generation, packets(header));
+        self.under_way.push_back(UnderWay { number, slot, generation, packets, is_question });
     }
 }
 
