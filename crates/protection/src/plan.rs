@@ -10,7 +10,7 @@
 //! A new protection is a row of the table, the words of its answers, and the module that
 //! [`Plan::build`] chooses.
 
-use crate::{NfActor, NfvActor, Protection, Reinforce, Rescue, Unprotected};
+use crate::{NfvActor, Protection, Reinforce, Rescue, Unprotected};
 use core::ops::RangeInclusive;
 
 /// The answers to one question.
@@ -312,8 +312,7 @@ impl Plan {
         assert!(self.check(false).is_ok(), "answers do not go together: {self:?}");
         match self.flow {
             Flow::Memory => Box::new(Unprotected::new(self)),
-            Flow::Replica => Box::new(NfvActor::new(self)),
-            Flow::Snapshot => Box::new(NfActor::new(self)),
+            Flow::Replica | Flow::Snapshot => Box::new(NfvActor::new(self)),
             Flow::Standby => Box::new(Reinforce::new(self)),
             Flow::Paged => Box::new(Rescue::new(self)),
         }

@@ -28,6 +28,8 @@ pub(crate) struct UnderWay {
     pub(super) generation: u32,
     /// Packets of the flow that it knows of.
     pub(super) packets: u32,
+    /// When it was sent, ns.
+    pub(super) since: u64,
     /// It asks whether the copy is as it should be.
     pub(super) is_question: bool,
 }
@@ -38,6 +40,10 @@ pub(crate) struct Link {
     pub(crate) numbers: Sent,
     /// Commits up to here belong to a re-synchronisation that is not saved yet.
     pub(super) resync_mark: Option<u32>,
+    /// Copies of our flows there.
+    pub(super) copies: u64,
+    /// It refused one for want of room: not before this time it is asked to take more, ns.
+    pub(super) full_until: u64,
     /// What was handed over up to this commit has left.
     pub(super) passed: u32,
     /// The commit and the time of a mark that is not answered yet.
@@ -53,6 +59,8 @@ impl Link {
             peer,
             numbers,
             resync_mark: None,
+            copies: 0,
+            full_until: 0,
             passed: 0,
             marked: None,
             // They grow to their working size: a runtime has a link to every other one.
@@ -62,11 +70,11 @@ impl Link {
         }
     }
 
-    pub(super) fn note_sent(&mut self, number: u32, flows: &Flows, slot: Slot, is_question: bool) {
+    pub(super) fn note_sent(&mut self, number: u32, flows: &Flows, slot: Slot, since: u64, is_question: bool) {
         self.numbers.last = number;
         let header = flows.header(slot);
         let (generation, packets) = (header.generation, packets(header));
-        self.under_way.push_back(UnderWay { number, slot, generation, packets, is_question });
+        self.under_way.push_back(UnderWay { number, slot, generation, packets, since, is_question });
     }
 }
 
