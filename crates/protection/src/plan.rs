@@ -55,7 +55,8 @@ question! {
         Memory "memory",
         /// And in a replica at another runtime: changes go there at each batch's end.
         Replica "replica",
-        /// And in a snapshot at another runtime, sent after every so many packets.
+        /// And in a snapshot at another runtime, sent after every so many packets, or, if packets
+        /// wait for it, at each batch's end.
         Snapshot "snapshot",
         /// And on a standby runtime, which knows what was processed since its checkpoint.
         Standby "standby",
@@ -124,7 +125,7 @@ pub struct Plan {
     pub rebuild: Rebuild,
     /// A process beside each runtime shares its memory, and goes on when that is killed.
     pub has_local_standby: bool,
-    /// Packets between two snapshots of a flow.
+    /// Packets between two snapshots of a flow, if packets leave at once.
     pub snapshot_every: u32,
     /// Packets of a flow after which it is written back, if packets leave at once.
     pub write_back_packets: u32,
@@ -177,6 +178,8 @@ impl Plan {
     pub const NFVACTOR_AT_ONCE: Plan = Plan { release: Release::AtOnce, ..Plan::NFVACTOR };
     /// `nfactor`.
     pub const NFACTOR: Plan = Plan::of(Flow::Snapshot, Shared::Partitioned, Release::AtOnce, Rebuild::Snapshots);
+    /// `nfactor`, released at the source.
+    pub const NFACTOR_AT_SOURCE: Plan = Plan { release: Release::Source, ..Plan::NFACTOR };
     /// `reinforce`, with a remote standby.
     pub const REINFORCE: Plan = Plan::of(Flow::Standby, Shared::Partitioned, Release::Standby, Rebuild::Replay);
     /// `rescue`, released when flows are written back.
@@ -187,7 +190,7 @@ impl Plan {
     pub const RESCUE_PAGED: Plan = Plan { resident_flows: Some(16), ..Plan::RESCUE };
 
     /// All of these. The conformance suite has a row for each.
-    pub const ALL: [(&str, Plan); 10] = [
+    pub const ALL: [(&str, Plan); 11] = [
         ("none", Plan::NONE),
         ("nfvactor_at_replica", Plan::NFVACTOR),
         ("nfvactor_at_source", Plan::NFVACTOR_AT_SOURCE),
@@ -198,6 +201,7 @@ impl Plan {
         ("rescue_at_once", Plan::RESCUE_AT_ONCE),
         ("rescue_paged", Plan::RESCUE_PAGED),
         ("nfvactor_at_once", Plan::NFVACTOR_AT_ONCE),
+        ("nfactor_at_source", Plan::NFACTOR_AT_SOURCE),
     ];
 
     const fn of(flow: Flow, shared: Shared, release: Release, rebuild: Rebuild) -> Plan {
@@ -224,7 +228,7 @@ impl Plan {
     pub const fn may_forget(&self) -> u32 {
         match (self.flow, self.release) {
             (Flow::Replica, Release::AtOnce) => self.unsaved_packets,
-            (Flow::Snapshot, _) => self.snapshot_every,
+            (Flow::Snapshot, Release::AtOnce) => self.snapshot_every,
             (Flow::Paged, Release::AtOnce) => self.write_back_packets,
             _ => 0,
         }
@@ -239,7 +243,7 @@ impl Plan {
     /// Packets of a flow after which it is copied, if each comes alone.
     pub const fn copied_after(&self) -> u32 {
         match (self.flow, self.release) {
-            (Flow::Snapshot, _) => self.snapshot_every,
+            (Flow::Snapshot, Release::AtOnce) => self.snapshot_every,
             (Flow::Paged, Release::AtOnce) => self.write_back_packets,
             _ => 1,
         }
@@ -358,7 +362,7 @@ const ROWS: [Row; 5] = [
         plan: Plan::NFACTOR,
         shared: OTHERS_TAKE_OVER,
         release: Fits {
-            these: &[Release::AtOnce],
+            these: &[Release::AtOnce, Release::Source],
             others: &[(None, "a snapshot is older than what it would have to hold back", Some(Flow::Replica))],
         },
         rebuild: Fits { these: &[Rebuild::Snapshots], others: &[(None, "what is lost comes back from the snapshots", None)] },
@@ -518,11 +522,18 @@ impl Number {
     /// Why it does not count in a plan, and what would help besides leaving it out.
     fn misfits(&self, plan: &Plan) -> Option<(&'static str, &'static str)> {
         let why = match (self.of, plan.flow) {
-            (Of::Snapshots, Flow::Snapshot) | (Of::Memory, Flow::Paged) | (Of::Checkpoints, Flow::Standby) => return None,
-            (Of::Replicas, Flow::Replica) | (Of::WriteBack, Flow::Paged) if plan.release == Release::AtOnce => return None,
+            (Of::Memory, Flow::Paged) | (Of::Checkpoints, Flow::Standby) => return None,
+            (Of::Snapshots, Flow::Snapshot) | (Of::Replicas, Flow::Replica) | (Of::WriteBack, Flow::Paged)
+                if plan.release == Release::AtOnce =>
+            {
+                return None;
+            }
             (Of::Rest, _) if plan.shared == Shared::StateServer => return None,
             (Of::WriteBack, Flow::Paged) => {
                 return Some(("packets wait for the write-back, so it is never put off", ", or `release: at-once`"));
+            }
+            (Of::Snapshots, Flow::Snapshot) => {
+                return Some(("packets wait for a snapshot, so each batch has one", ", or `release: at-once`"));
             }
             (Of::Replicas, Flow::Replica) => {
                 return Some(("no packet leaves before the replica knows of it", ", or `release: at-once`"));
@@ -628,7 +639,7 @@ mod tests {
                 }
             }
         }
-        assert_eq!(fitting, 3 + 2 + 2 * 4 + 2 + 2 * 2);
+        assert_eq!(fitting, 3 + 2 * 2 + 2 * 4 + 2 + 2 * 2);
     }
 
     /// Presets agree with their rows, names are unique, and a remedy names what is right.
@@ -661,6 +672,7 @@ mod tests {
         assert_eq!(said(Plan::NFVACTOR), (true, 0, 2, 2, false));
         assert_eq!(said(Plan::NFVACTOR_AT_ONCE), (true, 128, 2, 2, false));
         assert_eq!(said(Plan::NFACTOR), (true, 10, 2, 2, false));
+        assert_eq!(said(Plan::NFACTOR_AT_SOURCE), (true, 0, 2, 2, false));
         assert_eq!(said(Plan::REINFORCE), (true, 0, 2, 2, true));
         assert_eq!(said(Plan::RESCUE), (true, 0, 1, 2, false));
         assert_eq!(said(Plan::RESCUE_AT_ONCE), (true, 32, 1, 2, false));
