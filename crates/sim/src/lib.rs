@@ -26,7 +26,7 @@ pub use peers::SILENT;
 pub use plan::{ANYBODY, Clock, Connection, End, Exit, Fact, Habits, How, Outcome, Plan, Step, Way, When, Whom};
 pub use random::Random;
 pub use refuser::{GUARDED, SHUT, passes};
-pub use scenario::{PUBLISHED_FROM, Scenario, in_worlds, presets};
+pub use scenario::{COMBINED_FROM, PUBLISHED_FROM, Scenario, in_worlds, presets};
 pub use script::{Expect, Script, ScriptError};
 pub use shrink::shrink;
 pub use world::{Faults, Report, World};

@@ -30,6 +30,11 @@ const DIVIDED_FROM: u64 = 30_000_000;
 pub const PUBLISHED_FROM: u64 = 40_000_000;
 /// They are under one of so many presets: a seed stands for its world whatever presets are added.
 const PUBLISHED_PRESETS: u64 = 9;
+/// Seeds from here on stand for worlds under the others of them, with published hosts in every
+/// second.
+pub const COMBINED_FROM: u64 = 50_000_000;
+/// So many of these there are.
+const COMBINED_PRESETS: u64 = 3;
 /// So long a state server lets a number rest that a flow had, ns.
 pub(crate) const NUMBERS_REST: u64 = 1_000_000_000;
 
@@ -53,7 +58,7 @@ pub const fn in_worlds(plan: Preset) -> Preset {
     }
 }
 
-/// Every protection. The conformance suite runs for each of them.
+/// Every protection, wherever shared state lives.
 pub fn presets() -> [Preset; Preset::ALL.len()] {
     Preset::ALL.map(|(_, plan)| in_worlds(plan))
 }
@@ -98,16 +103,21 @@ impl Scenario {
     /// The scenario that a seed stands for in a run of many.
     pub fn of_seed(seed: u64) -> Scenario {
         if seed >= PUBLISHED_FROM {
-            let mut rest = seed - PUBLISHED_FROM;
+            let is_combined = seed >= COMBINED_FROM;
+            let mut rest = seed - if is_combined { COMBINED_FROM } else { PUBLISHED_FROM };
             let mut digit = |count: u64| {
                 let digit = rest % count;
                 rest /= count;
                 digit
             };
-            let preset = presets()[digit(PUBLISHED_PRESETS) as usize];
+            let preset = match is_combined {
+                true => PUBLISHED_PRESETS + digit(COMBINED_PRESETS),
+                false => digit(PUBLISHED_PRESETS),
+            };
+            let preset = presets()[preset as usize];
             let (tight, served, servers) = (digit(2) == 1, digit(2) == 1, 1 + digit(3) as u16);
-            let planted = Planted::default();
-            return Scenario { seed, preset, planted, quiet: false, tight, served, by_key: false, servers, published: true };
+            let (planted, published) = (Planted::default(), !is_combined || digit(2) == 1);
+            return Scenario { seed, preset, planted, quiet: false, tight, served, by_key: false, servers, published };
         }
         let presets =
             [Preset::NFVACTOR, Preset::NFVACTOR_AT_SOURCE, Preset::NFACTOR, Preset::NFVACTOR, Preset::NFVACTOR_AT_SOURCE];
