@@ -26,7 +26,7 @@ pub use peers::SILENT;
 pub use plan::{ANYBODY, Clock, Connection, End, Exit, Fact, Habits, How, Outcome, Plan, Reset, Step, Way, When, Whom};
 pub use random::Random;
 pub use refuser::{GUARDED, SHUT, limited, passes};
-pub use scenario::{LIMITED_FROM, PUBLISHED_FROM, Scenario, in_worlds, presets};
+pub use scenario::{COMBINED_FROM, LIMITED_FROM, PUBLISHED_FROM, Scenario, in_worlds, presets};
 pub use script::{Expect, Script, ScriptError};
 pub use shrink::shrink;
 pub use world::{Faults, Report, World};

@@ -1,6 +1,6 @@
 //! What every protection has to keep, run for every protection there is: one test per requirement and protection, `requirement/protection`.
 //!
-//! A new protection becomes a row by becoming a [`Preset`]. One that promises nothing (`none`) is held to what does not depend on a
+//! Rows are made from every combination of a plan's answers that go together. A protection becomes a row by its line in the table of answers. One that promises nothing (`none`) is held to what does not depend on a
 //! promise, and where a promise is checked it shows that the check can fail: with it the same faults must be seen to lose something.
 //!
 //! A failure is tried after every few events of a run. `HOLDFAST_SHARE=K/N` tries every N-th of these failures, beginning with the K-th, so that N runs with
@@ -15,9 +15,10 @@ mod seconds;
 #[path = "conformance/together.rs"]
 mod together;
 
+use holdfast_protection::plan::{Flow, Rebuild, Release, Shared};
 use holdfast_sim::{
     Connection, Exit, Fault, GUARDED, How, Outcome, Plan, Planted, Preset, Reset, SHUT, SILENT, Scenario, Step, Violation, Way,
-    When, Whom, limited, passes, play, presets,
+    When, Whom, in_worlds, limited, passes, play,
 };
 use holdfast_wire::DropReason;
 use libtest_mimic::{Arguments, Failed};
@@ -32,7 +33,7 @@ const MILLISECOND: u64 = 1_000_000;
 /// By now every runtime has started and knows the others, whatever the network did.
 const READY: u64 = 600 * MILLISECOND;
 
-/// A protection, and where what flows share is.
+/// A combination of answers, and state servers.
 #[derive(Debug, Clone, Copy)]
 struct Mix {
     preset: Preset,
@@ -75,9 +76,16 @@ impl Mix {
         self.served || self.preset.is_paged()
     }
 
-    /// One of so many of the worlds is for this row: with a server what becomes of flows depends on their protection as it does without, and with several as with one.
+    /// One of so many of the worlds is for this row: with a server what becomes of flows depends on their protection as it does without, and with several as with one. Where two rows
+    /// have its answers between them, a combination has half.
     fn thinning(self) -> usize {
-        if self.served || self.servers > 1 { 5 } else { 1 }
+        let Preset { flow, release, .. } = self.preset;
+        let is_between = match (flow, release) {
+            (Flow::Replica, Release::AtOnce) | (Flow::Snapshot, Release::Source) => true,
+            (Flow::Paged, Release::AtOnce) => self.preset.has_absent_flows(),
+            _ => false,
+        };
+        if self.served || self.servers > 1 { 5 } else { 1 + usize::from(is_between) }
     }
 
     /// One of so many of the worlds is played.
@@ -137,9 +145,16 @@ const OF_RECORDS: &[(&str, Check<Preset>)] = &[
 
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
-    let with_one = || presets().into_iter().flat_map(|preset| [false, true].map(|served| Mix { preset, served, servers: 1 }));
-    let paged = || presets().into_iter().filter(|preset| preset.is_paged());
-    let with_several = |served| paged().map(move |preset| Mix { preset, served, servers: SEVERAL });
+    // To a plan `memory` and `partitioned` are the same: who has which part is up to the functions' pools.
+    let differing = || Preset::combinations().filter(|plan| plan.shared != Shared::Memory).map(in_worlds);
+    let mix = |preset: Preset, servers| Mix { preset, served: preset.shared == Shared::StateServer, servers };
+    let with_one = || differing().map(move |preset| mix(preset, 1));
+    let with_several = move |served| {
+        differing()
+            .filter(|preset| preset.is_paged())
+            .map(move |preset| mix(preset, SEVERAL))
+            .filter(move |mix| mix.served == served)
+    };
     let mixes = || with_one().chain(with_several(false));
     let trial = |requirement: &str, check: Check<Mix>, mix: Mix| {
         seconds::trial(format!("{requirement}/{}", mix.name()), move || check(mix).map_err(Failed::from))
@@ -147,7 +162,7 @@ fn main() -> ExitCode {
     let worlds = REQUIREMENTS.iter().flat_map(|&(requirement, check)| mixes().map(move |mix| trial(requirement, check, mix)));
     let of_server = || mixes().chain(with_several(true)).filter(|mix| mix.has_server());
     let served = OF_SERVER.iter().flat_map(|&(requirement, check)| of_server().map(move |mix| trial(requirement, check, mix)));
-    let between_runtimes = || presets().into_iter().filter(|preset| !preset.is_paged());
+    let between_runtimes = || differing().filter(|plan| !plan.is_paged() && plan.shared == Shared::Partitioned);
     let records = OF_RECORDS.iter().flat_map(|&(requirement, check)| {
         between_runtimes().map(move |preset| {
             seconds::trial(format!("{requirement}/{}", preset.name()), move || check(preset).map_err(Failed::from))
@@ -222,10 +237,10 @@ fn check_finished(mix: Mix, plan: &Plan, outcome: &Outcome) -> Result<(), String
     Ok(())
 }
 
-type Flow = ([([u8; 4], u16); 2], u8);
+type Ends = ([([u8; 4], u16); 2], u8);
 
-fn by_flow(released: &[Exit]) -> BTreeMap<Flow, Vec<&[u8]>> {
-    let mut flows: BTreeMap<Flow, Vec<&[u8]>> = BTreeMap::new();
+fn by_flow(released: &[Exit]) -> BTreeMap<Ends, Vec<&[u8]>> {
+    let mut flows: BTreeMap<Ends, Vec<&[u8]>> = BTreeMap::new();
     for exit in released {
         flows.entry((exit.ends, exit.protocol)).or_default().push(&exit.frame);
     }
@@ -559,7 +574,9 @@ fn bounded_loss(mix: Mix) -> Result<(), String> {
     if mix.preset.may_forget() == 0 {
         return Ok(());
     }
-    for fault in [Fault::IgnoresInterval, Fault::ReportsEarly] {
+    // A replica is claimed as soon as its owner's death is known: nothing is waited for.
+    let waits = mix.preset.rebuild != Rebuild::Replica;
+    for fault in [Fault::IgnoresInterval].into_iter().chain(waits.then_some(Fault::ReportsEarly)) {
         let mut lost = 0;
         // A server answers as soon as the coordinator hears, unless the network has its say.
         let is_calm = !(mix.preset.is_paged() && fault == Fault::ReportsEarly);

@@ -141,7 +141,7 @@ impl Lane {
             work: Vec::with_capacity(BURST),
             retry: false,
             owned_limit,
-            copies_often: plan.promises() && plan.may_forget() <= OFTEN,
+            copies_often: plan.promises() && plan.copied_after() <= OFTEN,
             is_undone: false,
             likely: Vec::with_capacity(BURST),
             undo,

@@ -271,11 +271,10 @@ impl World {
         let clients = draw::clients(&plan.connections);
         checkers.rivals = rivals(&clients, plan.switches).collect();
         checkers.overtaking = if plan.calm { 0 } else { LONGEST_WAY };
-        let may_forget = scenario.preset.may_forget();
         // What is behind a cut is on its way until that is over, and a little longer.
         let is_cut = plan.steps.iter().any(|step| matches!(step.how, How::Cut(..)));
         let on_the_way = if plan.calm && !is_cut { 2 * MILLISECOND } else { LONGEST_WAY };
-        let loss = (may_forget > 0).then(|| Loss::new(may_forget, on_the_way));
+        let loss = (scenario.preset.may_forget() > 0).then(|| Loss::new(scenario.preset, on_the_way));
         let mut world = World {
             chains,
             fate: None,

@@ -89,14 +89,14 @@ pub(crate) const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "protection: nfvactor ",
         "protection: { flow: replica, release: write-back } ",
-        r"edge.yaml:10:43: nothing is written back to a replica: `release: replica`, `source` or `auto`, or `flow: paged`
+        r"edge.yaml:10:43: nothing is written back to a replica: `release: replica`, `source`, `auto` or `at-once`, or `flow: paged`
 10 |     protection: { flow: replica, release: write-back }          # or { flow: …, shared: …, release: …, rebuild: … }
    |                                           ^^^^^^^^^^",
     ),
     (
         "protection: nfvactor ",
         "protection: { preset: nfvactor, release: standby } ",
-        r"edge.yaml:10:46: a replica is no standby: `release: replica`, `source` or `auto`, or `preset: reinforce`
+        r"edge.yaml:10:46: a replica is no standby: `release: replica`, `source`, `auto` or `at-once`, or `preset: reinforce`
 10 |     protection: { preset: nfvactor, release: standby }          # or { flow: …, shared: …, release: …, rebuild: … }
    |                                              ^^^^^^^",
     ),
@@ -131,7 +131,7 @@ pub(crate) const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "protection: nfvactor ",
         "protection: { preset: nfvactor, relase: source } ",
-        r"edge.yaml:10:37: there is no key `relase` here: `preset`, `flow`, `shared`, `release`, `rebuild`, `snapshot_every`, `hold_s`, `write_back_ms`, `write_back_packets`, `resident_flows`, `checkpoint_ms`, `log_mib`, `level`; did you mean `release`?
+        r"edge.yaml:10:37: there is no key `relase` here: `preset`, `flow`, `shared`, `release`, `rebuild`, `snapshot_every`, `unsaved_packets`, `hold_s`, `write_back_ms`, `write_back_packets`, `resident_flows`, `checkpoint_ms`, `log_mib`, `level`; did you mean `release`?
 10 |     protection: { preset: nfvactor, relase: source }          # or { flow: …, shared: …, release: …, rebuild: … }
    |                                     ^^^^^^",
     ),
@@ -172,6 +172,20 @@ pub(crate) const MISTAKES: &[(&str, &str, &str)] = &[
     ),
     (
         "protection: nfvactor ",
+        "protection: { preset: nfvactor, unsaved_packets: 5 } ",
+        r"edge.yaml:10:37: no packet leaves before the replica knows of it: leave `unsaved_packets` out, or `release: at-once`
+10 |     protection: { preset: nfvactor, unsaved_packets: 5 }          # or { flow: …, shared: …, release: …, rebuild: … }
+   |                                     ^^^^^^^^^^^^^^^",
+    ),
+    (
+        "protection: nfvactor ",
+        "protection: { preset: nfactor, release: source, snapshot_every: 5 } ",
+        r"edge.yaml:10:53: packets wait for a snapshot, so each batch has one: leave `snapshot_every` out, or `release: at-once`
+10 |     protection: { preset: nfactor, release: source, snapshot_every: 5 }          # or { flow: …, shared: …, release: …, rebuild: … }
+   |                                                     ^^^^^^^^^^^^^^",
+    ),
+    (
+        "protection: nfvactor ",
         "protection: { preset: nfvactor, snapshot_every: 5 } ",
         r"edge.yaml:10:37: only the preset `nfactor` has snapshots: leave `snapshot_every` out
 10 |     protection: { preset: nfvactor, snapshot_every: 5 }          # or { flow: …, shared: …, release: …, rebuild: … }
@@ -179,10 +193,10 @@ pub(crate) const MISTAKES: &[(&str, &str, &str)] = &[
     ),
     (
         "protection: nfvactor ",
-        "protection: { flow: snapshot, release: source } ",
-        r"edge.yaml:10:44: a snapshot is older than what it would have to hold back: `release: at-once`, or `flow: replica`
-10 |     protection: { flow: snapshot, release: source }          # or { flow: …, shared: …, release: …, rebuild: … }
-   |                                            ^^^^^^",
+        "protection: { flow: snapshot, release: replica } ",
+        r"edge.yaml:10:44: a snapshot is older than what it would have to hold back: `release: at-once` or `source`, or `flow: replica`
+10 |     protection: { flow: snapshot, release: replica }          # or { flow: …, shared: …, release: …, rebuild: … }
+   |                                            ^^^^^^^",
     ),
     (
         "protection: nfvactor ",
