@@ -301,8 +301,9 @@ impl Checkers {
         for (id, Told { senders, receivers }) in self.told.iter().filter(|_| self.strict) {
             let is_wrong = match in_order {
                 true => senders != receivers,
-                // One of the two may be in the hands of a runtime that is killed.
-                false => !loses && senders.len() > 1 && receivers.is_empty(),
+                // One of the two may be in the hands of a runtime that is killed. And a server that has
+                // heard nothing of the connection has none to be told about.
+                false => !loses && senders.len() > 1 && receivers.is_empty() && self.mapped.contains_key(id),
             };
             if is_wrong {
                 let (back, ahead) = (senders.len(), receivers.len());
@@ -494,7 +495,7 @@ impl Checkers {
         // A flow that was lost holds nothing any more; that its connection begins anew is seen only when it does.
         let has_ended = |id: u32| loss.is_some_and(|loss| loss.begun_anew.contains(&id));
         // Without a protection a flow may have been lost unseen, and its leased end granted again.
-        let may_be_over = self.scenario.published && !self.promises;
+        let may_be_over = (self.scenario.published || self.scenario.is_limited()) && !self.promises;
         let other = self.mappings.insert(source, id).filter(|other| *other != id && !has_ended(*other));
         if let Some(other) = other.filter(|_| !may_be_over) {
             self.violate("uniqueness", format!("connections {other} and {id} both leave as {source:?}"));

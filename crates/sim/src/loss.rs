@@ -128,7 +128,7 @@ impl Loss {
             let found = living.iter().filter_map(|runtime| {
                 let flows = runtime.flows(usize::from(route.chain))?;
                 let slot = flows.find(&route.key, flows.hash(&route.key))?.slot;
-                let header = flows.header(slot);
+                let header = flows.is_present(slot).then(|| flows.header(slot))?;
                 let owner = Peer { node: header.peer, incarnation: header.peer_incarnation };
                 let is_owner_there = || living.iter().any(|runtime| runtime.me() == owner);
                 let is_older = route.epoch.wrapping_sub(header.epoch) as i32 > 0;
@@ -210,7 +210,9 @@ impl Loss {
         for (key, floor) in &self.floors {
             for served in serving {
                 let owned = |flows: &&Flows| {
-                    flows.find(key, flows.hash(key)).is_some_and(|found| flows.header(found.slot).role == role::OWNER)
+                    // What an absent state counts only its page knows, until it is fetched.
+                    let is_here = |slot| flows.header(slot).role == role::OWNER && flows.is_present(slot);
+                    flows.find(key, flows.hash(key)).is_some_and(|found| is_here(found.slot))
                 };
                 let Some(flows) = served.flows().find(owned) else { continue };
                 let Some(found) = flows.find(key, flows.hash(key)) else { continue };

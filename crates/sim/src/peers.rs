@@ -150,6 +150,11 @@ impl TcpClient {
         sequence.wrapping_sub(self.initial) <= (self.chunks + 1) * CHUNK as u32
     }
 
+    /// Whether the client has acknowledged what comes before this sequence number.
+    fn has_asked_for(&self, sequence: u32) -> bool {
+        self.established && self.their_next.wrapping_sub(sequence) <= (self.chunks + 1) * CHUNK as u32
+    }
+
     fn on_frame(&mut self, seen: Seen<'_>, now: u64) -> Option<Vec<u8>> {
         if self.was_reset && seen.flags & tcp_flags::RST == 0 {
             // It has no connection any more.
@@ -348,7 +353,12 @@ impl Client {
     pub(crate) fn is_limited_one(&self, seen: &Seen<'_>) -> bool {
         let Client::Tcp(client) = self else { return false };
         let is_own = (client.local, client.remote) == (seen.source, seen.destination);
-        limit(client.remote).is_some() && (is_own || seen.source == client.remote && client.has_sent(seen.acknowledgement))
+        // A reset that acknowledges nothing has the number that its receiver had asked for.
+        let is_answer = match seen.flags & (tcp_flags::RST | tcp_flags::ACK) {
+            tcp_flags::RST => client.has_asked_for(seen.sequence),
+            _ => client.has_sent(seen.acknowledgement),
+        };
+        limit(client.remote).is_some() && (is_own || seen.source == client.remote && is_answer)
     }
 
     /// One of its packets was refused.

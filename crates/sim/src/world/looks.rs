@@ -11,7 +11,7 @@ use holdfast_functions::Balanced;
 use holdfast_node::switch::Route;
 use holdfast_protection::flows::{ActorHeader, flag, role};
 use holdfast_protection::{Peer, Slot};
-use holdfast_wire::header::proto;
+use holdfast_wire::header::{proto, tcp_flags};
 use std::collections::{BTreeMap, BTreeSet};
 use zerocopy::FromBytes;
 
@@ -76,6 +76,10 @@ impl World {
         let seen = frames::look(frame);
         let is_limited = |client: &&Client| seen.as_ref().is_some_and(|seen| client.is_limited_one(seen));
         if let Some(client) = self.clients.iter().find(is_limited) {
+            // Nobody answers a reset.
+            if seen.as_ref().is_some_and(|seen| seen.flags & tcp_flags::RST != 0) {
+                return false;
+            }
             let is_settled = self.coordinator.is_protected() && self.all_run() && self.has_home();
             let processes = self.processes.values().map(|process| &process.runtime);
             let pages = Servers::pages(&self.servers);
