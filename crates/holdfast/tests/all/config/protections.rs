@@ -181,7 +181,7 @@ pub(crate) const MISTAKES: &[(&str, &str, &str)] = &[
         "protection: nfvactor ",
         "protection: { preset: nfactor, release: source, snapshot_every: 5 } ",
         r"edge.yaml:10:53: packets wait for a snapshot, so each batch has one: leave `snapshot_every` out, or `release: at-once`
-10 |     protection: { preset: nfactor, release: source, snapshot_every: 5 }          # or { flow: …, shared: …, release: …, rebuild: … }
+10 |     protection: { preset: nfactor, release: source, snapshot_every: 5 }          # or { flow: …, shared: …, release: …,
    |                                                     ^^^^^^^^^^^^^^",
     ),
     (
