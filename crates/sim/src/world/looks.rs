@@ -6,12 +6,12 @@ use crate::checkers::{Served, outside_end};
 use crate::frames;
 use crate::peers::{self, Client};
 use crate::plan::Exit;
-use crate::refuser::SHUT;
+use crate::refuser::{SHUT, limit};
 use holdfast_functions::Balanced;
 use holdfast_node::switch::Route;
 use holdfast_protection::flows::{ActorHeader, flag, role};
 use holdfast_protection::{Peer, Slot};
-use holdfast_wire::header::proto;
+use holdfast_wire::header::{proto, tcp_flags};
 use std::collections::{BTreeMap, BTreeSet};
 use zerocopy::FromBytes;
 
@@ -74,6 +74,10 @@ impl World {
     /// has a limit: its sender has to hear the answer.
     pub(super) fn check_refused(&mut self, frame: &[u8], (chain, stamp): (u16, u64)) -> bool {
         let seen = frames::look(frame);
+        // A reset that was refused goes on to its receiver, and is not answered. It need not say whose it is.
+        if seen.as_ref().is_some_and(|seen| seen.flags & tcp_flags::RST != 0 && limit(seen.source).is_some()) {
+            return false;
+        }
         let is_limited = |client: &&Client| seen.as_ref().is_some_and(|seen| client.is_limited_one(seen));
         if let Some(client) = self.clients.iter().find(is_limited) {
             let is_settled = self.coordinator.is_protected() && self.all_run() && self.has_home();
