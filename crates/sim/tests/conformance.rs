@@ -254,7 +254,11 @@ fn transparent(mix: Mix) -> Result<(), String> {
     });
     let workload = prop::collection::vec(connection, 1..16);
     runner((48 / mix.every() as u32).max(2))
-        .run(&(workload, any::<u64>()), |(connections, seed)| {
+        .run(&(workload, any::<u64>()), |(mut connections, seed)| {
+            // A flow may wait to begin until another one is written back, and none overtakes it.
+            if mix.preset.has_absent_flows() {
+                (0..).zip(&mut connections).for_each(|(number, one)| one.start = READY + number * 45 * MILLISECOND);
+            }
             // Who waits for a state server is there later, and which runtime is there first decides who has which numbers, where these are not the server's.
             let is_later = mix.preset.is_paged() && !mix.served;
             let plan = Plan { connections, calm: true, ..Plan::default() };
@@ -269,7 +273,12 @@ fn transparent(mix: Mix) -> Result<(), String> {
             let (expected, got) = (by_flow(&plain.released), by_flow(&here.released));
             prop_assert_eq!(expected.keys().collect::<Vec<_>>(), got.keys().collect::<Vec<_>>());
             for (flow, packets) in &expected {
-                prop_assert!(packets == &got[flow], "{:?} left otherwise than without protection", flow);
+                // Answers that wait until there is room for their flow's state come so late that more is asked.
+                let got = match mix.preset.has_absent_flows() {
+                    true => got[flow].get(..packets.len()).unwrap_or_default(),
+                    false => &got[flow],
+                };
+                prop_assert!(packets == got, "{:?} left otherwise than without protection", flow);
             }
             prop_assert!(plain.released.len() >= plan.connections.iter().map(|one| one.packets as usize).sum::<usize>());
             Ok(())
