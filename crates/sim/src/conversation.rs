@@ -5,11 +5,11 @@
 
 use crate::frames::{self, End};
 use crate::script::record_name;
-use holdfast_node::address::{
-    COORDINATOR, NodeId, host_of, is_runtime, state_server_number, switch_number,
-};
+use holdfast_node::address::{COORDINATOR, NodeId, host_of, is_runtime, state_server_number, switch_number};
 use holdfast_node::channel::Overheard;
-use holdfast_node::message::{AGAIN, Claim, Control, Ended, MemberState, RENOUNCED, Replay, RouteInfo, WHEN_SWEPT, kind as message, numbered};
+use holdfast_node::message::{
+    AGAIN, Claim, Control, Ended, MemberState, RENOUNCED, Replay, RouteInfo, WHEN_SWEPT, kind as message, numbered,
+};
 use holdfast_protection::flows::ActorHeader;
 use holdfast_protection::{Peer, kind};
 use holdfast_wire::header::ETHERTYPE_NSH;
@@ -342,7 +342,8 @@ impl Conversation {
                 let mut given = Vec::new();
                 for flow in flows {
                     let (epoch, logged) = (fields.u32()?, fields.u32()?);
-                    let logged = if logged > 0 { format!(", {} in the log", many(logged as usize, "packet")) } else { String::new() };
+                    let logged =
+                        if logged > 0 { format!(", {} in the log", many(logged as usize, "packet")) } else { String::new() };
                     given.push(format!("{}{logged}", self.given(flow, epoch)));
                 }
                 format!("claim {number}: {}", given.join("; "))
@@ -402,7 +403,9 @@ impl Conversation {
                 let flow = self.flow_of_epoch(replay.epoch.get());
                 match replay.count.get() {
                     0 => format!("replay of flow {flow} is over"),
-                    count => format!("replay {} of flow {flow}, the first is number {}", many(count as usize, "packet"), replay.first),
+                    count => {
+                        format!("replay {} of flow {flow}, the first is number {}", many(count as usize, "packet"), replay.first)
+                    }
                 }
             }
             message::UNLOGGED => format!("flow {} has nothing in the log", self.flow_of_epoch(fields.u32()?)),
@@ -460,7 +463,8 @@ fn control(said: &Control) -> Option<String> {
         Control::Spared { blocks, .. } => format!("spared {}", many(blocks.len(), "block")),
         Control::Migrate { targets, limit, .. } => {
             let targets: Vec<String> = targets.iter().map(|target| runtime(*target)).collect();
-            let limit = if *limit == u64::MAX { "all flows".to_owned() } else { format!("up to {}", many(*limit as usize, "flow")) };
+            let limit =
+                if *limit == u64::MAX { "all flows".to_owned() } else { format!("up to {}", many(*limit as usize, "flow")) };
             format!("migrate {limit} to {}", targets.join(", "))
         }
         Control::Migrated { moved, last, .. } => {
@@ -477,7 +481,8 @@ fn control(said: &Control) -> Option<String> {
         Control::Started { node, incarnation } => format!("started {}", runtime((*node, *incarnation))),
         Control::Fence { node, incarnation } => format!("fence {}", runtime((*node, *incarnation))),
         Control::Ended { node, incarnation, flows, .. } => {
-            let flows = flows.map_or_else(String::new, |flows| format!("; the switch had sent it {}", many(flows as usize, "flow")));
+            let flows =
+                flows.map_or_else(String::new, |flows| format!("; the switch had sent it {}", many(flows as usize, "flow")));
             format!("ended is {}{flows}", runtime((*node, *incarnation)))
         }
         Control::Stop { node, incarnation } => format!("stop {}", runtime((*node, *incarnation))),

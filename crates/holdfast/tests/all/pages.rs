@@ -30,7 +30,8 @@ fn below(folder: &str, found: &mut Vec<String>) {
 }
 
 fn pages() -> Vec<String> {
-    let mut found = ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "bench/README.md", "tests/README.md"].map(String::from).to_vec();
+    let mut found =
+        ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "bench/README.md", "tests/README.md"].map(String::from).to_vec();
     below("docs", &mut found);
     found.sort();
     found
@@ -59,7 +60,8 @@ fn is_whole(block: &str) -> bool {
 }
 
 fn first_whole(page: &str) -> String {
-    let (_, block) = blocks(&read(page)).into_iter().find(|(_, block)| is_whole(block)).unwrap_or_else(|| panic!("{page} has no frame"));
+    let (_, block) =
+        blocks(&read(page)).into_iter().find(|(_, block)| is_whole(block)).unwrap_or_else(|| panic!("{page} has no frame"));
     block
 }
 
@@ -129,7 +131,9 @@ fn a_mistake_on_a_page_is_found() {
     let frame = first_whole("README.md");
     assert_eq!(mistake("frame", &frame), None);
     assert!(mistake("frame", &frame.replace("nfvactor", "nfvactro")).is_some());
-    for fragment in ["limits: { flow: 5 }", "- nat: { pool: [ 198.51.100.4/31 ], publish: [ nonsense ] }", "functions: [ fireball ]"] {
+    for fragment in
+        ["limits: { flow: 5 }", "- nat: { pool: [ 198.51.100.4/31 ], publish: [ nonsense ] }", "functions: [ fireball ]"]
+    {
         let text = completed(fragment, &frame).expect("it can be read");
         assert!(mistake("fragment", &text).is_some(), "{fragment}");
     }

@@ -51,11 +51,15 @@ fn description(value: &Value) -> String {
 
 /// The place of a heading on its page.
 fn anchor(heading: &str) -> String {
-    heading.to_lowercase().chars().filter_map(|letter| match letter {
-        ' ' => Some('-'),
-        '-' | '_' => Some(letter),
-        letter => letter.is_alphanumeric().then_some(letter),
-    }).collect()
+    heading
+        .to_lowercase()
+        .chars()
+        .filter_map(|letter| match letter {
+            ' ' => Some('-'),
+            '-' | '_' => Some(letter),
+            letter => letter.is_alphanumeric().then_some(letter),
+        })
+        .collect()
 }
 
 impl<'a> Reference<'a> {
@@ -192,7 +196,10 @@ fn the_reference_is_the_schemas() {
     let written = std::fs::read_to_string(&page).unwrap_or_default();
     let differs = made.lines().zip(written.lines()).position(|(made, written)| made != written);
     let place = differs.map_or_else(|| "its length".to_owned(), |at| format!("line {}", at + 1));
-    assert!(made == written, "docs/configuration.md differs from the schema, first in {place}: HOLDFAST_REWRITE=1 writes it anew");
+    assert!(
+        made == written,
+        "docs/configuration.md differs from the schema, first in {place}: HOLDFAST_REWRITE=1 writes it anew"
+    );
     // Every key of the schema is on the page.
     let definitions = schema["$defs"].as_object().expect("definitions");
     let keys = definitions.values().chain([&schema]).filter_map(|of| of["properties"].as_object()).flat_map(Map::keys);

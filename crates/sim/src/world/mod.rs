@@ -478,7 +478,9 @@ impl World {
             _ => return,
         };
         let to = frames::destination(frame).unwrap_or(0);
-        let is_here = |site: Site| host_of(to) == Some(site as u16) || switch_number(to).is_some_and(|to| self.hosts.serving(to) == Some(site));
+        let is_here = |site: Site| {
+            host_of(to) == Some(site as u16) || switch_number(to).is_some_and(|to| self.hosts.serving(to) == Some(site))
+        };
         if site.is_none_or(is_here) {
             conversation.borrow_mut().hear(self.now - BEGIN, frame);
         }
