@@ -179,12 +179,13 @@ impl Conversation {
                 let known = self.known(&frames::key(inner.source, inner.destination, inner.protocol));
                 let flow = known.unwrap_or_else(|| self.flow_of_epoch(commit));
                 self.epochs.insert(commit, flow);
-                if !self.packets.contains_key(&stamp) {
-                    let count = self.counts.entry(flow).or_insert(0);
+                let counts = &mut self.counts;
+                let counted = || {
+                    let count = counts.entry(flow).or_insert(0);
                     *count += 1;
-                    self.packets.insert(stamp, (flow, *count));
-                }
-                self.packets[&stamp]
+                    (flow, *count)
+                };
+                *self.packets.entry(stamp).or_insert_with(counted)
             }
             _ => *self.packets.get(&stamp)?,
         };

@@ -250,14 +250,6 @@ impl Client {
         is_inside(self.ends().0)
     }
 
-    /// Its end, the other one, and the protocol.
-    pub(crate) fn ends(&self) -> (End, End, u8) {
-        match self {
-            Client::Tcp(client) => (client.local, client.remote, proto::TCP),
-            Client::Udp(client) => (client.local, client.remote, client.protocol),
-        }
-    }
-
     pub(crate) fn id(&self) -> u32 {
         match self {
             Client::Tcp(client) => client.id,

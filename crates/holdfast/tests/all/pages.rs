@@ -1,7 +1,7 @@
 //! Pages for people hold what they show: every configuration on them is right, and the reference of the configuration is the schema's.
 //!
 //! A YAML block that begins with `cluster:` is a whole configuration. Any other is a fragment, completed by a frame: the last whole configuration above it
-//! on its page, else the first one of the page that `<!-- frame: PAGE -->` names, else the README's. A fragment's keys replace the frame's, map by map; a
+//! on its page, or the first one of the page that `<!-- frame: PAGE -->` names above it, else the README's. A fragment's keys replace the frame's, map by map; a
 //! list, or a map of `functions` alone, stands for the functions of the frame's first chain.
 
 use holdfast::config;
@@ -16,14 +16,14 @@ fn read(page: &str) -> String {
     std::fs::read_to_string(root().join(page)).unwrap_or_else(|error| panic!("{page}: {error}"))
 }
 
-/// All pages below `folder`, by their paths from the root.
-fn below(folder: &str, found: &mut Vec<String>) {
+/// All files below `folder` whose names end so, by their paths from the root.
+fn below(folder: &str, end: &str, found: &mut Vec<String>) {
     for entry in std::fs::read_dir(root().join(folder)).expect("a folder") {
         let entry = entry.expect("an entry");
         let path = format!("{folder}/{}", entry.file_name().to_string_lossy());
         if entry.path().is_dir() {
-            below(&path, found);
-        } else if path.ends_with(".md") {
+            below(&path, end, found);
+        } else if path.ends_with(end) {
             found.push(path);
         }
     }
@@ -32,24 +32,35 @@ fn below(folder: &str, found: &mut Vec<String>) {
 fn pages() -> Vec<String> {
     let mut found =
         ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "bench/README.md", "tests/README.md"].map(String::from).to_vec();
-    below("docs", &mut found);
+    below("docs", ".md", &mut found);
     found.sort();
     found
 }
 
-/// The blocks of YAML on a page: the line in which each begins, and its text.
-fn blocks(text: &str) -> Vec<(usize, String)> {
-    let mut found: Vec<(usize, String)> = Vec::new();
-    let mut is_inside = false;
+/// A block of YAML on a page.
+struct Block {
+    /// The line in which it begins.
+    line: usize,
+    text: String,
+    /// The page that was named as its frame last above it.
+    frame: Option<String>,
+}
+
+fn blocks(text: &str) -> Vec<Block> {
+    let mut found: Vec<Block> = Vec::new();
+    let (mut is_inside, mut frame) = (false, None);
     for (at, line) in text.lines().enumerate() {
         match line.trim_start() {
             "```yaml" => {
                 is_inside = true;
-                found.push((at + 2, String::new()));
+                found.push(Block { line: at + 2, text: String::new(), frame: frame.take() });
             }
             "```" => is_inside = false,
-            _ if is_inside => found.last_mut().expect("a block was begun").1 += &format!("{line}\n"),
-            _ => {}
+            _ if is_inside => found.last_mut().expect("a block was begun").text += &format!("{line}\n"),
+            other => {
+                let named = other.strip_prefix("<!-- frame: ").and_then(|rest| rest.strip_suffix(" -->"));
+                frame = named.map(String::from).or(frame);
+            }
         }
     }
     found
@@ -60,9 +71,8 @@ fn is_whole(block: &str) -> bool {
 }
 
 fn first_whole(page: &str) -> String {
-    let (_, block) =
-        blocks(&read(page)).into_iter().find(|(_, block)| is_whole(block)).unwrap_or_else(|| panic!("{page} has no frame"));
-    block
+    let found = blocks(&read(page)).into_iter().find(|block| is_whole(&block.text));
+    found.unwrap_or_else(|| panic!("{page} has no frame")).text
 }
 
 /// Puts the fragment's keys into the frame.
@@ -106,23 +116,29 @@ fn every_configuration_on_a_page_is_right() {
     let (mut whole, mut fragments, mut wrong) = (0, 0, Vec::new());
     for page in pages() {
         let text = read(&page);
-        let named = text.split("<!-- frame: ").nth(1).and_then(|rest| rest.split(" -->").next());
-        let mut frame = first_whole(named.unwrap_or("README.md"));
-        for (line, block) in blocks(&text) {
-            let name = format!("{page}:{line}");
-            let said = if is_whole(&block) {
+        let mut frame = first_whole("README.md");
+        for block in blocks(&text) {
+            let name = format!("{page}:{}", block.line);
+            if let Some(named) = &block.frame {
+                frame = first_whole(named);
+            }
+            let said = if is_whole(&block.text) {
                 whole += 1;
-                frame.clone_from(&block);
-                mistake(&name, &block)
+                frame.clone_from(&block.text);
+                mistake(&name, &block.text)
             } else {
                 fragments += 1;
-                completed(&block, &frame).map_or_else(Some, |text| mistake(&name, &text))
+                completed(&block.text, &frame).map_or_else(Some, |text| mistake(&name, &text))
             };
             wrong.extend(said.map(|said| format!("{name}\n{said}")));
         }
     }
+    let mut files = Vec::new();
+    below("docs", ".yaml", &mut files);
+    whole += files.len();
+    wrong.extend(files.iter().filter_map(|file| mistake(file, &read(file))));
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
-    assert!(whole >= 3 && fragments >= 15, "only {whole} configurations and {fragments} fragments were found");
+    assert!(whole >= 9 && fragments >= 15, "only {whole} configurations and {fragments} fragments were found");
 }
 
 /// A mistake in a block, whole or not, is found; so the test above can fail.

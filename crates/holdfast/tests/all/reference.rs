@@ -99,7 +99,7 @@ impl<'a> Reference<'a> {
             return words.iter().filter_map(Value::as_str).map(|word| format!("`{word}`")).collect::<Vec<_>>().join(" or ");
         }
         let types: Vec<&str> = match &value["type"] {
-            Value::String(one) => vec![one],
+            Value::String(one) => vec![one.as_str()],
             Value::Array(several) => several.iter().filter_map(Value::as_str).collect(),
             _ => Vec::new(),
         };
