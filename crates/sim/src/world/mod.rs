@@ -468,20 +468,27 @@ impl World {
         }
     }
 
-    /// A frame that reaches the node that it is for.
+    /// A frame reaches a process beside the hubs.
     fn listen(&self, event: &Event) {
-        let Some(conversation) = &self.conversation else { return };
-        let (frame, site) = match event {
-            Event::ToRuntime(peer, frame) if self.processes.contains_key(peer) => (frame, None),
-            Event::ToCoordinator(_, frame) | Event::ToStateServer(_, frame) => (frame, None),
-            Event::ToHub(site, _, frame) | Event::FromHost(site, frame) => (frame, Some(*site)),
-            _ => return,
-        };
+        match event {
+            Event::ToRuntime(peer, frame) if self.processes.contains_key(peer) => self.hear(frame),
+            Event::ToCoordinator(peer, frame) if self.coordinator.peer() == Some(*peer) => self.hear(frame),
+            Event::ToStateServer(_, frame) => self.hear(frame),
+            _ => {}
+        }
+    }
+
+    /// A hub reads a frame, which is perhaps for a node there.
+    fn listen_at(&self, site: Site, frame: &[u8]) {
         let to = frames::destination(frame).unwrap_or(0);
-        let is_here = |site: Site| {
-            host_of(to) == Some(site as u16) || switch_number(to).is_some_and(|to| self.hosts.serving(to) == Some(site))
-        };
-        if site.is_none_or(is_here) {
+        let is_served = switch_number(to).is_some_and(|to| self.hosts.serving(to) == Some(site));
+        if is_served || host_of(to) == Some(site as u16) {
+            self.hear(frame);
+        }
+    }
+
+    fn hear(&self, frame: &[u8]) {
+        if let Some(conversation) = &self.conversation {
             conversation.borrow_mut().hear(self.now - BEGIN, frame);
         }
     }
