@@ -1,7 +1,7 @@
 //! `load_balancer`: connections to a virtual address go to one of several backends.
 //!
 //! Theory of operation. The destination of a new flow becomes a backend, and replies come from the virtual address again. `least_load` picks the
-//! backend with the fewest live flows: as this runtime counts them (NFVactor, section VI-A), or with a state server, of all runtimes, as they were a few milliseconds ago. `maglev` picks by the flow's key from a table that every runtime
+//! backend with the fewest live flows: as this runtime counts them (NFVactor: example NFs), or with a state server, of all runtimes, as they were a few milliseconds ago. `maglev` picks by the flow's key from a table that every runtime
 //! computes alike (Eisenbud et al.: Maglev, section 3.4), so that no load needs to be known. Traffic to other destinations passes.
 //! A connection lives as long as [`Tracked`] says; nothing is refused for it, except that TCP begins with a SYN.
 

@@ -1,7 +1,7 @@
 //! `nfvactor`: after every batch a flow's state goes to a replica flow actor on another runtime; packets leave behind it. And what `nfactor`'s
 //! [snapshots](snapshots) have in common with that: links, numbers, refusals, departures, looks for flows without a copy.
 //!
-//! Theory of operation (NFVactor, section V-B; DESIGN, section 5).
+//! Theory of operation (NFVactor: flow replication).
 //! - The owner picks a replica runtime per flow, round-robin. At the end of a batch it sends each changed flow's state once, numbered
 //!   per pair of runtimes (the *commit*), over the reliable channel: the first time whole, then [what has changed](crate::delta).
 //! - What has changed is found by comparing the block with what it was before the batch's first packet ([`Before`]), which the replica has, because

@@ -191,12 +191,10 @@ impl Plan {
     pub const RESCUE_AT_ONCE: Plan = Plan { release: Release::AtOnce, ..Plan::RESCUE };
     /// `rescue`, released when flows are written back, with room for few flows' state.
     pub const RESCUE_PAGED: Plan = Plan { resident_flows: Some(FEW), ..Plan::RESCUE };
-    /// `rescue`, released at once, with room for few flows' state.
-    pub const RESCUE_PAGED_AT_ONCE: Plan = Plan { release: Release::AtOnce, ..Plan::RESCUE_PAGED };
 
     /// All of these: a name for each of [`Plan::combinations`], wherever shared state lives. Those
     /// that were added last stand last.
-    pub const ALL: [(&str, Plan); 12] = [
+    pub const ALL: [(&str, Plan); 11] = [
         ("none", Plan::NONE),
         ("nfvactor_at_replica", Plan::NFVACTOR),
         ("nfvactor_at_source", Plan::NFVACTOR_AT_SOURCE),
@@ -208,11 +206,10 @@ impl Plan {
         ("rescue_paged", Plan::RESCUE_PAGED),
         ("nfvactor_at_once", Plan::NFVACTOR_AT_ONCE),
         ("nfactor_at_source", Plan::NFACTOR_AT_SOURCE),
-        ("rescue_paged_at_once", Plan::RESCUE_PAGED_AT_ONCE),
     ];
 
-    /// Every combination of answers that go together, and, where flows' state may be absent, each
-    /// of these with room for few, too.
+    /// Every combination of answers that go together, and, where flows' state may be absent and
+    /// is written back without delay, each of these with room for few, too.
     pub fn combinations() -> impl Iterator<Item = Plan> {
         let flows = Flow::ALL.iter().flat_map(|&flow| Shared::ALL.iter().map(move |&shared| (flow, shared)));
         let released = flows
@@ -221,7 +218,7 @@ impl Plan {
         let roomy = rebuilt.filter(|plan| plan.check(false).is_ok());
         roomy
             .flat_map(|plan| [None, Some(FEW)].map(|resident_flows| Plan { resident_flows, ..plan }))
-            .filter(|plan| plan.is_paged() || !plan.has_absent_flows())
+            .filter(|plan| plan.release == Release::WriteBack || !plan.has_absent_flows())
     }
 
     const fn of(flow: Flow, shared: Shared, release: Release, rebuild: Rebuild) -> Plan {
@@ -662,7 +659,7 @@ mod tests {
         assert_eq!(fitting.len(), 3 + 2 * 2 + 2 * 4 + 2 + 2 * 2);
         let with_room: Vec<Plan> = Plan::combinations().filter(|plan| !plan.has_absent_flows()).collect();
         assert_eq!(with_room, fitting);
-        assert_eq!(Plan::combinations().count(), fitting.len() + 2 * 2);
+        assert_eq!(Plan::combinations().count(), fitting.len() + 2);
         for plan in Plan::combinations() {
             let named = Plan::ALL.iter().find(|(name, _)| *name == plan.name()).expect("a name of the list").1;
             let what = |plan: Plan| (plan.flow, plan.release, plan.rebuild, plan.has_absent_flows());
@@ -705,7 +702,7 @@ mod tests {
         assert_eq!(said(Plan::RESCUE), (true, 0, 1, 2, false));
         assert_eq!(said(Plan::RESCUE_AT_ONCE), (true, 32, 1, 2, false));
         let served: Vec<&str> = Plan::ALL.iter().filter(|(_, plan)| plan.needs_state_server()).map(|(name, _)| *name).collect();
-        assert_eq!(served, ["rescue", "rescue_at_once", "rescue_paged", "rescue_paged_at_once"]);
+        assert_eq!(served, ["rescue", "rescue_at_once", "rescue_paged"]);
         assert_eq!(Plan { shared: Shared::StateServer, ..Plan::NONE }.server_rest(), Some(120_000_000_000));
     }
 }

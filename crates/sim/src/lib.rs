@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod checkers;
+mod conversation;
 mod frames;
 mod loss;
 mod peers;
@@ -19,6 +20,7 @@ mod stamper;
 mod world;
 
 pub use checkers::Violation;
+pub use conversation::Heard;
 /// The plan of a protection. A [`Plan`] of this crate is what happens in a world.
 pub use holdfast_protection::Plan as Preset;
 pub use holdfast_wire::fault::{Fault, Planted, plant};

@@ -4,6 +4,7 @@
 //! give the same first n events, so that a test can count a run's events and then fail a runtime between any two of them. A world that was drawn
 //! tells what it did as a plan, and does the same again when it is given that.
 
+use crate::conversation::Heard;
 use crate::world::Report;
 use holdfast_node::address::NodeId;
 use holdfast_wire::DropCounters;
@@ -317,4 +318,6 @@ pub struct Outcome {
     pub settled: u64,
     /// Packets that left while no replica could be had.
     pub unprotected: u64,
+    /// What nodes said to each other, in order, if the world was listened to.
+    pub conversation: Vec<Heard>,
 }

@@ -91,6 +91,7 @@ impl World {
             quiet_from: self.quiet_from.unwrap_or(self.count),
             settled: self.settled,
             unprotected: self.unprotected,
+            conversation: self.conversation.map_or_else(Vec::new, |conversation| conversation.into_inner().heard),
         }
     }
 

@@ -473,6 +473,7 @@ impl World {
                 return false;
             }
         }
+        self.listen_at(at, &frame);
         let now = self.host_time(at);
         let host = &mut self.hosts[at];
         let Some(mut packet) = host.pool.take() else { return true };

@@ -32,19 +32,21 @@ use self::sending::rivals;
 use self::served::Servers;
 use self::streams::{Lane, Of, Streams};
 use crate::checkers::Checkers;
+use crate::conversation::Conversation;
 use crate::frames::{self, Reassembly};
 use crate::loss::Loss;
 use crate::peers::{Client, Progress, Server};
 use crate::plan::{Exit, Habits, How, Outcome, Plan, Reset, Step};
 use crate::random::Random;
 use crate::scenario::Scenario;
-use holdfast_node::address::{COORDINATOR, NodeId};
+use holdfast_node::address::{COORDINATOR, NodeId, host_of, switch_number};
 use holdfast_node::coordinator::{ClusterConfig, CoordinatorConfig};
 use holdfast_node::message::{LastWord, PoolId};
 use holdfast_node::runtime::Runtime;
 use holdfast_protection::Peer;
 use holdfast_wire::fault::plant;
 use holdfast_wire::{DropCounters, MemoryPool, Packet, PacketPool};
+use std::cell::RefCell;
 use std::cmp::Reverse;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -171,6 +173,8 @@ pub struct World {
     count: u64,
     last_arrival: BTreeMap<(Lane, Peer), u64>,
     trace: bool,
+    /// What nodes say to each other, if somebody listens.
+    conversation: Option<RefCell<Conversation>>,
     deadline: u64,
     quiet_since: Option<u64>,
     quiet_from: Option<u64>,
@@ -310,6 +314,7 @@ impl World {
             count: 0,
             last_arrival: BTreeMap::new(),
             trace,
+            conversation: None,
             deadline: BEGIN + plan.lasts,
             quiet_since: None,
             quiet_from: None,
@@ -340,6 +345,14 @@ impl World {
         world
     }
 
+    /// The same world, and its outcome says what nodes said to each other.
+    #[must_use]
+    pub fn listening(mut self) -> World {
+        let ends = self.clients.iter().map(Client::ends);
+        self.conversation = Some(RefCell::new(Conversation::new(ends)));
+        self
+    }
+
     /// Runs it to its end.
     pub fn run(self) -> Report {
         self.play().report
@@ -357,6 +370,7 @@ impl World {
             self.now = time;
             self.count += 1;
             self.note(number, &event);
+            self.listen(&event);
             self.handle(event);
             self.checkers.check_ended(&self.clients, self.processes.values().map(|process| &process.runtime));
             self.follow_plan();
@@ -463,7 +477,35 @@ impl World {
         }
     }
 
+    /// A frame reaches a process beside the hubs.
+    fn listen(&self, event: &Event) {
+        match event {
+            Event::ToRuntime(peer, frame) if self.processes.contains_key(peer) => self.hear(frame),
+            Event::ToCoordinator(peer, frame) if self.coordinator.peer() == Some(*peer) => self.hear(frame),
+            Event::ToStateServer(_, frame) => self.hear(frame),
+            _ => {}
+        }
+    }
+
+    /// A hub reads a frame, which is perhaps for a node there.
+    fn listen_at(&self, site: Site, frame: &[u8]) {
+        let to = frames::destination(frame).unwrap_or(0);
+        let is_served = switch_number(to).is_some_and(|to| self.hosts.serving(to) == Some(site));
+        if is_served || host_of(to) == Some(site as u16) {
+            self.hear(frame);
+        }
+    }
+
+    fn hear(&self, frame: &[u8]) {
+        if let Some(conversation) = &self.conversation {
+            conversation.borrow_mut().hear(self.now - BEGIN, frame);
+        }
+    }
+
     fn say(&self, text: core::fmt::Arguments<'_>) {
+        if let Some(conversation) = &self.conversation {
+            conversation.borrow_mut().note(self.now - BEGIN, text.to_string());
+        }
         if self.trace {
             crate::print_trace(format_args!("{:>12.6} ms  ** {text}", (self.now - BEGIN) as f64 / 1e6));
         }
