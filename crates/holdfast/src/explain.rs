@@ -78,7 +78,7 @@ words! {
     LOSS "device_tx_dropped" "Frames that the port's device did not take or send, tries counted that were repeated, as `ip -s link` counts them: what is behind it does not keep up.";
     LOSS "device_tx_errors" "Frames that the port's device could not send, as it counts them.";
     PROTECTION "none" "State lives in one runtime's memory and dies with it. Packets leave at once.";
-    PROTECTION "nfactor" "Packets leave at once; every `snapshot_every` packets a flow's state goes to another runtime as a snapshot. A restarted runtime fetches its snapshots: a failure may undo the latest packets' effects. With `release: source` packets wait for their snapshot instead, and nothing is undone.";
+    PROTECTION "nfactor" "Packets leave at once; every `snapshot_every` packets a flow's state goes to another runtime as a snapshot. A restarted runtime fetches its snapshots: a failure may undo the latest packets' effects.";
     PROTECTION "nfvactor" "After every packet the flow's state goes to a replica on another runtime; the packet leaves once that has saved it. With `release: at-once` it leaves before, but so that a failure undoes no more than `unsaved_packets` of a flow (`may_forget`).";
     PROTECTION "reinforce" "A packet leaves once a standby runtime knows that it was processed, or, if it could come out differently, has its flow's state. The other states follow every `checkpoint_ms`; what a failure leaves out is processed again from the switch's log.";
     PROTECTION "rescue" "A flow's home is the state server. A packet leaves once that has what it reveals (`release: write-back`), or at once, and then a failure may undo its flow's latest packets (`may_forget`). What a dead runtime had the server deals out to the others.";

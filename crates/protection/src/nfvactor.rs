@@ -194,10 +194,6 @@ impl NfvActor {
         }
         let (commit, generation) = (header.commit, header.generation);
         let latched = Latched { commit, slot, generation, packets: unsaved::packets(header), packet, is_for_holder: false };
-        if header.peer == 0 && self.has_snapshots() && !self.links.is_empty() {
-            out.dropped.push((latched.packet, DropReason::FlowTableFull));
-            return;
-        }
         if header.peer == 0 {
             let latched = Latched { commit: 0, ..latched };
             if let Some(latched) = self.leaving.hold(Peer::default(), latched, out) {

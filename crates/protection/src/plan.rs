@@ -55,8 +55,7 @@ question! {
         Memory "memory",
         /// And in a replica at another runtime: changes go there at each batch's end.
         Replica "replica",
-        /// And in a snapshot at another runtime, sent after every so many packets, or, if packets
-        /// wait for it, at each batch's end.
+        /// And in a snapshot at another runtime, sent after every so many packets.
         Snapshot "snapshot",
         /// And on a standby runtime, which knows what was processed since its checkpoint.
         Standby "standby",
@@ -125,7 +124,7 @@ pub struct Plan {
     pub rebuild: Rebuild,
     /// A process beside each runtime shares its memory, and goes on when that is killed.
     pub has_local_standby: bool,
-    /// Packets between two snapshots of a flow, if packets leave at once.
+    /// Packets between two snapshots of a flow.
     pub snapshot_every: u32,
     /// Packets of a flow after which it is written back, if packets leave at once.
     pub write_back_packets: u32,
@@ -181,8 +180,6 @@ impl Plan {
     pub const NFVACTOR_AT_ONCE: Plan = Plan { release: Release::AtOnce, ..Plan::NFVACTOR };
     /// `nfactor`.
     pub const NFACTOR: Plan = Plan::of(Flow::Snapshot, Shared::Partitioned, Release::AtOnce, Rebuild::Snapshots);
-    /// `nfactor`, released at the source.
-    pub const NFACTOR_AT_SOURCE: Plan = Plan { release: Release::Source, ..Plan::NFACTOR };
     /// `reinforce`, with a remote standby.
     pub const REINFORCE: Plan = Plan::of(Flow::Standby, Shared::Partitioned, Release::Standby, Rebuild::Replay);
     /// `rescue`, released when flows are written back.
@@ -194,7 +191,7 @@ impl Plan {
 
     /// All of these: a name for each of [`Plan::combinations`], wherever shared state lives. Those
     /// that were added last stand last.
-    pub const ALL: [(&str, Plan); 11] = [
+    pub const ALL: [(&str, Plan); 10] = [
         ("none", Plan::NONE),
         ("nfvactor_at_replica", Plan::NFVACTOR),
         ("nfvactor_at_source", Plan::NFVACTOR_AT_SOURCE),
@@ -205,7 +202,6 @@ impl Plan {
         ("rescue_at_once", Plan::RESCUE_AT_ONCE),
         ("rescue_paged", Plan::RESCUE_PAGED),
         ("nfvactor_at_once", Plan::NFVACTOR_AT_ONCE),
-        ("nfactor_at_source", Plan::NFACTOR_AT_SOURCE),
     ];
 
     /// Every combination of answers that go together, and, where flows' state may be absent and
@@ -245,7 +241,7 @@ impl Plan {
     pub const fn may_forget(&self) -> u32 {
         match (self.flow, self.release) {
             (Flow::Replica, Release::AtOnce) => self.unsaved_packets,
-            (Flow::Snapshot, Release::AtOnce) => self.snapshot_every,
+            (Flow::Snapshot, _) => self.snapshot_every,
             (Flow::Paged, Release::AtOnce) => self.write_back_packets,
             _ => 0,
         }
@@ -260,7 +256,7 @@ impl Plan {
     /// Packets of a flow after which it is copied, if each comes alone.
     pub const fn copied_after(&self) -> u32 {
         match (self.flow, self.release) {
-            (Flow::Snapshot, Release::AtOnce) => self.snapshot_every,
+            (Flow::Snapshot, _) => self.snapshot_every,
             (Flow::Paged, Release::AtOnce) => self.write_back_packets,
             _ => 1,
         }
@@ -379,7 +375,7 @@ const ROWS: [Row; 5] = [
         plan: Plan::NFACTOR,
         shared: OTHERS_TAKE_OVER,
         release: Fits {
-            these: &[Release::AtOnce, Release::Source],
+            these: &[Release::AtOnce],
             others: &[(None, "a snapshot is older than what it would have to hold back", Some(Flow::Replica))],
         },
         rebuild: Fits { these: &[Rebuild::Snapshots], others: &[(None, "what is lost comes back from the snapshots", None)] },
@@ -539,18 +535,11 @@ impl Number {
     /// Why it does not count in a plan, and what would help besides leaving it out.
     fn misfits(&self, plan: &Plan) -> Option<(&'static str, &'static str)> {
         let why = match (self.of, plan.flow) {
-            (Of::Memory, Flow::Paged) | (Of::Checkpoints, Flow::Standby) => return None,
-            (Of::Snapshots, Flow::Snapshot) | (Of::Replicas, Flow::Replica) | (Of::WriteBack, Flow::Paged)
-                if plan.release == Release::AtOnce =>
-            {
-                return None;
-            }
+            (Of::Snapshots, Flow::Snapshot) | (Of::Memory, Flow::Paged) | (Of::Checkpoints, Flow::Standby) => return None,
+            (Of::Replicas, Flow::Replica) | (Of::WriteBack, Flow::Paged) if plan.release == Release::AtOnce => return None,
             (Of::Rest, _) if plan.shared == Shared::StateServer => return None,
             (Of::WriteBack, Flow::Paged) => {
                 return Some(("packets wait for the write-back, so it is never put off", ", or `release: at-once`"));
-            }
-            (Of::Snapshots, Flow::Snapshot) => {
-                return Some(("packets wait for a snapshot, so each batch has one", ", or `release: at-once`"));
             }
             (Of::Replicas, Flow::Replica) => {
                 return Some(("no packet leaves before the replica knows of it", ", or `release: at-once`"));
@@ -656,7 +645,7 @@ mod tests {
                 }
             }
         }
-        assert_eq!(fitting.len(), 3 + 2 * 2 + 2 * 4 + 2 + 2 * 2);
+        assert_eq!(fitting.len(), 3 + 2 + 2 * 4 + 2 + 2 * 2);
         let with_room: Vec<Plan> = Plan::combinations().filter(|plan| !plan.has_absent_flows()).collect();
         assert_eq!(with_room, fitting);
         assert_eq!(Plan::combinations().count(), fitting.len() + 2);
@@ -697,7 +686,6 @@ mod tests {
         assert_eq!(said(Plan::NFVACTOR), (true, 0, 2, 2, false));
         assert_eq!(said(Plan::NFVACTOR_AT_ONCE), (true, 128, 2, 2, false));
         assert_eq!(said(Plan::NFACTOR), (true, 10, 2, 2, false));
-        assert_eq!(said(Plan::NFACTOR_AT_SOURCE), (true, 0, 2, 2, false));
         assert_eq!(said(Plan::REINFORCE), (true, 0, 2, 2, true));
         assert_eq!(said(Plan::RESCUE), (true, 0, 1, 2, false));
         assert_eq!(said(Plan::RESCUE_AT_ONCE), (true, 32, 1, 2, false));

@@ -39,7 +39,7 @@ const PUBLISHED_PRESETS: u64 = 9;
 /// second.
 pub const COMBINED_FROM: u64 = 60_000_000;
 /// So many of these there are.
-const COMBINED_PRESETS: u64 = 2;
+const COMBINED_PRESETS: u64 = 1;
 /// So long a state server lets a number rest that a flow had, ns.
 pub(crate) const NUMBERS_REST: u64 = 1_000_000_000;
 

@@ -520,7 +520,12 @@ fn flood(mix: Mix) -> Result<(), String> {
     if mix.preset.is_strict() {
         let (outcome, plan) = ends(None, vec![kill]);
         check_basics(mix, &plan, &outcome)?;
-        require!(served(&outcome) == OLD + NEW, "with a death: {:?}, drops: {:?}", &outcome.finished[..OLD + NEW], outcome.drops.iter().collect::<Vec<_>>());
+        require!(
+            served(&outcome) == OLD + NEW,
+            "with a death: {:?}, drops: {:?}",
+            &outcome.finished[..OLD + NEW],
+            outcome.drops.iter().collect::<Vec<_>>()
+        );
     }
     let (outcome, _) = ends(Some(Fault::ForgetsNothing), Vec::new());
     require!(served(&outcome) < OLD + NEW, "nothing made room, and nobody noticed");
@@ -572,6 +577,10 @@ fn full_of_replicas(mix: Mix) -> Result<(), String> {
 fn bounded_loss(mix: Mix) -> Result<(), String> {
     let mut connections = few_connections();
     connections.iter_mut().for_each(|one| one.packets *= 3);
+    // A replica is soon told: only close behind each other are packets many that it does not know of.
+    if mix.preset.forgets_by_count() {
+        connections.iter_mut().for_each(|one| (one.pause, one.packets) = (one.pause / 50, one.packets * 2));
+    }
     let plan = |calm| Plan { connections: connections.clone(), calm, lasts: 8_000 * MILLISECOND, ..Plan::default() };
     let worlds = [
         (1, true, How::Kill, 11),

@@ -528,7 +528,7 @@ pub struct ProtectionOptions {
     pub release: Option<String>,
     /// Where lost state comes back from: `nothing`, the `replica`, the `snapshots`, a `replay` of what the switch has logged, or the `pages` at the state server.
     pub rebuild: Option<String>,
-    /// With `nfactor` whose packets leave at once: packets of a flow between two snapshots (10). So many of its latest packets a failure may undo.
+    /// With `nfactor`: packets of a flow between two snapshots (10). So many of its latest packets a failure may undo.
     #[schemars(range(min = 1))]
     pub snapshot_every: Option<u32>,
     /// With `nfvactor` and `release: at-once`: packets of a flow that may leave before its replica

@@ -6,8 +6,6 @@
 //!   and from the N-th on after every N: whatever happens, what is sent is at most N packets
 //!   old. Snapshots are sent at the end of the batch, before its packets leave.
 //! - [`Release::AtOnce`]: packets do not wait. What a failure may undo is bounded, not excluded.
-//! - [`Release::Source`]: they wait in the latch until their snapshot is acknowledged, and each
-//!   batch sends one. Nothing that left is undone. What nobody has room for does not leave.
 //! - Its holder is the runtime that has the fewest snapshots of this one. A holder without room
 //!   refuses and another is asked; if none takes it, the flow is counted as unprotected and
 //!   asked for again later.

@@ -188,8 +188,6 @@ fn other_ways_to_say_the_same_are_understood() {
         ("protection: nfvactor ", "protection: { preset: reinforce, level: local, shared: state-server, hold_s: 3600 } "),
         ("protection: none", "protection: { preset: none }"),
         ("protection: nfvactor ", "protection: nfactor "),
-        ("protection: nfvactor ", "protection: { preset: nfactor, release: source } "),
-        ("protection: nfvactor ", "protection: { flow: snapshot, release: source } "),
         ("protection: nfvactor ", "protection: { preset: nfactor, release: at-once, snapshot_every: 25 } "),
         ("protection: nfvactor ", "protection: { flow: snapshot, release: at-once, rebuild: snapshots, snapshot_every: 1 } "),
         ("- nat: { pool: [ 198.51.100.4/31 ] }", "- nat:\n          pool: [ 198.51.100.4/31 ]"),

@@ -179,13 +179,6 @@ pub(crate) const MISTAKES: &[(&str, &str, &str)] = &[
     ),
     (
         "protection: nfvactor ",
-        "protection: { preset: nfactor, release: source, snapshot_every: 5 } ",
-        r"edge.yaml:10:53: packets wait for a snapshot, so each batch has one: leave `snapshot_every` out, or `release: at-once`
-10 |     protection: { preset: nfactor, release: source, snapshot_every: 5 }          # or { flow: …, shared: …, release: …,
-   |                                                     ^^^^^^^^^^^^^^",
-    ),
-    (
-        "protection: nfvactor ",
         "protection: { preset: nfvactor, snapshot_every: 5 } ",
         r"edge.yaml:10:37: only the preset `nfactor` has snapshots: leave `snapshot_every` out
 10 |     protection: { preset: nfvactor, snapshot_every: 5 }          # or { flow: …, shared: …, release: …, rebuild: … }
@@ -193,10 +186,10 @@ pub(crate) const MISTAKES: &[(&str, &str, &str)] = &[
     ),
     (
         "protection: nfvactor ",
-        "protection: { flow: snapshot, release: replica } ",
-        r"edge.yaml:10:44: a snapshot is older than what it would have to hold back: `release: at-once` or `source`, or `flow: replica`
-10 |     protection: { flow: snapshot, release: replica }          # or { flow: …, shared: …, release: …, rebuild: … }
-   |                                            ^^^^^^^",
+        "protection: { flow: snapshot, release: source } ",
+        r"edge.yaml:10:44: a snapshot is older than what it would have to hold back: `release: at-once`, or `flow: replica`
+10 |     protection: { flow: snapshot, release: source }          # or { flow: …, shared: …, release: …, rebuild: … }
+   |                                            ^^^^^^",
     ),
     (
         "protection: nfvactor ",
