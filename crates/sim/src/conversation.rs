@@ -42,6 +42,8 @@ pub(crate) struct Conversation {
     /// Packets by their stamps: flow and number in the flow.
     packets: BTreeMap<u64, (Number, u32)>,
     counts: BTreeMap<Number, u32>,
+    /// The incarnation in which each node was heard last: packets do not say it whole.
+    incarnations: BTreeMap<NodeId, u32>,
     /// Flows of claims and moves, by sender, kind and number: the answers name none.
     asked: BTreeMap<(NodeId, u8, u32), Vec<Number>>,
     pub(crate) heard: Vec<Heard>,
@@ -67,11 +69,11 @@ fn name(node: NodeId) -> String {
     }
 }
 
-/// The name of one incarnation of a node, the first of them without a number.
+/// The name of one incarnation of a node. Only runtimes say their first one: their incarnations are counted together.
 fn name_of(peer: Peer) -> String {
     match peer.incarnation {
-        0 | 1 => name(peer.node),
-        incarnation if is_runtime(peer.node) => format!("runtime {}.{incarnation}", peer.node),
+        0 => name(peer.node),
+        1 if !is_runtime(peer.node) => name(peer.node),
         incarnation => format!("{}.{incarnation}", name(peer.node)),
     }
 }
@@ -126,6 +128,7 @@ impl Conversation {
             epochs: BTreeMap::new(),
             packets: BTreeMap::new(),
             counts: BTreeMap::new(),
+            incarnations: BTreeMap::new(),
             asked: BTreeMap::new(),
             heard: Vec::new(),
         }
@@ -141,17 +144,26 @@ impl Conversation {
         if frame.get(12..14) == Some(&ETHERTYPE_NSH.to_be_bytes()) {
             let (Some(from), Some(to)) = (frames::source(frame), frames::destination(frame)) else { return };
             if let Some((topic, text)) = self.packet(frame) {
-                self.heard.push(Heard { at, ends: Some((name(from), name(to))), topic: topic.to_owned(), text });
+                let [from, to] = [from, to].map(|node| self.latest(node));
+                self.heard.push(Heard { at, ends: Some((from, to)), topic: topic.to_owned(), text });
             }
             return;
         }
         let Some(overheard) = Overheard::read(frame) else { return };
         let (from, to) = (overheard.source, overheard.destination);
+        for peer in [from, to] {
+            let known = self.incarnations.entry(peer.node).or_insert(0);
+            *known = peer.incarnation.max(*known);
+        }
         for (kind, body) in overheard.records() {
             if let Some((topic, text)) = self.record(from.node, to.node, kind, body) {
                 self.heard.push(Heard { at, ends: Some((name_of(from), name_of(to))), topic, text });
             }
         }
+    }
+
+    fn latest(&self, node: NodeId) -> String {
+        name_of(Peer { node, incarnation: self.incarnations.get(&node).copied().unwrap_or(0) })
     }
 
     fn known(&self, key: &FlowKey) -> Option<Number> {
@@ -247,7 +259,7 @@ impl Conversation {
             }
             kind::END => {
                 let (commit, epoch) = (fields.u32()?, fields.u32()?);
-                format!("flow {} of epoch {epoch} has ended: commit {commit}", self.flow_of_epoch(epoch))
+                format!("end of the copy of flow {}, epoch {epoch}: commit {commit}", self.flow_of_epoch(epoch))
             }
             kind::FETCH => {
                 let (_, incarnation) = (fields.u32()?, fields.u32()?);
