@@ -29,7 +29,8 @@ use holdfast_wire::DropReason;
 use holdfast_wire::fault::{Fault, is_planted};
 use restore::Restoring;
 
-/// A snapshot that has been under way for longer, ns, is no snapshot yet: nobody calls its flow safe.
+/// A state that no packet waits for and that has been under way for longer, ns, is no copy yet:
+/// nobody calls its flow safe.
 const LATE: u64 = 100_000_000;
 
 /// What is known of snapshots that there are none of, or that are on their way back.
@@ -107,10 +108,10 @@ impl NfvActor {
         }
     }
 
-    /// A snapshot has been under way for too long.
+    /// A state that no packet waits for has been under way for too long.
     pub(super) fn is_late(&self) -> bool {
         let is_late = |link: &Link| link.under_way.front().is_some_and(|sent| self.now.saturating_sub(sent.since) > LATE);
-        self.has_snapshots() && self.links.iter().any(is_late)
+        self.plan.release == Release::AtOnce && self.links.iter().any(is_late)
     }
 
     /// A snapshot was refused.

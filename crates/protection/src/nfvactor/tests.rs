@@ -148,6 +148,24 @@ fn talk(nodes: &mut [&mut Node]) -> Vec<(u16, u8)> {
     panic!("they never came to rest: {said:?}");
 }
 
+/// A state that no packet waits for is under way for long: its flow is not called safe any more,
+/// until the replica has said that it has it.
+#[test]
+fn a_state_that_is_late_and_not_waited_for_is_no_copy() {
+    let (mut a, mut b) = (at_once(), Node::new(B, 8, &[A]));
+    a.packet(1);
+    talk(&mut [&mut a, &mut b]);
+    a.packet(1);
+    let sent = a.turn();
+    assert!(a.released() == 2 && a.safe());
+    a.now += SECOND;
+    a.turn();
+    assert!(!a.safe());
+    b.take(A, &sent[0]).unwrap();
+    talk(&mut [&mut a, &mut b]);
+    assert!(a.safe());
+}
+
 fn kinds(sent: &[Sent]) -> Vec<(u16, u8)> {
     sent.iter().map(|(to, kind, _)| (to.node, *kind)).collect()
 }
