@@ -295,8 +295,8 @@ impl Checkers {
         }
     }
 
-    /// In the end: whenever a segment of a connection was refused both its ends were told. `in_order`: frames neither get lost nor overtake each other. `loses`: some are lost inside.
-    pub(crate) fn check_both_told(&mut self, in_order: bool, loses: bool) {
+    /// In the end: whenever a segment of a connection was refused both its ends were told. `in_order`: frames neither get lost nor overtake each other. `loses`: some are lost inside. `heard`: connections of which their server knows.
+    pub(crate) fn check_both_told(&mut self, in_order: bool, loses: bool, heard: &BTreeSet<u32>) {
         let mut untold = Vec::new();
         for (id, Told { senders, receivers }) in self.told.iter().filter(|_| self.strict) {
             let is_wrong = match in_order {
@@ -304,7 +304,7 @@ impl Checkers {
                 true => !senders.is_subset(receivers),
                 // One of the two may be in the hands of a runtime that is killed. And a server that has
                 // heard nothing of the connection has none to be told about.
-                false => !loses && senders.len() > 1 && receivers.is_empty() && self.mapped.contains_key(id),
+                false => !loses && senders.len() > 1 && receivers.is_empty() && heard.contains(id),
             };
             if is_wrong {
                 let (back, ahead) = (senders.len(), receivers.len());

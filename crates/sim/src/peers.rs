@@ -438,6 +438,11 @@ impl Server {
         self.connections.iter().find(is_it).filter(|_| limit(client.remote).is_some())
     }
 
+    /// Whether the server has had a segment of the client's connection, which has a limit.
+    pub(crate) fn has_heard_of(&self, switch: u16, client: &Client) -> bool {
+        self.limited(switch, client).is_some()
+    }
+
     /// What a server does for a connection with a limit of which it has heard nothing for long: it
     /// sends what is answered by whoever is there (RFC 9293, section 3.8.4). None if it has none.
     pub(crate) fn keep_alive(&self, switch: u16, client: &Client) -> Option<Vec<u8>> {

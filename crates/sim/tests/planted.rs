@@ -4,8 +4,8 @@
 //! four times as many as it took when the row was written or more, so that it stays true when seeds
 //! stand for other worlds. Rows that take long lie apart from one another.
 
-use holdfast_sim::{COMBINED_FROM as COMBINED, LIMITED_FROM as LIMITED, PUBLISHED_FROM as PUBLISHED};
 use holdfast_sim::{Fault, Outcome, Preset, Scenario, Script, World};
+use holdfast_sim::{LIMITED_FROM as LIMITED, PUBLISHED_FROM as PUBLISHED};
 use libtest_mimic::{Arguments, Failed, Trial};
 use std::path::Path;
 use std::process::ExitCode;
@@ -33,11 +33,6 @@ fn weak(seed: u64) -> Scenario {
     Scenario { preset: Preset::NFACTOR, ..Scenario::of_seed(seed) }
 }
 
-/// Under replicas for which packets do not wait.
-fn ahead(seed: u64) -> Scenario {
-    Scenario { preset: holdfast_sim::in_worlds(Preset::NFVACTOR_AT_ONCE), ..Scenario::of_seed(seed) }
-}
-
 fn quiet(seed: u64) -> Scenario {
     Scenario { quiet: true, ..Scenario::of_seed(seed) }
 }
@@ -49,7 +44,7 @@ const PAGED: u64 = 20_000_000;
 
 #[rustfmt::skip]
 const TABLE: &[Row] = &[
-    (Fault::ReleasesBeforeCommit, &[Worlds(drawn, 0, 20), Worlds(drawn, REINFORCE, 20), Worlds(drawn, COMBINED, 60)], "output commit"),
+    (Fault::ReleasesBeforeCommit, &[Worlds(drawn, 0, 20), Worlds(drawn, REINFORCE, 20)], "output commit"),
     (Fault::AwaitsWhatComesNoMore, &[File("what-was-to-come-is-anothers-by-now")], "did not finish"),
     (Fault::IgnoresEpochs, &[Worlds(drawn, 0, 100)], "one owner"),
     (Fault::FreesBlocksAtDeath, &[Worlds(drawn, 0, 500)], "leases"),
@@ -59,7 +54,7 @@ const TABLE: &[Row] = &[
     (Fault::EndsDrainEarly, &[File("a-drain-behind-a-move-that-takes-its-time")], "expectation"),
     (Fault::ReplaysBackwards, &[Worlds(drawn, REINFORCE, 20)], ""),
     (Fault::ServerForgets, &[Worlds(drawn, SERVED, 20)], "leases"),
-    (Fault::IgnoresInterval, &[Worlds(weak, 0, 20), Worlds(ahead, 0, 40)], "bounded loss"),
+    (Fault::IgnoresInterval, &[Worlds(weak, 0, 20)], "bounded loss"),
     (Fault::BelievesLastHeard, &[Worlds(drawn, 0, 500)], ""),
     (Fault::TakesStarvedForDead, &[File("a-busy-machine")], "starved is not dead"),
     (Fault::TellsNoLeaver, &[File("a-drained-holder-and-a-flow-that-ended")], "ended flows"),

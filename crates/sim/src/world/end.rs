@@ -28,7 +28,9 @@ impl World {
         }
         // Of what leaves a runtime one frame may be lost without the other only where frames are.
         let loses = !self.plan.calm && self.inside.lose > 0;
-        self.checkers.check_both_told(self.plan.calm, loses);
+        let is_heard = |at: &usize| self.server.has_heard_of(self.switch_of_client(*at), &self.clients[*at]);
+        let heard = (0..self.clients.len()).filter(is_heard).map(|at| self.clients[at].id()).collect();
+        self.checkers.check_both_told(self.plan.calm, loses, &heard);
         self.check_leaks();
         for (peer, process) in core::mem::take(&mut self.processes) {
             self.take_apart(peer, process);
