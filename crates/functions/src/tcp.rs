@@ -580,7 +580,8 @@ impl Connection {
         true
     }
 
-    /// Where the receiver of this side's segments expects the next one, once it has acknowledged the SYN.
+    /// The sequence numbers that this side's receiver may expect next; none before it has
+    /// acknowledged the SYN.
     pub(crate) fn expected(&self, is_reverse: bool) -> Option<Expected> {
         let sender = &self.halves[usize::from(is_reverse)];
         (sender.synchronised == ACKNOWLEDGED).then_some(Expected { least: sender.acknowledged, most: sender.end })

@@ -287,8 +287,8 @@ impl Chain {
         }
     }
 
-    /// Where the receiver of packets in this direction expects the next one, of a TCP connection that a
-    /// function follows
+    /// The sequence numbers that the receiver of this direction may expect next, of a TCP
+    /// connection that a function follows
     /// ([`NetworkFunction::expected`](crate::NetworkFunction::expected)).
     pub fn expected(&self, block: &[u8], direction: Direction) -> Option<Expected> {
         let mut states = self.functions.iter().zip(&self.layout.states);

@@ -11,13 +11,13 @@ pub enum Direction {
     Reverse,
 }
 
-/// Where the receiver of one direction of a TCP connection is, as far as is known in the middle: it
-/// expects a sequence number from `least` to `most`.
+/// The sequence numbers that one end of a TCP connection may expect next, as far as a box in the
+/// middle knows: `least` to `most`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Expected {
-    /// What it has asked for last.
+    /// The end's highest acknowledgement number.
     pub least: u32,
-    /// What lies behind all that has passed.
+    /// The number behind the last byte that has passed towards the end.
     pub most: u32,
 }
 

@@ -119,8 +119,8 @@ pub trait NetworkFunction: Send + Sync + Sized + 'static {
     /// [`recover`](Self::recover). Only a function that refuses what does not follow from what it has seen needs to do anything.
     fn outdated(&self, _flow: &mut Self::Flow, _packets: u32) {}
 
-    /// Where the receiver of packets in this direction expects the next one, of a TCP connection that
-    /// the function follows.
+    /// The sequence numbers that the receiver of this direction may expect next, of a TCP
+    /// connection that the function follows.
     fn expected(&self, _flow: &Self::Flow, _direction: Direction) -> Option<Expected> {
         None
     }

@@ -188,7 +188,7 @@ impl NfvActor {
 
     fn dispatch(&mut self, flows: &Flows, slot: Slot, packet: Packet, out: &mut Outbox) {
         let header = flows.header(slot);
-        if self.waits_for_nothing() || is_planted(Fault::ReleasesBeforeCommit) {
+        if self.has_snapshots() || is_planted(Fault::ReleasesBeforeCommit) {
             out.release(packet);
             return;
         }
@@ -401,7 +401,7 @@ impl Protection for NfvActor {
     #[inline]
     fn commit(&mut self, flows: &mut Flows, slot: Slot, packet: Packet, _nondeterministic: bool, out: &mut Outbox) {
         self.note_change(flows, slot);
-        if self.waits_for_nothing() {
+        if self.has_snapshots() {
             out.released_unprotected += u64::from(self.is_homeless(flows.header(slot)));
         }
         self.pending.push((slot, packet));
@@ -414,7 +414,7 @@ impl Protection for NfvActor {
 
     fn follow(&mut self, flows: &mut Flows, slot: Slot, packet: Packet, out: &mut Outbox) {
         let header = flows.header(slot);
-        if self.waits_for_nothing() {
+        if self.has_snapshots() {
             out.released_unprotected += u64::from(self.is_homeless(header));
             return self.pending.push((slot, packet));
         }
@@ -602,7 +602,7 @@ impl Protection for NfvActor {
         self.parting.came_back(slot, header);
         let holder = Peer { node: header.peer, incarnation: header.peer_incarnation };
         match (has_snapshots, self.links.has(holder)) {
-            // Who gave the snapshot back has it still, and gets the next one: it carries the new epoch.
+            // The runtime that gave the snapshot back has it still, and gets the next one with the new epoch.
             (true, true) => {}
             (true, false) => self.parting.replace(slot, header, holder),
             // It may have been owned here before: who held its copy then has it still.
@@ -619,7 +619,7 @@ impl Protection for NfvActor {
 
     fn has_drained(&mut self, flows: &Flows, slot: Slot, out: &mut Outbox) -> bool {
         let header = flows.header(slot);
-        if self.waits_for_nothing() {
+        if self.has_snapshots() {
             return true;
         }
         if header.flags & flag::DIRTY != 0 {

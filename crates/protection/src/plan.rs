@@ -79,7 +79,7 @@ question! {
 question! {
     /// When a packet may leave.
     Release "release" {
-        /// When the chain is done with it. From a flow with a replica only so many ahead of that.
+        /// Once the chain is done with it. With a replica, only so many of a flow ahead of that.
         AtOnce "at-once",
         /// From the replica, once that has saved the state: one way, but the packet travels.
         Replica "replica",

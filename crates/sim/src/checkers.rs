@@ -272,7 +272,7 @@ impl Checkers {
         }
     }
 
-    /// That a connection has had what it may have is known to more than one runtime, or to one and a state server, before an end hears of it.
+    /// Two runtimes, or one and a state server, know that a connection has reached its limit before an end is reset.
     fn check_reset<'a>(
         &mut self,
         client: &Client,
@@ -552,7 +552,7 @@ pub(crate) fn outside_end(reply: &FlowKey) -> frames::End {
     ([a, b, c, d], reply.destination_port)
 }
 
-/// What a runtime knows of a flow, by `of`. What it has the header of alone it knows as its server does.
+/// A number that `of` reads from a flow's state at a runtime; from its page where the state is absent.
 fn known_at<'a>(runtime: &Runtime, key: &FlowKey, pages: &Pages<'a>, of: impl Fn(&Flows, Slot) -> u64) -> u64 {
     let known = |(chain, flows): (usize, &Flows)| {
         let slot = flows.find(key, flows.hash(key))?.slot;

@@ -1,4 +1,4 @@
-//! What nodes say to each other in a world, in words: for the pages that show protocols.
+//! Conversations: the messages of a world's nodes in words, for the pages that show protocols.
 //!
 //! In: every frame as it is delivered, in order. Out: a line per message, with the names of flows and packets instead of keys, hashes and stamps.
 //! Noise is left out: heartbeats, acknowledgements, what only people want to know. Never: a look into a node's state.
@@ -21,13 +21,13 @@ use zerocopy::FromBytes;
 /// A message that was delivered, or something that was done to the world.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Heard {
-    /// When, ns after the world's beginning.
+    /// Time since the world's beginning, ns.
     pub at: u64,
     /// Sender and receiver; none if it was done to the world.
     pub ends: Option<(String, String)>,
     /// Its kind: `packet`, `mark`, or a record's or message's name.
     pub topic: String,
-    /// In words.
+    /// The message in words.
     pub text: String,
 }
 
@@ -37,7 +37,7 @@ type Number = usize;
 /// See the module.
 pub(crate) struct Conversation {
     flows: Vec<(FlowKey, Number)>,
-    /// What was said of flows under an epoch alone.
+    /// Flows by their epochs, for messages that name nothing else.
     epochs: BTreeMap<u32, Number>,
     /// Packets by their stamps: flow and number in the flow.
     packets: BTreeMap<u64, (Number, u32)>,
@@ -120,7 +120,7 @@ fn bits(bits: u32) -> String {
 }
 
 impl Conversation {
-    /// Of connections with these ends and protocols, in order.
+    /// A conversation of connections with these ends and protocols, in order.
     pub(crate) fn new(connections: impl Iterator<Item = (End, End, u8)>) -> Conversation {
         let keyed = |(at, (local, remote, protocol)): (usize, (End, End, u8))| (frames::key(local, remote, protocol), at + 1);
         Conversation {
@@ -239,7 +239,7 @@ impl Conversation {
         Some(format!("flow {flow}, epoch {}, version {}", header.epoch, header.version))
     }
 
-    /// What protections say.
+    /// Records of protections.
     fn protection(&mut self, kind: u8, fields: &mut Fields<'_>) -> Option<String> {
         Some(match kind {
             kind::STATE => {
@@ -340,7 +340,7 @@ impl Conversation {
         }
     }
 
-    /// What runtimes say to switches, and to each other about flows that move.
+    /// Records between runtimes and switches, and between runtimes about flows that move.
     fn routing(&mut self, from: NodeId, to: NodeId, kind: u8, fields: &mut Fields<'_>) -> Option<String> {
         Some(match kind {
             message::CLAIM => {

@@ -53,7 +53,7 @@ fn key_of(client: &Client) -> FlowKey {
 }
 
 impl Loss {
-    /// What a plan says that it may forget, and the time on the way.
+    /// For this plan; packets younger than `on_the_way`, ns, may be under way.
     pub(crate) fn new(plan: Preset, on_the_way: u64) -> Loss {
         Loss {
             limit: u64::from(plan.may_forget()),
@@ -128,7 +128,7 @@ impl Loss {
             let found = living.iter().filter_map(|runtime| {
                 let flows = runtime.flows(usize::from(route.chain))?;
                 let slot = flows.find(&route.key, flows.hash(&route.key))?.slot;
-                let header = flows.is_present(slot).then(|| flows.header(slot))?;
+                let header = flows.header(slot);
                 let owner = Peer { node: header.peer, incarnation: header.peer_incarnation };
                 let is_owner_there = || living.iter().any(|runtime| runtime.me() == owner);
                 let is_older = route.epoch.wrapping_sub(header.epoch) as i32 > 0;
@@ -210,9 +210,7 @@ impl Loss {
         for (key, floor) in &self.floors {
             for served in serving {
                 let owned = |flows: &&Flows| {
-                    // What an absent state counts only its page knows, until it is fetched.
-                    let is_here = |slot| flows.header(slot).role == role::OWNER && flows.is_present(slot);
-                    flows.find(key, flows.hash(key)).is_some_and(|found| is_here(found.slot))
+                    flows.find(key, flows.hash(key)).is_some_and(|found| flows.header(found.slot).role == role::OWNER)
                 };
                 let Some(flows) = served.flows().find(owned) else { continue };
                 let Some(found) = flows.find(key, flows.hash(key)) else { continue };

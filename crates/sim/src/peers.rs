@@ -30,8 +30,8 @@ fn chunk(connection: u32, offset: u32) -> Vec<u8> {
 /// The window that every TCP of this world announces, bytes.
 const WINDOW: u32 = 0xffff;
 
-/// What the end of a synchronised connection makes of a reset with this number, which expects that
-/// one.
+/// A synchronised end judges a reset with this sequence number, where it expects that one (RFC 5961,
+/// section 3.2).
 fn judge(sequence: u32, expected: u32) -> Reset {
     match sequence.wrapping_sub(expected) {
         0 => Reset::Exact,
@@ -96,7 +96,7 @@ impl TcpClient {
         }
     }
 
-    /// What the client makes of a segment, if that is a reset. None where nobody expects one.
+    /// The client judges a reset. None for any other segment, and where no reset is expected.
     fn judges(&self, seen: &Seen<'_>) -> Option<Reset> {
         let is_expected = limit(self.remote).is_some() && self.progress == Progress::Running;
         if !is_expected || seen.flags & tcp_flags::RST == 0 {
@@ -342,7 +342,7 @@ impl Client {
         matches!(self, Client::Tcp(client) if client.was_reset)
     }
 
-    /// What the client makes of a segment, if that is a reset that may come.
+    /// The client judges a reset that may come. None for any other segment.
     pub(crate) fn judges(&self, seen: &Seen<'_>) -> Option<Reset> {
         let Client::Tcp(client) = self else { return None };
         client.judges(seen)
@@ -443,15 +443,15 @@ impl Server {
         self.limited(switch, client).is_some()
     }
 
-    /// What a server does for a connection with a limit of which it has heard nothing for long: it
-    /// sends what is answered by whoever is there (RFC 9293, section 3.8.4). None if it has none.
+    /// The server's keep-alive for a connection with a limit that has been silent for long (RFC 9293,
+    /// section 3.8.4). None if the server has no such connection.
     pub(crate) fn keep_alive(&self, switch: u16, client: &Client) -> Option<Vec<u8>> {
         let ((_, source, destination), served) = self.limited(switch, client)?;
         let probe = || frames::tcp(*destination, *source, tcp_flags::ACK, served.next.wrapping_sub(1), served.their_next, &[]);
         (!served.was_reset).then(probe)
     }
 
-    /// What a server makes of a segment, if that is a reset that may come.
+    /// The server judges a reset that may come. None for any other segment.
     pub(crate) fn judges(&self, switch: u16, seen: &Seen<'_>) -> Option<Reset> {
         let served = self.connections.get(&(switch, seen.source, seen.destination)).filter(|served| !served.was_reset)?;
         let may_come = seen.flags & tcp_flags::RST != 0 && limit(seen.destination).is_some();

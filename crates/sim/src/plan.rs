@@ -276,8 +276,7 @@ impl Exit {
     }
 }
 
-/// What the end of a TCP connection makes of a reset (RFC 9293, section 3.10.7; RFC 5961, section
-/// 3.2).
+/// A TCP end's judgement of a reset (RFC 9293, section 3.10.7; RFC 5961, section 3.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reset {
     /// It has the number that the end expects, and ends the connection there.
@@ -318,6 +317,6 @@ pub struct Outcome {
     pub settled: u64,
     /// Packets that left while no replica could be had.
     pub unprotected: u64,
-    /// What nodes said to each other, in order, if the world was listened to.
+    /// Messages between nodes, in order, if the world was listened to.
     pub conversation: Vec<Heard>,
 }

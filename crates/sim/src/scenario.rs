@@ -18,7 +18,7 @@ use serde_json::json;
 /// would have it.
 const FICKLE: u64 = 3_000_000;
 
-/// Where the refuser is among a chain's functions, from 0.
+/// The refuser's place among a chain's functions, from 0.
 pub(crate) const REFUSER: usize = 3;
 
 /// Seeds from here on stand for worlds with `reinforce`.

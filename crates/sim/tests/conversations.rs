@@ -13,7 +13,7 @@ use std::process::ExitCode;
 
 const LINE: &str = "----\n";
 
-/// What of a conversation is shown.
+/// The part of a conversation that is shown.
 struct Shown {
     /// Since the world's beginning, ns.
     from: u64,

@@ -255,8 +255,8 @@ impl RemoteClient {
     /// Begins what takes its time: [`Call::Move`] or [`Call::Drain`].
     pub(crate) fn begin(self: &Arc<RemoteClient>, call: Call) -> Result<Streamed, Failure> {
         let mut api = self.api()?;
-        // That it has begun is known when the first message is there. The box may be too busy to
-        // say so for as long as it may be later.
+        // The first message says that the order has begun. A busy box may take as long for it as
+        // for any later one.
         let (stream, first) = self.wait_for(BUSY + ANSWER, async {
             let mut stream = match call {
                 Call::Move { from, to, limit, filter } => {

@@ -335,7 +335,7 @@ impl Bench {
         self.chain.describe(&flow.block.0[..self.chain.layout().size])
     }
 
-    /// What receivers of the latest flow's packets expect, forward and reverse: at least, and at most.
+    /// Sequence numbers that the latest flow's receivers expect, forward and reverse: least and most.
     pub(crate) fn expected(&self) -> [Option<(u32, u32)>; 2] {
         let flow = self.flows.last().expect("a flow");
         let block = &flow.block.0[..self.chain.layout().size];

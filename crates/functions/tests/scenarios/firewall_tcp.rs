@@ -46,8 +46,8 @@ impl Conversation {
     }
 }
 
-/// What each end expects, from its highest acknowledgement number to what was sent to it: not known before
-/// the end has acknowledged a SYN, and never less than before.
+/// An end may expect any sequence number from its highest acknowledgement to the end of what was
+/// sent to it. Nothing is known before it has acknowledged a SYN, and no bound goes back.
 #[test]
 fn what_an_end_expects_is_known() {
     let mut talk = Conversation::new();

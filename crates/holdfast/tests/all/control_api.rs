@@ -82,7 +82,7 @@ fn progress(moved: u64, had: Option<u64>) -> Value {
 /// The runtime whose flows keep the loop so busy that questions about them are late, or come before it has been begun.
 const BUSY: u16 = 20;
 
-/// What the loop says how far [`BUSY`] is, look by look. None is no answer in time.
+/// Progress of draining [`BUSY`], look by look, as the packet loop tells it. None is no answer in time.
 fn of_busy(look: u64) -> Option<Value> {
     let unknown = || json!({ "version": 1, "error": "nobody has drained that runtime" });
     match look {

@@ -104,7 +104,7 @@ fn completed(fragment: &str, frame: &str) -> Result<String, String> {
     Ok(whole.to_string())
 }
 
-/// What `holdfast check --no-host` says against it.
+/// The mistake that `holdfast check --no-host` finds in a configuration.
 fn mistake(name: &str, text: &str) -> Option<String> {
     let checked = config::read(name, text);
     let chains = checked.and_then(|checked| config::chains(name, text, &checked.config).map(drop));

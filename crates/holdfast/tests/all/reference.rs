@@ -63,7 +63,7 @@ fn anchor(heading: &str) -> String {
 }
 
 impl<'a> Reference<'a> {
-    /// In words what may stand for this key, which is at `path`.
+    /// The values that the key at `path` may have, in words.
     fn kind(&mut self, value: &'a Value, path: &str) -> String {
         if let Some(name) = value["$ref"].as_str().and_then(|name| name.strip_prefix("#/$defs/")) {
             let of = &self.definitions[name];

@@ -28,7 +28,7 @@ pub(crate) struct UnderWay {
     pub(super) generation: u32,
     /// Packets of the flow that it knows of.
     pub(super) packets: u32,
-    /// When it was sent, ns.
+    /// Time at which it was sent, ns.
     pub(super) since: u64,
     /// It asks whether the copy is as it should be.
     pub(super) is_question: bool,

@@ -33,7 +33,7 @@ use restore::Restoring;
 /// nobody calls its flow safe.
 const LATE: u64 = 100_000_000;
 
-/// What is known of snapshots that there are none of, or that are on their way back.
+/// Flows without a snapshot, and snapshots on their way back.
 #[derive(Default)]
 pub(super) struct Snapshots {
     /// Flows that nobody took: as the last look found, and so far in the present one.
@@ -52,16 +52,10 @@ fn is_due(version: u32, every: u32) -> bool {
 }
 
 impl NfvActor {
-    /// Copies are snapshots.
+    /// Copies are snapshots, and no packet waits for one.
     #[inline]
     pub(super) fn has_snapshots(&self) -> bool {
         self.plan.flow == Flow::Snapshot
-    }
-
-    /// No packet waits for a copy.
-    #[inline]
-    pub(super) fn waits_for_nothing(&self) -> bool {
-        self.has_snapshots() && self.plan.release == Release::AtOnce
     }
 
     /// A packet has changed the flow. True if its snapshot is due.

@@ -40,7 +40,7 @@ impl NfvActor {
     /// Sends the flow's state to its replica, choosing one if it has none: what has changed, if what it was `before` is known.
     ///
     /// # Errors
-    /// If there is no replica, or its channel is full.
+    /// There is no replica, or its channel is full.
     pub(crate) fn send_state(
         &mut self,
         flows: &mut Flows,
@@ -65,7 +65,7 @@ impl NfvActor {
                 return Err(Unsent::Nobody);
             }
         }
-        let (has_snapshots, waits_for_nothing) = (self.has_snapshots(), self.waits_for_nothing());
+        let has_snapshots = self.has_snapshots();
         let Some(link) = self.links.find(peer) else { return Err(Unsent::Nobody) };
         let commit = link.numbers.next();
         let is_followed = has_holder
@@ -108,7 +108,7 @@ impl NfvActor {
             header.flags |= if header.flags & flag::TOUCHED != 0 { flag::WHOLE } else { 0 };
             return Ok(());
         }
-        match waits_for_nothing {
+        match has_snapshots {
             true => (header.peer, header.peer_incarnation) = (old.node, old.incarnation),
             false => header.commit = 0,
         }
@@ -188,7 +188,7 @@ impl NfvActor {
                             self.note_homeless();
                         }
                         Err(Unsent::Nobody) if self.peers.is_empty() => break,
-                        // Of nobody whose share it is has been heard: when that one is, all are looked at again.
+                        // The server of the flow's share is not known yet: all flows are looked at again once it is.
                         Err(Unsent::Nobody) => {}
                     }
                 }

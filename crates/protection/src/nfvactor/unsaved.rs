@@ -1,4 +1,4 @@
-//! What a failure may undo of a flow: no more than so many packets that have left.
+//! A bound on what a failure undoes: so many packets of a flow may have left unsaved.
 //!
 //! A packet may leave as soon as all but so many of its flow's latest packets are in what the
 //! replica has said it has saved. It waits here like those of [`Release::Source`](crate::plan::Release::Source), which is the

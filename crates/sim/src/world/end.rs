@@ -26,7 +26,7 @@ impl World {
             self.check_parts();
             self.check_buffers();
         }
-        // Of what leaves a runtime one frame may be lost without the other only where frames are.
+        // A runtime sends both frames together: one is lost alone only where the network loses frames.
         let loses = !self.plan.calm && self.inside.lose > 0;
         let is_heard = |at: &usize| self.server.has_heard_of(self.switch_of_client(*at), &self.clients[*at]);
         let heard = (0..self.clients.len()).filter(is_heard).map(|at| self.clients[at].id()).collect();

@@ -76,7 +76,7 @@ impl World {
         let seen = frames::look(frame);
         let is_limited = |client: &&Client| seen.as_ref().is_some_and(|seen| client.is_limited_one(seen));
         if let Some(client) = self.clients.iter().find(is_limited) {
-            // Nobody answers a reset.
+            // A reset has no answer.
             if seen.as_ref().is_some_and(|seen| seen.flags & tcp_flags::RST != 0) {
                 return false;
             }

@@ -173,7 +173,7 @@ pub struct World {
     count: u64,
     last_arrival: BTreeMap<(Lane, Peer), u64>,
     trace: bool,
-    /// What nodes say to each other, if somebody listens.
+    /// Messages between nodes, if somebody listens.
     conversation: Option<RefCell<Conversation>>,
     deadline: u64,
     quiet_since: Option<u64>,

@@ -105,7 +105,7 @@ impl NfvActor {
         }
     }
 
-    /// What can be done now.
+    /// A turn of all that is under way: answers, fetched snapshots, claims.
     pub(in crate::nfvactor) fn restore_some(&mut self, flows: &mut Flows, out: &mut Outbox) {
         self.fetch(out);
         self.serve(flows, out);
