@@ -6,19 +6,23 @@
 //! A failure is tried after every few events of a run. `HOLDFAST_SHARE=K/N` tries every N-th of these failures, beginning with the K-th, so that N runs with
 //! K = 0 … N-1 try all of them. Without it a third is tried; `0/1` tries all.
 
+#[path = "conformance/full.rs"]
+mod full;
 #[path = "conformance/pair.rs"]
 mod pair;
 #[path = "conformance/records.rs"]
 mod records;
+#[path = "conformance/refused.rs"]
+mod refused;
 #[path = "../../../tests/src/seconds.rs"]
 mod seconds;
 #[path = "conformance/together.rs"]
 mod together;
 
+use full::crowd;
 use holdfast_protection::plan::{Rebuild, Shared};
 use holdfast_sim::{
-    Connection, Exit, Fault, GUARDED, How, Outcome, Plan, Planted, Preset, Reset, SHUT, SILENT, Scenario, Step, Violation, Way,
-    When, Whom, in_worlds, limited, passes, play,
+    Connection, Exit, Fault, How, Outcome, Plan, Planted, Preset, Scenario, Step, Violation, Way, When, Whom, in_worlds, play,
 };
 use holdfast_wire::DropReason;
 use libtest_mimic::{Arguments, Failed};
@@ -113,15 +117,15 @@ const REQUIREMENTS: &[(&str, Check<Mix>)] = &[
     ("single_owner", single_owner),
     ("local_standby", local_standby),
     ("no_buffer_lost", no_buffer_lost),
-    ("full_table", full_table),
-    ("full_of_replicas", full_of_replicas),
-    ("flood", flood),
+    ("full_table", full::full_table),
+    ("full_of_replicas", full::full_of_replicas),
+    ("flood", full::flood),
     ("counted_together", together::counted),
     ("settled_is_safe", settled_is_safe),
     ("bounded_loss", bounded_loss),
     ("several_switches", several_switches),
-    ("refused_once", refused_once),
-    ("both_ends_are_reset", both_ends_are_reset),
+    ("refused_once", refused::refused_once),
+    ("both_ends_are_reset", refused::both_ends_are_reset),
 ];
 
 /// Of those with a state server.
@@ -436,126 +440,6 @@ fn no_buffer_lost(mix: Mix) -> Result<(), String> {
     Ok(())
 }
 
-/// Flows per runtime where tables are meant to be full: twelve in all.
-const SMALL: usize = 4;
-
-fn crowd(count: u64) -> Vec<Connection> {
-    (0..count)
-        .map(|number| Connection {
-            tcp: false,
-            packets: 60,
-            start: READY + number * MILLISECOND,
-            pause: 10 * MILLISECOND,
-            ..Connection::default()
-        })
-        .collect()
-}
-
-/// More connections come than there is room for: those that came first go on as if nothing were, the others' packets are dropped
-/// with a reason.
-fn full_table(mix: Mix) -> Result<(), String> {
-    let plan = Plan { connections: crowd(15), flows: SMALL, calm: true, lasts: 4_000 * MILLISECOND, ..Plan::default() };
-    let outcome = play(scenario(21, mix), plan.clone());
-    check_basics(mix, &plan, &outcome)?;
-    let done = outcome.finished.iter().filter(|done| **done).count();
-    require!(done == 12 && outcome.finished[..12].iter().all(|done| *done), "finished: {:?}", outcome.finished);
-    require!(outcome.drops.get(DropReason::FlowTableFull) > 100, "drops: {:?}", outcome.drops.iter().collect::<Vec<_>>());
-    require!(outcome.unprotected == 0, "{} packets left unprotected", outcome.unprotected);
-    Ok(())
-}
-
-/// A flood opens several times as many connections to a silent server as tables have room for.
-/// Established connections go on, and new ones are served; also when a runtime dies meanwhile,
-/// under strict protections. Two planted faults show why: if half-open flows are never evicted, new
-/// connections are not served, and if established ones are, these break.
-fn flood(mix: Mix) -> Result<(), String> {
-    const OLD: usize = 6;
-    const NEW: usize = 6;
-    let tcp = |start: u64, packets: u32, ends| Connection {
-        tcp: true,
-        packets,
-        start,
-        pause: 50 * MILLISECOND,
-        ends,
-        ..Connection::default()
-    };
-    let mut connections: Vec<Connection> = (0..OLD as u64).map(|at| tcp(READY + at * MILLISECOND, 60, None)).collect();
-    connections.extend((0..NEW as u64).map(|at| tcp(READY + (1200 + 100 * at) * MILLISECOND, 3, None)));
-    let from = |at: u64| ([10, 1, (at / 250) as u8, (at % 250) as u8 + 1], 2000);
-    connections.extend((0..400).map(|at| tcp(READY + (300 + 4 * at) * MILLISECOND, 1, Some((from(at), SILENT)))));
-    let kill = Step { when: When::Time(READY + 1500 * MILLISECOND), whom: Whom::Owner, how: How::Kill };
-    let plan = |steps| Plan {
-        connections: connections.clone(),
-        steps,
-        flows: 40,
-        calm: true,
-        lasts: 8_000 * MILLISECOND,
-        ..Plan::default()
-    };
-    let served = |outcome: &Outcome| outcome.finished[..OLD + NEW].iter().filter(|done| **done).count();
-    let ends = |fault: Option<Fault>, steps: Vec<Step>| {
-        let planted = fault.map_or_else(Planted::default, Planted::from);
-        let plan = plan(steps);
-        (play(Scenario { planted, ..scenario(31, mix) }, plan.clone()), plan)
-    };
-    let (outcome, undisturbed) = ends(None, Vec::new());
-    check_basics(mix, &undisturbed, &outcome)?;
-    require!(served(&outcome) == OLD + NEW, "finished: {:?}", &outcome.finished[..OLD + NEW]);
-    require!(outcome.drops.get(DropReason::FlowTableFull) == 0, "drops: {:?}", outcome.drops.iter().collect::<Vec<_>>());
-    if mix.preset.is_strict() {
-        let (outcome, plan) = ends(None, vec![kill]);
-        check_basics(mix, &plan, &outcome)?;
-        require!(
-            served(&outcome) == OLD + NEW,
-            "with a death: {:?}, drops: {:?}",
-            &outcome.finished[..OLD + NEW],
-            outcome.drops.iter().collect::<Vec<_>>()
-        );
-    }
-    let (outcome, _) = ends(Some(Fault::ForgetsNothing), Vec::new());
-    require!(served(&outcome) < OLD + NEW, "nothing made room, and nobody noticed");
-    let (outcome, _) = ends(Some(Fault::ForgetsEstablished), Vec::new());
-    require!(outcome.finished[..OLD].iter().any(|done| !done), "established connections made room, and nobody noticed");
-    Ok(())
-}
-
-/// A runtime dies while every table is full, and is away for a while: the others cannot hold all its flows and their replicas. What
-/// finds no place is dropped with a reason; flows that have one go on; when the runtime is back, all do.
-fn full_of_replicas(mix: Mix) -> Result<(), String> {
-    let (killed, back) = (READY + 200 * MILLISECOND, READY + 700 * MILLISECOND);
-    let kill = Step { when: When::Time(killed), whom: Whom::Owner, how: How::Kill };
-    let mut connections = crowd(12);
-    connections.iter_mut().for_each(|one| one.packets = 120);
-    let plan = Plan { connections, steps: vec![kill], flows: SMALL, calm: true, restart: back - killed, ..Plan::default() };
-    let outcome = play(scenario(22, mix), plan.clone());
-    check_basics(mix, &plan, &outcome)?;
-    check_finished(mix, &plan, &outcome)?;
-    require!(outcome.steps == 1, "nobody was killed");
-    let served = |from: u64, to: u64| -> std::collections::BTreeSet<usize> {
-        outcome.released.iter().filter(|exit| (from..to).contains(&exit.at)).filter_map(Exit::connection).collect()
-    };
-    let (before, meanwhile, after) =
-        (served(READY, killed), served(killed + 50 * MILLISECOND, back), served(back + 200 * MILLISECOND, u64::MAX));
-    require!(before.len() == 12 && after.len() == 12, "served before: {before:?}, after: {after:?}");
-    // Replicas for which nobody waits keep nobody from leaving.
-    let most = if mix.preset.forgets_by_count() { 12 } else { 11 };
-    require!((SMALL..=most).contains(&meanwhile.len()), "with full tables were served: {meanwhile:?}");
-    if mix.preset.is_paged() {
-        // Nothing is refused: what finds no place is where it was, until there is one.
-        require!(outcome.unprotected == 0, "{} packets left unprotected", outcome.unprotected);
-        return Ok(());
-    }
-    if mix.preset.promises() && !mix.preset.is_strict() {
-        // A weak one lets packets leave all the same, and counts them.
-        require!(outcome.drops.get(DropReason::FlowTableFull) > 0, "nobody refused a snapshot");
-        require!(outcome.unprotected > 0, "packets of flows without a snapshot were not counted");
-        return Ok(());
-    }
-    require!(outcome.drops.get(DropReason::FlowTableFull) > 100, "drops: {:?}", outcome.drops.iter().collect::<Vec<_>>());
-    require!(outcome.unprotected == 0, "{} packets left unprotected", outcome.unprotected);
-    Ok(())
-}
-
 /// A runtime is killed, or stopped until it is given up, between any two events: no flow comes back with more forgotten than the protection
 /// says, and whatever was held for it comes back. The same sweep must see more forgotten where the intervals between snapshots are ignored,
 /// or the account of a recovery is closed too soon.
@@ -639,128 +523,6 @@ fn several_switches(mix: Mix) -> Result<(), String> {
         }
         check_basics(mix, &plan, &outcome)?;
     }
-    Ok(())
-}
-
-/// A function refuses most datagrams of some flows, and others from their first one on. Each is answered once where nothing fails; when a runtime is killed between any two events each at most once, none that
-/// passes, and whoever serves the flow afterwards remembers what was refused. The same sweep must see that forgotten where answers do not wait for their flow's state.
-fn refused_once(mix: Mix) -> Result<(), String> {
-    let mut connections = few_connections();
-    for (number, one) in connections.iter_mut().enumerate() {
-        let local = ([10, 0, 0, 2 + number as u8], 1000 + number as u16);
-        (one.tcp, one.ends) = (false, Some((local, if number % 3 == 2 { SHUT } else { GUARDED })));
-    }
-    let plan = |calm| Plan {
-        connections: connections.clone(),
-        calm,
-        strict: mix.preset.is_strict(),
-        lasts: 8_000 * MILLISECOND,
-        ..Plan::default()
-    };
-    let is_shut = |id: u32| id.is_multiple_of(3);
-    let answers = |outcome: &Outcome| {
-        let mut answers: BTreeMap<(u32, u32), u32> = BTreeMap::new();
-        outcome.refused.iter().for_each(|one| *answers.entry(*one).or_default() += 1);
-        answers
-    };
-    let undisturbed = play(scenario(81, mix), plan(true));
-    check_basics(mix, &plan(true), &undisturbed)?;
-    check_finished(mix, &plan(true), &undisturbed)?;
-    let once = answers(&undisturbed);
-    for (id, one) in (1u32..).zip(&connections) {
-        for datagram in 1..=one.packets {
-            let wanted = u32::from(is_shut(id) || !passes(datagram));
-            let got = once.get(&(id, datagram)).copied().unwrap_or(0);
-            require!(got == wanted, "datagram {datagram} of connection {id} was answered {got} times");
-        }
-    }
-    let mut answered = 0;
-    for (seed, calm, step) in [(81, true, 7), (82, false, 23)] {
-        sweep(scenario(seed, mix), &plan(calm), How::Kill, step, |plan, outcome| {
-            check_basics(mix, plan, &outcome)?;
-            if mix.preset.promises() {
-                check_finished(mix, plan, &outcome)?;
-            }
-            // A network that doubles packets doubles answers.
-            let answers = answers(&outcome);
-            answered += answers.len();
-            let twice = answers.iter().find(|(_, count)| calm && **count > 1);
-            require!(twice.is_none(), "{:?}: answered more than once: {twice:?}", plan.steps);
-            Ok(())
-        })?;
-    }
-    require!(answered > 100 / mix.every(), "only {answered} answers");
-    if !mix.preset.is_strict() {
-        return Ok(());
-    }
-    let mut forgotten = 0;
-    let planted = Scenario { planted: Fault::ReleasesBeforeCommit.into(), ..scenario(81, mix) };
-    sweep(planted, &plan(true), How::Kill, 7, |_, outcome| {
-        forgotten += usize::from(outcome.report.violations.iter().any(|one| one.text.contains("was refused")));
-        Ok(())
-    })?;
-    require!(forgotten > 20 / mix.always_every(), "only {forgotten} kills were seen to lose what had been refused");
-    Ok(())
-}
-
-/// A function refuses TCP connections in their middle, each at another segment, for good. Both ends are reset where nothing fails, by one reset each, which has the number that the end expects.
-/// A runtime, or the switch, is killed between any two events: each end gets a reset that it does not drop, and nothing else of the connection leaves after one, whoever serves the flow then.
-/// Worlds must see it where the second end is forgotten, and the same sweep where resets do not wait for their flow's state.
-fn both_ends_are_reset(mix: Mix) -> Result<(), String> {
-    let limits: [u16; 9] = [1, 2, 3, 4, 5, 7, 8, 9, 12];
-    let connections: Vec<Connection> = (0u64..)
-        .zip(limits)
-        .map(|(number, limit)| Connection {
-            tcp: true,
-            packets: 20,
-            start: READY + number * 3 * MILLISECOND,
-            pause: (2 + number) * MILLISECOND,
-            ends: Some((([10, 0, 0, 2 + number as u8], 1000 + number as u16), limited(limit))),
-            ..Connection::default()
-        })
-        .collect();
-    let plan = |calm| Plan {
-        connections: connections.clone(),
-        calm,
-        strict: mix.preset.is_strict(),
-        live: true,
-        lasts: 8_000 * MILLISECOND,
-        ..Plan::default()
-    };
-    let undisturbed = play(scenario(91, mix), plan(true));
-    check_basics(mix, &plan(true), &undisturbed)?;
-    check_finished(mix, &plan(true), &undisturbed)?;
-    for id in (1u32..).take(limits.len()) {
-        let of_end = |end| undisturbed.resets.iter().filter(move |(of, is_client, _)| (*of, *is_client) == (id, end));
-        let at = [true, false].map(|end| of_end(end).map(|(.., how)| *how).collect::<Vec<_>>());
-        require!(at == [[Reset::Exact], [Reset::Exact]], "the client and the server of connection {id} got resets: {at:?}");
-    }
-    let mut resets = 0;
-    for (seed, calm, step) in [(91, true, 7), (92, false, 23)] {
-        for whom in [None, Some(Whom::Hub)] {
-            let which = |number: usize| whom.unwrap_or(Whom::Number(number));
-            let step = if whom.is_some() { step * 2 } else { step };
-            sweep_over(scenario(seed, mix), &plan(calm), (which, How::Kill), step, |plan, outcome| {
-                resets += outcome.resets.len();
-                check_basics(mix, plan, &outcome)?;
-                if mix.preset.is_strict() { check_finished(mix, plan, &outcome) } else { Ok(()) }
-            })?;
-        }
-    }
-    require!(resets > 1000 / mix.every(), "only {resets} resets");
-    let forgetful = Scenario { planted: Fault::TellsOneEnd.into(), ..scenario(91, mix) };
-    let outcome = play(forgetful, Plan { strict: true, ..plan(true) });
-    require!(outcome.report.violations.iter().any(|one| one.invariant == "resets"), "one end was told, and nobody noticed");
-    if !mix.preset.is_strict() {
-        return Ok(());
-    }
-    let mut forgotten = 0;
-    let planted = Scenario { planted: Fault::ReleasesBeforeCommit.into(), ..scenario(91, mix) };
-    sweep(planted, &plan(true), How::Kill, 7, |_, outcome| {
-        forgotten += usize::from(outcome.report.violations.iter().any(|one| one.text.contains("was reset")));
-        Ok(())
-    })?;
-    require!(forgotten > 20 / mix.always_every(), "only {forgotten} kills were seen to lose why a connection was reset");
     Ok(())
 }
 
