@@ -232,7 +232,15 @@ impl Fabric {
     }
 
     /// Learns who lives at a node now. A later life than the known one voids all that was sent to the old, unless a single frame had named that one and nothing came of it.
+    /// An earlier one is not believed once the later has spoken: whoever tells has not heard of that yet.
     pub fn set_peer(&mut self, peer: Peer) {
+        if !self.channel(peer.node).has_heard_later(peer) {
+            self.set_proven(peer);
+        }
+    }
+
+    /// The same on the word of the peer itself, which has shown that it is there.
+    fn set_proven(&mut self, peer: Peer) {
         self.learn_peer(peer);
         let channel = self.channel(peer.node);
         if channel.peer == peer {
@@ -398,7 +406,7 @@ impl Fabric {
                 }
                 return Ok(());
             }
-            self.set_peer(from);
+            self.set_proven(from);
         }
         let is_new = self.of(from.node).is_none_or(|channel| channel.peer != from);
         match is_believed {

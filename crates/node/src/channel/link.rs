@@ -178,6 +178,12 @@ impl Channel {
         known != 0 && (is_certain && after(known, peer.incarnation) || self.is_closed && known == peer.incarnation)
     }
 
+    /// True if a later incarnation has said something here, or taken something: its channel
+    /// cannot begin anew, because the other end goes on where it is.
+    pub(super) fn has_heard_later(&self, peer: Peer) -> bool {
+        self.is_open() && after(self.peer.incarnation, peer.incarnation) && !self.is_unproven()
+    }
+
     /// Another incarnation than the known one, which lives as far as anybody has told. A frame alone does not make it the known one: what is damaged or forged would be believed, and
     /// what is true be taken for the past for good.
     pub(super) fn is_doubtful(&self, peer: Peer) -> bool {
