@@ -2,6 +2,7 @@
 
 use super::request::AGAIN;
 use super::*;
+use crate::Context;
 use std::collections::{BTreeMap, BTreeSet};
 
 #[test]
@@ -387,16 +388,15 @@ fn cx_index(turn: u32, count: usize) -> usize {
 #[test]
 fn what_no_flow_names_is_given_back() {
     for is_served in [false, true] {
-        let mut pool = Pool::new(256);
+        let mut pool = Numbers::new(256);
         if is_served {
             pool.attach(Box::new(RequestPool::new(256, 4)));
             (0..4).for_each(|number| pool.backend().assign(number));
         } else {
             pool.backend().grant_block(0, &[0; 4]);
         }
-        let mut cx = Context::new(1);
         let numbers: Vec<u32> = (0..4)
-            .map(|_| match pool.lease(&mut cx) {
+            .map(|_| match pool.lease(&(0..256), None) {
                 Lease::Granted(number) => number,
                 other => panic!("{other:?}"),
             })

@@ -286,10 +286,10 @@ impl Lane {
         self.protection.arrived(&mut self.flows, slot, from);
         if self.flows.is_present(slot) {
             let (_, state) = self.flows.parts_mut(slot);
-            lane::contain(&mut self.chain, state, shared, Chain::migrate_in);
+            self.chain.adopt(state);
         } else {
             let mut state = block[size_of::<ActorHeader>()..].to_vec();
-            lane::contain(&mut self.chain, &mut state, shared, Chain::migrate_in);
+            self.chain.adopt(&mut state);
             if let Some(paged) = self.protection.paged_mut() {
                 paged.keep_aside(&self.flows, slot, &state);
             }

@@ -505,7 +505,7 @@ impl Lane {
         shared.sides[self.side].note_epoch(epoch);
         header.epoch = epoch;
         header.flags &= !flag::MOVING;
-        lane::contain(&mut self.chain, state, shared, Chain::migrate_out);
+        self.chain.forget(state);
         self.flows.set_role(slot, role);
     }
 }
