@@ -17,7 +17,7 @@ mod held;
 pub mod shared;
 
 pub use chain::{Chain, ChainLayout, Outcome, Position};
-pub use context::{Context, Direction, Opening, Standing};
+pub use context::{Context, Direction, Expected, Opening, Standing};
 pub use flow::{FlowState, layout_hash};
 pub use function::{Bound, ConfigError, Function, NetworkFunction, Open, SourceLimit, Verdict};
 pub use held::{Counted, Counts, Held, Holds, Leased, Lends};

@@ -7,7 +7,7 @@ use std::hash::{BuildHasherDefault, Hash};
 
 /// A map with a limit. It is always a local partition, and holds what this runtime's flows put there: no state server has it, because its keys are not indexes.
 /// It is for what may be forgotten: a flow that comes from elsewhere brings nothing along for it,
-/// and what a lost flow has put there stays.
+/// and when flows are lost it is emptied, because nobody can say what of it was theirs.
 ///
 /// Reads mark the packet non-deterministic: other flows may have changed what they see.
 #[derive(Debug)]
@@ -61,5 +61,9 @@ impl<K: Eq + Hash + Copy, V: Copy> Table<K, V> {
 impl<K, V> Shareable for Table<K, V> {
     fn field(&mut self) -> SharedField<'_> {
         SharedField::Opaque
+    }
+
+    fn begin_recount(&mut self) {
+        self.entries.clear();
     }
 }

@@ -1,12 +1,11 @@
 //! Flows that come: places for them, their batch, and who must hear of it.
 
 use super::super::recovery::Recoveries;
-use super::super::{Lane, Shared, lane};
+use super::super::{Lane, Shared};
 use super::{BATCH, Parts};
 use crate::ahead::OfChain;
 use crate::channel::Fabric;
 use crate::message::{Claim, NEEDS_EARLIER, kind};
-use holdfast_nf::Chain;
 use holdfast_protection::flows::{ActorHeader, flag, role};
 use holdfast_protection::{Peer, Slot};
 use holdfast_wire::fault::{Fault, is_planted};
