@@ -53,8 +53,8 @@ macro_rules! flow_state {
             $($type: $crate::Holds<S>),*
         {
             #[inline]
-            fn visit<V: FnMut($crate::Held<'_>)>(&self, shared: &mut S, visit: &mut V) {
-                $($crate::Holds::<S>::visit(&self.$field, shared, visit);)*
+            fn follow(&self, shared: &mut S, event: $crate::FlowEvent) {
+                $($crate::Holds::<S>::follow(&self.$field, shared, event);)*
             }
         }
 

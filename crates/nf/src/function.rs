@@ -1,6 +1,6 @@
 //! The function trait, and the form in which a chain holds any function.
 
-use crate::{Context, Direction, Expected, FlowState, Holds, Opening, SharedState};
+use crate::{Context, Direction, Expected, FlowEvent, FlowState, Holds, Opening, SharedState};
 use holdfast_wire::selector::Prefix;
 use holdfast_wire::zone::Zones;
 use holdfast_wire::{DropReason, FlowKey, Packet};
@@ -250,7 +250,7 @@ impl<N: NetworkFunction> Function for Bound<N> {
         let opening = Settling(&mut self.shared);
         match self.function.open(packet, opening.0, &mut Opening::new(cx)) {
             Open::Accept(state) => {
-                state.visit(opening.0, &mut |held| held.begin());
+                state.follow(opening.0, FlowEvent::Accepted);
                 *view(flow) = state;
                 Open::Accept(())
             }
@@ -268,16 +268,16 @@ impl<N: NetworkFunction> Function for Bound<N> {
     fn expire(&mut self, flow: &mut [u8]) {
         let flow = view::<N::Flow>(flow);
         // First: the function may panic.
-        flow.visit(&mut self.shared, &mut |held| held.end());
+        flow.follow(&mut self.shared, FlowEvent::Ended);
         self.function.expire(flow, &mut self.shared);
     }
 
     fn adopt(&mut self, flow: &mut [u8]) {
-        view::<N::Flow>(flow).visit(&mut self.shared, &mut |held| held.adopt());
+        view::<N::Flow>(flow).follow(&mut self.shared, FlowEvent::Arrived);
     }
 
     fn forget(&mut self, flow: &mut [u8]) {
-        view::<N::Flow>(flow).visit(&mut self.shared, &mut |held| held.forget());
+        view::<N::Flow>(flow).follow(&mut self.shared, FlowEvent::Departed);
     }
 
     fn outdated(&mut self, flow: &mut [u8], packets: u32) {

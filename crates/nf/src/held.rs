@@ -2,7 +2,7 @@
 //!
 //! Theory of operation. A [`Leased`] field has a number of a pool, a [`Counted`] field counts the
 //! flow in an item of a gauge. Both say by a type of the author's which pool or gauge that is, so
-//! [`Holds::visit`] finds it. All else follows from that one visit ([`Held`]): what an accepted
+//! [`Holds::follow`] finds it. All else follows from four events ([`FlowEvent`]): what an accepted
 //! flow holds counts from then on, a flow that ends gives it back, one that comes from elsewhere
 //! brings it along, one that leaves takes it away. No function has a word about any of these.
 //!
@@ -11,7 +11,7 @@
 //! state goes back when it returns.
 
 use crate::Opening;
-use crate::shared::{Gauge, Numbers, Part, Pool};
+use crate::shared::{Gauge, Pool};
 use core::fmt;
 use core::marker::PhantomData;
 use holdfast_wire::fault::{Fault, is_planted};
@@ -89,48 +89,17 @@ impl<G> fmt::Debug for Counted<G> {
     }
 }
 
-/// Something that a flow holds, and where it is counted.
-#[derive(Debug)]
-pub enum Held<'a> {
-    /// A number of a pool.
-    Number(&'a mut Numbers, u32),
-    /// An item of a gauge.
-    Item(&'a mut Part, usize),
-}
-
-impl Held<'_> {
-    /// The flow was accepted.
-    #[inline]
-    pub(crate) fn begin(self) {
-        match self {
-            Held::Number(numbers, number) => numbers.keep(number),
-            Held::Item(part, item) => part.add(item, 1),
-        }
-    }
-
-    /// The flow has ended.
-    pub(crate) fn end(self) {
-        match self {
-            Held::Number(numbers, number) => numbers.give_back(number),
-            Held::Item(part, item) => part.add(item, -1),
-        }
-    }
-
-    /// The flow has come here.
-    pub(crate) fn adopt(self) {
-        match self {
-            Held::Number(numbers, number) => numbers.adopt(number),
-            Held::Item(part, item) => part.add(item, 1),
-        }
-    }
-
-    /// The flow has left.
-    pub(crate) fn forget(self) {
-        match self {
-            Held::Number(numbers, number) => numbers.forget(number),
-            Held::Item(part, item) => part.add(item, -1),
-        }
-    }
+/// What becomes of a flow, and with it of what it holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FlowEvent {
+    /// It was opened here, and accepted.
+    Accepted,
+    /// It has ended here.
+    Ended,
+    /// It has come from another runtime, alive or because that one failed.
+    Arrived,
+    /// It has left for another runtime.
+    Departed,
 }
 
 /// A type whose values may hold something of the shared state `S`: a field of a flow's state, or
@@ -141,8 +110,8 @@ impl Held<'_> {
             of a pool or gauge that `{S}` has"
 )]
 pub trait Holds<S> {
-    /// Calls `visit` with all that is held.
-    fn visit<V: FnMut(Held<'_>)>(&self, shared: &mut S, visit: &mut V);
+    /// This has become of the flow: all that is held follows.
+    fn follow(&self, shared: &mut S, event: FlowEvent);
 }
 
 /// Shared state with a [`Pool`](crate::Pool) that `P` names.
@@ -163,28 +132,31 @@ pub trait Counts<G> {
 
 impl<S: Lends<P>, P> Holds<S> for Leased<P> {
     #[inline]
-    fn visit<V: FnMut(Held<'_>)>(&self, shared: &mut S, visit: &mut V) {
-        match self.number() {
-            Some(number) => visit(Held::Number(shared.pool().numbers(), number)),
-            None if is_planted(Fault::GivesBackUnleased) => visit(Held::Number(shared.pool().numbers(), 0)),
-            None => {}
+    fn follow(&self, shared: &mut S, event: FlowEvent) {
+        let number = self.number().or(is_planted(Fault::GivesBackUnleased).then_some(0));
+        if let Some(number) = number {
+            shared.pool().numbers().follow(number, event);
         }
     }
 }
 
 impl<S: Counts<G>, G> Holds<S> for Counted<G> {
     #[inline]
-    fn visit<V: FnMut(Held<'_>)>(&self, shared: &mut S, visit: &mut V) {
+    fn follow(&self, shared: &mut S, event: FlowEvent) {
         if let Some(item) = self.item() {
-            visit(Held::Item(shared.gauge().part(), item));
+            let change = match event {
+                FlowEvent::Accepted | FlowEvent::Arrived => 1,
+                FlowEvent::Ended | FlowEvent::Departed => -1,
+            };
+            shared.gauge().part().add(item, change);
         }
     }
 }
 
 impl<S, T: Holds<S>, const N: usize> Holds<S> for [T; N] {
     #[inline]
-    fn visit<V: FnMut(Held<'_>)>(&self, shared: &mut S, visit: &mut V) {
-        self.iter().for_each(|one| one.visit(shared, visit));
+    fn follow(&self, shared: &mut S, event: FlowEvent) {
+        self.iter().for_each(|one| one.follow(shared, event));
     }
 }
 
@@ -192,7 +164,7 @@ macro_rules! hold_nothing {
     ($($plain:ty),*) => {$(
         impl<S> Holds<S> for $plain {
             #[inline]
-            fn visit<V: FnMut(Held<'_>)>(&self, _shared: &mut S, _visit: &mut V) {}
+            fn follow(&self, _shared: &mut S, _event: FlowEvent) {}
         }
     )*};
 }

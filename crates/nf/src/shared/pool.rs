@@ -16,7 +16,7 @@ mod request;
 pub use request::RequestPool;
 
 use super::{Shareable, SharedField};
-use crate::{Leased, Opening};
+use crate::{FlowEvent, Leased, Opening};
 use core::marker::PhantomData;
 use core::ops::Range;
 use holdfast_wire::fault::{Fault, is_planted};
@@ -223,12 +223,6 @@ impl Numbers {
         lease
     }
 
-    /// The flow that was accepted has this number.
-    #[inline]
-    pub(crate) fn keep(&mut self, number: u32) {
-        self.loose.retain(|loose| *loose != number);
-    }
-
     /// What is loose is no flow's.
     #[inline]
     fn settle(&mut self) {
@@ -237,29 +231,23 @@ impl Numbers {
         }
     }
 
-    /// The flow's number is free again. Numbers outside the pool are ignored: they can only come from corrupt state.
-    pub(crate) fn give_back(&mut self, number: u32) {
-        if number < self.size {
-            self.backend.give_back(number);
-        }
-    }
-
-    /// A flow that holds this number came here by recovery or migration.
-    pub(crate) fn adopt(&mut self, number: u32) {
-        let unnamed = self.unnamed.as_mut().and_then(|unnamed| unnamed.get_mut(number as usize));
-        if unnamed.is_some_and(core::mem::take) {
-            // It is held already.
+    /// This has become of the flow that holds the number. Numbers outside the pool are ignored:
+    /// they can only come from corrupt state.
+    pub(crate) fn follow(&mut self, number: u32, event: FlowEvent) {
+        if number >= self.size {
             return;
         }
-        if number < self.size {
-            self.backend.adopt(number);
-        }
-    }
-
-    /// A flow that holds this number left for another runtime.
-    pub(crate) fn forget(&mut self, number: u32) {
-        if number < self.size {
-            self.backend.forget(number);
+        match event {
+            FlowEvent::Accepted => self.loose.retain(|loose| *loose != number),
+            FlowEvent::Ended => self.backend.give_back(number),
+            FlowEvent::Arrived => {
+                let unnamed = self.unnamed.as_mut().map(|unnamed| &mut unnamed[number as usize]);
+                // One that is recounted is held already.
+                if !unnamed.is_some_and(core::mem::take) {
+                    self.backend.adopt(number);
+                }
+            }
+            FlowEvent::Departed => self.backend.forget(number),
         }
     }
 
