@@ -1,4 +1,4 @@
-// method `give_back` not found
+// no method named `give_back` found for struct `holdfast_nf::Pool<P>` in the current scope
 use holdfast_nf::{ConfigError, Context, Lease, Leased, NetworkFunction, Open, Opening, Packet, Pool, Verdict};
 
 pub enum Ports {}
