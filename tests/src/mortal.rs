@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 use holdfast::cli;
-use holdfast_nf::{ConfigError, Context, NetworkFunction, Open, Packet, Verdict};
+use holdfast_nf::{ConfigError, Context, NetworkFunction, Open, Opening, Packet, Verdict};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use std::process::ExitCode;
@@ -29,7 +29,7 @@ impl NetworkFunction for Mortal {
         Ok((Mortal, ()))
     }
 
-    fn open(&self, _packet: &Packet, _shared: &mut (), _cx: &mut Context) -> Open<Seen> {
+    fn open(&self, _packet: &Packet, _shared: &mut (), _cx: &mut Opening<'_>) -> Open<Seen> {
         Open::Accept(Seen::default())
     }
 

@@ -9,7 +9,9 @@
 use crate::rewrite::{has_possible_mtu, quoted_sequence};
 use crate::tcp;
 use crate::tracked::{FIREWALL, Lifetimes, Timeouts, Tracked};
-use holdfast_nf::{ConfigError, Context, Counters, Direction, DropReason, Expected, Log, NetworkFunction, Open, Packet, Verdict};
+use holdfast_nf::{
+    ConfigError, Context, Counters, Direction, DropReason, Expected, Log, NetworkFunction, Open, Opening, Packet, Verdict,
+};
 use holdfast_wire::header::{icmp, icmpv6, proto};
 use holdfast_wire::selector::{PacketSelector, SelectorError};
 use holdfast_wire::zone::Zones;
@@ -146,7 +148,7 @@ impl NetworkFunction for Firewall {
         Ok((Firewall { rules, default: config.default, lifetimes }, shared))
     }
 
-    fn open(&self, packet: &Packet, shared: &mut Decided, cx: &mut Context) -> Open<Tracked> {
+    fn open(&self, packet: &Packet, shared: &mut Decided, cx: &mut Opening<'_>) -> Open<Tracked> {
         // As the functions before this one left it: rules mean the packet that this one sees.
         let Some(key) = FlowKey::of(packet) else { return Open::Drop(DropReason::StateInvalid) };
         let at = self.rules.iter().position(|rule| rule.selector.matches(&key, packet));

@@ -1,6 +1,6 @@
 //! `forward`: lets everything pass. A router with nothing but a router's checks.
 
-use holdfast_nf::{ConfigError, Context, NetworkFunction, Open, Packet, Verdict};
+use holdfast_nf::{ConfigError, Context, NetworkFunction, Open, Opening, Packet, Verdict};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -23,7 +23,7 @@ impl NetworkFunction for Forward {
         Ok((Forward, ()))
     }
 
-    fn open(&self, _packet: &Packet, _shared: &mut (), _cx: &mut Context) -> Open<()> {
+    fn open(&self, _packet: &Packet, _shared: &mut (), _cx: &mut Opening<'_>) -> Open<()> {
         Open::Accept(())
     }
 

@@ -8,7 +8,9 @@
 use crate::rewrite::{End, Side, has_possible_mtu, translate};
 use crate::tcp;
 use crate::tracked::{BALANCER, Lifetimes, Timeouts, Tracked};
-use holdfast_nf::{ConfigError, Context, Direction, DropReason, Expected, Gauge, NetworkFunction, Open, Packet, Verdict};
+use holdfast_nf::{
+    ConfigError, Context, Counted, Direction, DropReason, Expected, Gauge, NetworkFunction, Open, Opening, Packet, Verdict,
+};
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::header::proto;
 use holdfast_wire::selector::Prefix;
@@ -66,26 +68,29 @@ holdfast_nf::flow_state! {
         pub address: [u8; 16],
         /// The backend's port.
         pub port: u16,
-        /// Its index, or `PASSING` for a flow that is not for the virtual address.
-        pub backend: u16,
+        /// The backend; none for a flow that only passes: it is not for the virtual address.
+        pub backend: Counted<Backends>,
         /// The connection as far as its lifetime depends on it.
         pub tracked: Tracked,
     }
 }
 
-/// [`Balanced::backend`] of a flow that only passes.
-const PASSING: u16 = u16::MAX;
+/// The gauge of the backends.
+pub enum Backends {}
 
 holdfast_nf::shared_state! {
     /// What flows share.
     pub struct Load {
         /// Live flows per backend.
-        pub flows: Gauge,
+        pub flows: Gauge<Backends>,
     }
 }
 
 /// Entries of the Maglev table: a prime, a hundred times the usual number of backends.
 const MAGLEV_SIZE: usize = 65_537;
+
+/// An entry of the table that no backend has claimed yet.
+const UNCLAIMED: u16 = u16::MAX;
 
 /// See the module.
 #[derive(Debug)]
@@ -113,7 +118,7 @@ fn maglev(backends: &[End]) -> Vec<u16> {
             (key.hash(1) as usize % MAGLEV_SIZE, key.hash(2) as usize % (MAGLEV_SIZE - 1) + 1)
         })
         .collect();
-    let mut table = vec![PASSING; MAGLEV_SIZE];
+    let mut table = vec![UNCLAIMED; MAGLEV_SIZE];
     let mut next = vec![0usize; backends.len()];
     let mut filled = 0;
     while filled < MAGLEV_SIZE {
@@ -121,7 +126,7 @@ fn maglev(backends: &[End]) -> Vec<u16> {
             loop {
                 let at = (offset + next[backend] * skip) % MAGLEV_SIZE;
                 next[backend] += 1;
-                if table[at] == PASSING {
+                if table[at] == UNCLAIMED {
                     table[at] = backend as u16;
                     filled += 1;
                     break;
@@ -137,7 +142,7 @@ fn maglev(backends: &[End]) -> Vec<u16> {
 
 impl LoadBalancer {
     /// A backend for a client: not itself, which would see its own address come from outside and drop it.
-    fn choose(&self, client: &[u8; 16], load: &Gauge, cx: &mut Context) -> Option<usize> {
+    fn choose(&self, client: &[u8; 16], load: &Gauge<Backends>, cx: &mut Context) -> Option<usize> {
         let is_other = |at: &usize| self.backends[*at].address != *client || is_planted(Fault::BalancesToTheClient);
         if !self.table.is_empty() {
             let at = cx.key().hash(3) as usize % MAGLEV_SIZE;
@@ -164,7 +169,7 @@ impl NetworkFunction for LoadBalancer {
         if backends.is_empty() {
             return Err(ConfigError::at("backends", "there must be at least one backend"));
         }
-        if backends.len() >= PASSING as usize {
+        if backends.len() >= usize::from(UNCLAIMED) {
             return Err(ConfigError::at("backends", "there are more backends than a balancer can have"));
         }
         let family = ip_addr(&virtual_end.address).is_ipv4();
@@ -181,10 +186,10 @@ impl NetworkFunction for LoadBalancer {
         Ok((LoadBalancer { virtual_end, protocol, backends, table, lifetimes }, load))
     }
 
-    fn open(&self, packet: &Packet, shared: &mut Load, cx: &mut Context) -> Open<Balanced> {
+    fn open(&self, packet: &Packet, shared: &mut Load, cx: &mut Opening<'_>) -> Open<Balanced> {
         let Some(key) = FlowKey::of(packet) else { return Open::Drop(DropReason::NotTranslatable) };
         if key.destination != self.virtual_end.address {
-            return Open::Accept(Balanced { backend: PASSING, ..Balanced::default() });
+            return Open::Accept(Balanced::default());
         }
         if key.destination_port != self.virtual_end.port || key.protocol != u16::from(self.protocol) {
             return Open::Drop(DropReason::NoBackend);
@@ -195,24 +200,23 @@ impl NetworkFunction for LoadBalancer {
         }
         let Some(chosen) = self.choose(&key.source, &shared.flows, cx) else { return Open::Drop(DropReason::NoBackend) };
         let backend = self.backends[chosen];
-        shared.flows.add(chosen, 1);
         let (address, port) = (backend.address, backend.port);
-        Open::Accept(Balanced { address, port, backend: chosen as u16, ..Balanced::default() })
+        Open::Accept(Balanced { address, port, backend: shared.flows.count(chosen, cx), ..Balanced::default() })
     }
 
     fn explain(&self, _packet: &Packet, flow: Option<&Balanced>) -> String {
-        match flow {
-            Some(flow) if flow.backend != PASSING => {
+        match flow.and_then(|flow| Some((flow, flow.backend.item()?))) {
+            Some((flow, backend)) => {
                 let address = SocketAddr::new(ip_addr(&flow.address), flow.port);
-                format!("backend {address}, number {} of {}", flow.backend + 1, self.backends.len())
+                format!("backend {address}, number {} of {}", backend + 1, self.backends.len())
             }
-            _ => String::new(),
+            None => String::new(),
         }
     }
 
     #[inline]
     fn process(&self, packet: &mut Packet, flow: &mut Balanced, _shared: &mut Load, cx: &mut Context) -> Verdict {
-        if flow.backend == PASSING {
+        if flow.backend.item().is_none() {
             return Verdict::Forward;
         }
         let backend = End { address: flow.address, port: flow.port };
@@ -234,28 +238,16 @@ impl NetworkFunction for LoadBalancer {
         Verdict::Forward
     }
 
-    fn expire(&self, flow: &mut Balanced, shared: &mut Load) {
-        shared.flows.add(flow.backend as usize, -1);
-    }
-
-    fn recover(&self, flow: &mut Balanced, shared: &mut Load) {
-        shared.flows.add(flow.backend as usize, 1);
-    }
-
-    fn migrate_out(&self, flow: &mut Balanced, shared: &mut Load) {
-        shared.flows.add(flow.backend as usize, -1);
-    }
-
     fn outdated(&self, flow: &mut Balanced, packets: u32) {
         flow.tracked.tcp.set_back(packets);
     }
 
     fn expected(&self, flow: &Balanced, direction: Direction) -> Option<Expected> {
-        if flow.backend == PASSING { None } else { flow.tracked.expected(direction) }
+        if flow.backend.item().is_none() { None } else { flow.tracked.expected(direction) }
     }
 
     fn describe(&self, flow: &Balanced) -> &'static str {
-        if flow.backend == PASSING { "" } else { flow.tracked.describe() }
+        if flow.backend.item().is_none() { "" } else { flow.tracked.describe() }
     }
 
     fn owned_addresses(&self) -> Vec<Prefix> {

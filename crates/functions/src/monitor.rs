@@ -1,6 +1,6 @@
 //! `monitor`: counts, per flow and altogether, and changes nothing.
 
-use holdfast_nf::{ConfigError, Context, Counters, Direction, NetworkFunction, Open, Packet, Verdict};
+use holdfast_nf::{ConfigError, Context, Counters, Direction, NetworkFunction, Open, Opening, Packet, Verdict};
 use holdfast_wire::header::tcp_flags;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -52,7 +52,7 @@ impl NetworkFunction for Monitor {
         Ok((Monitor, Totals { counters: Counters::new(["flows", "packets", "bytes"]) }))
     }
 
-    fn open(&self, _packet: &Packet, shared: &mut Totals, cx: &mut Context) -> Open<Observed> {
+    fn open(&self, _packet: &Packet, shared: &mut Totals, cx: &mut Opening<'_>) -> Open<Observed> {
         shared.counters.add(0, 1);
         Open::Accept(Observed { first_seen: cx.now(), ..Observed::default() })
     }

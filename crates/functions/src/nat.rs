@@ -1,7 +1,7 @@
 //! `nat`: network address and port translation, IPv4 to IPv4 (NAPT44).
 //!
 //! Theory of operation (RFC 4787, RFC 5382, RFC 5508). The source of a flow from inside becomes an address and port of the pool; the number
-//! of that pair is leased from the shared pool when the flow opens and given back when it ends, so that no two live flows share one (RFC 4787, REQ-3; RFC 5382, REQ-7).
+//! of that pair is leased from the shared pool when the flow opens, until it ends, so that no two live flows share one (RFC 4787, REQ-3; RFC 5382, REQ-7).
 //! An inside host keeps one outside address as long as there are ports on it (RFC 4787, REQ-2). ICMP echo translates its
 //! identifier, ICMP errors are translated with the packet that they quote. What cannot be translated is dropped.
 //! The number is drawn among those at hand (RFC 6056, section 3.3.1; RFC 7857, section 9): who sees some of a host's ports cannot tell the next one, and a box that
@@ -18,7 +18,8 @@ use crate::tcp;
 use crate::tracked::{Lifetimes, TRANSLATOR, Timeouts, Tracked};
 use holdfast_nf::shared::BLOCK_LEN;
 use holdfast_nf::{
-    ConfigError, Context, Direction, DropReason, Expected, Lease, NetworkFunction, Open, Packet, Pool, SourceLimit, Verdict,
+    ConfigError, Context, Direction, DropReason, Expected, Lease, Leased, NetworkFunction, Open, Opening, Packet, Pool,
+    SourceLimit, Verdict,
 };
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::header::{icmp, proto};
@@ -70,8 +71,8 @@ holdfast_nf::flow_state! {
         pub inside_port: u16,
         /// Outside port or echo identifier.
         pub outside_port: u16,
-        /// The leased number, if there is one.
-        pub number: u32,
+        /// The number of the outside end, if that is leased.
+        pub leased: Leased<Ports>,
         /// Bits of [`kind`].
         pub kind: u8,
         /// Zero.
@@ -93,17 +94,18 @@ holdfast_nf::flow_state! {
 mod kind {
     /// The source is translated: `inside` is `outside`.
     pub(super) const SOURCE: u8 = 1;
-    /// The outside end is leased.
-    pub(super) const LEASED: u8 = 2;
     /// The destination is translated: `published` is `server`.
-    pub(super) const DESTINATION: u8 = 4;
+    pub(super) const DESTINATION: u8 = 2;
 }
+
+/// The pool of address and port pairs.
+pub enum Ports {}
 
 holdfast_nf::shared_state! {
     /// What flows share.
     pub struct NatShared {
         /// Address and port pairs.
-        pub ports: Pool,
+        pub ports: Pool<Ports>,
     }
 }
 
@@ -230,19 +232,22 @@ impl Nat {
     }
 
     /// Leases an outside end for a host's flow. Without one the flow is refused, and none makes room for it (RFC 6888, REQ-11 A and D).
-    fn lease(&self, host: [u8; 4], shared: &mut NatShared, cx: &mut Context) -> Result<u32, Open<Mapping>> {
+    fn lease(&self, host: [u8; 4], shared: &mut NatShared, cx: &mut Opening<'_>) -> Result<(Leased<Ports>, End4), Open<Mapping>> {
         let preferred = self.preferred(host);
         let lease = match self.is_random && !is_planted(Fault::DealsPortsInOrder) {
             true => shared.ports.lease_random(preferred, cx),
             false => shared.ports.lease_within(preferred, cx),
         };
-        match lease {
-            Lease::Granted(number) if is_planted(Fault::ReusesLivePort) => Ok(number / 4 * 4),
-            Lease::Granted(number) => Ok(number),
-            Lease::Wait => Err(Open::Wait),
-            Lease::Exhausted if is_planted(Fault::EmptyPoolsLend) => Ok(0),
-            Lease::Exhausted => Err(Open::Drop(DropReason::PoolEmpty)),
-        }
+        let leased = match lease {
+            Lease::Granted(leased) => leased,
+            Lease::Wait => return Err(Open::Wait),
+            Lease::Exhausted if is_planted(Fault::EmptyPoolsLend) => Leased::default(),
+            Lease::Exhausted => return Err(Open::Drop(DropReason::PoolEmpty)),
+        };
+        // What was granted has one.
+        let number = leased.number().unwrap_or(0);
+        let end = self.end_of(if is_planted(Fault::ReusesLivePort) { number / 4 * 4 } else { number });
+        Ok((leased, end))
     }
 
     /// Translates what is published at its destination, and its source if that is inside: "a NAT Hairpinning behavior MUST be 'External source IP address and
@@ -328,7 +333,7 @@ impl NetworkFunction for Nat {
         Ok((nat, NatShared { ports: Pool::new(next) }))
     }
 
-    fn open(&self, packet: &Packet, shared: &mut NatShared, cx: &mut Context) -> Open<Mapping> {
+    fn open(&self, packet: &Packet, shared: &mut NatShared, cx: &mut Opening<'_>) -> Open<Mapping> {
         // A later fragment has no ports: what lies in their place is data.
         if packet.layers.network != Network::V4 || packet.layers.fragment_offset != 0 && !is_planted(Fault::LaterFragmentsOpen) {
             return Open::Drop(DropReason::NotTranslatable);
@@ -353,14 +358,13 @@ impl NetworkFunction for Nat {
         if is_inside {
             let (outside, outside_port) = match own {
                 Some(own) => own,
-                None => {
-                    mapping.number = match self.lease(source, shared, cx) {
-                        Ok(number) => number,
-                        Err(refusal) => return refusal,
-                    };
-                    mapping.kind |= kind::LEASED;
-                    self.end_of(mapping.number)
-                }
+                None => match self.lease(source, shared, cx) {
+                    Ok((leased, outside)) => {
+                        mapping.leased = leased;
+                        outside
+                    }
+                    Err(refusal) => return refusal,
+                },
             };
             mapping.kind |= kind::SOURCE;
             (mapping.inside, mapping.inside_port) = (source, source_port);
@@ -402,24 +406,6 @@ impl NetworkFunction for Nat {
             flow.tracked.follow(packet, &self.lifetimes, cx);
         }
         Verdict::Forward
-    }
-
-    fn expire(&self, flow: &mut Mapping, shared: &mut NatShared) {
-        if flow.kind & kind::LEASED != 0 || is_planted(Fault::GivesBackUnleased) {
-            shared.ports.give_back(flow.number);
-        }
-    }
-
-    fn recover(&self, flow: &mut Mapping, shared: &mut NatShared) {
-        if flow.kind & kind::LEASED != 0 {
-            shared.ports.adopt(flow.number);
-        }
-    }
-
-    fn migrate_out(&self, flow: &mut Mapping, shared: &mut NatShared) {
-        if flow.kind & kind::LEASED != 0 {
-            shared.ports.forget(flow.number);
-        }
     }
 
     fn outdated(&self, flow: &mut Mapping, packets: u32) {

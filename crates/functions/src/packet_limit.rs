@@ -2,7 +2,7 @@
 //!
 //! Either end of a flow that has had its packets is told when it sends more. Both ends of a TCP connection are then told at once, by resets in sequence: neither waits for the other.
 
-use holdfast_nf::{ConfigError, Context, DropReason, NetworkFunction, Open, Packet, Verdict};
+use holdfast_nf::{ConfigError, Context, DropReason, NetworkFunction, Open, Opening, Packet, Verdict};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -44,7 +44,7 @@ impl NetworkFunction for PacketLimit {
         Ok((PacketLimit { packets: config.packets }, ()))
     }
 
-    fn open(&self, _packet: &Packet, _shared: &mut (), _cx: &mut Context) -> Open<Seen> {
+    fn open(&self, _packet: &Packet, _shared: &mut (), _cx: &mut Opening<'_>) -> Open<Seen> {
         Open::Accept(Seen::default())
     }
 

@@ -27,7 +27,6 @@ use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::header::tcp_flags::{ACK, FIN, RST, SYN};
 use holdfast_wire::selector::Prefix;
 use holdfast_wire::{DropReason, Packet};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Values of [`Connection::state`].
 pub(crate) mod state {
@@ -47,28 +46,29 @@ pub(crate) mod state {
     pub(crate) const RESET: u8 = 6;
 }
 
-/// One direction.
-#[derive(Debug, Clone, Copy, Default, FromBytes, IntoBytes, KnownLayout, Immutable)]
-#[repr(C)]
-pub struct Half {
-    /// One past the highest sequence number sent.
-    pub end: u32,
-    /// One past the highest sequence number that the other side allows.
-    pub limit: u32,
-    /// Largest window announced, scaled.
-    pub window: u32,
-    /// One past the highest sequence number that the other side has acknowledged: what it expects next. Before that the SYN's own.
-    pub acknowledged: u32,
-    /// Bytes after `end` that may have been sent, and forgotten.
-    pub forgotten: u32,
-    /// Its window scale; [`NO_SCALE`] without the option.
-    pub scale: u8,
-    /// Its SYN: 0, [`SEEN`] or [`ACKNOWLEDGED`].
-    pub synchronised: u8,
-    /// Its FIN was seen.
-    pub finished: u8,
-    /// `limit` is the farthest that it can be, until the other side says where it is.
-    pub is_unsure: u8,
+holdfast_nf::flow_state! {
+    /// One direction.
+    #[derive(Clone, Copy)]
+    pub struct Half {
+        /// One past the highest sequence number sent.
+        pub end: u32,
+        /// One past the highest sequence number that the other side allows.
+        pub limit: u32,
+        /// Largest window announced, scaled.
+        pub window: u32,
+        /// One past the highest sequence number that the other side has acknowledged: what it expects next. Before that the SYN's own.
+        pub acknowledged: u32,
+        /// Bytes after `end` that may have been sent, and forgotten.
+        pub forgotten: u32,
+        /// Its window scale; [`NO_SCALE`] without the option.
+        pub scale: u8,
+        /// Its SYN: 0, [`SEEN`] or [`ACKNOWLEDGED`].
+        pub synchronised: u8,
+        /// Its FIN was seen.
+        pub finished: u8,
+        /// `limit` is the farthest that it can be, until the other side says where it is.
+        pub is_unsure: u8,
+    }
 }
 
 /// [`Half::synchronised`]: its SYN was seen.
@@ -112,30 +112,31 @@ const FARTHEST: u32 = 1 << 30;
 /// No packet has more bytes.
 const MAX_PACKET: u32 = 65_535;
 
-/// Both directions: 0 is the initiator's.
-#[derive(Debug, Clone, Copy, Default, FromBytes, IntoBytes, KnownLayout, Immutable)]
-#[repr(C)]
-pub struct Connection {
-    /// Forward, reverse.
-    pub halves: [Half; 2],
-    /// One past the initiator's SYN without its data.
-    pub initial: u32,
-    /// Bytes of data in each side's SYN (RFC 7413), which the other side need not accept.
-    pub early: [u16; 2],
-    /// The latest SYN that was offered, if any: `end`, window, data, scale, as of [`Half`].
-    pub offered_end: u32,
-    /// The offered SYN's window, not scaled.
-    pub offered_window: u16,
-    /// Bytes of data in the offered SYN.
-    pub offered_early: u16,
-    /// The offered SYN's window scale, as [`Half::scale`].
-    pub offered_scale: u8,
-    /// The side whose SYN is offered: 0 for none, 1 forward, 2 reverse.
-    pub offered_by: u8,
-    /// See [`state`].
-    pub state: u8,
-    /// The side whose reset ended the connection: 0 for none, 1 forward, 2 reverse.
-    pub reset_by: u8,
+holdfast_nf::flow_state! {
+    /// Both directions: 0 is the initiator's.
+    #[derive(Clone, Copy)]
+    pub struct Connection {
+        /// Forward, reverse.
+        pub halves: [Half; 2],
+        /// One past the initiator's SYN without its data.
+        pub initial: u32,
+        /// Bytes of data in each side's SYN (RFC 7413), which the other side need not accept.
+        pub early: [u16; 2],
+        /// The latest SYN that was offered, if any: `end`, window, data, scale, as of [`Half`].
+        pub offered_end: u32,
+        /// The offered SYN's window, not scaled.
+        pub offered_window: u16,
+        /// Bytes of data in the offered SYN.
+        pub offered_early: u16,
+        /// The offered SYN's window scale, as [`Half::scale`].
+        pub offered_scale: u8,
+        /// The side whose SYN is offered: 0 for none, 1 forward, 2 reverse.
+        pub offered_by: u8,
+        /// See [`state`].
+        pub state: u8,
+        /// The side whose reset ended the connection: 0 for none, 1 forward, 2 reverse.
+        pub reset_by: u8,
+    }
 }
 
 const _: () = assert!(size_of::<Connection>() == 68);

@@ -244,23 +244,23 @@ impl Chain {
         self.close(block, self.functions.len());
     }
 
-    /// The flow came here because its runtime failed.
-    pub fn recover(&mut self, block: &mut [u8]) {
-        for (function, &(start, len)) in self.functions.iter_mut().zip(&self.layout.states) {
-            function.recover(&mut block[start..start + len]);
+    /// The flow came here, because its runtime failed or alive: what it holds of the functions' shared state is held here.
+    pub fn adopt(&mut self, block: &mut [u8]) {
+        self.adopt_opened(block, self.functions.len());
+    }
+
+    /// The same of a flow that the first `count` functions have open.
+    fn adopt_opened(&mut self, block: &mut [u8], count: usize) {
+        for (function, &(start, len)) in self.functions.iter_mut().zip(&self.layout.states).take(count) {
+            function.adopt(&mut block[start..start + len]);
         }
     }
 
-    /// Flows were lost whose state nobody has: what they had leased they cannot give back. All flows that are there say by [`Chain::recover`] what they have, and what is left over is given back in the end. `recover` visits the state of each, and of one that is being opened says how many functions
+    /// Flows were lost whose state nobody has: what they had leased they cannot give back. All flows that are there are adopted again, and what is left over is given back in the end. `visit` is called with what adopts the state of each, and of one that is being opened is told how many functions
     /// have it open.
-    pub fn recount(&mut self, recover: impl FnOnce(&mut dyn FnMut(&mut [u8], Option<usize>))) {
+    pub fn recount(&mut self, visit: impl FnOnce(&mut dyn FnMut(&mut [u8], Option<usize>))) {
         self.functions.iter_mut().for_each(|function| function.shared().begin_recount());
-        recover(&mut |block, opened| {
-            let count = opened.unwrap_or(self.functions.len());
-            for (function, &(start, len)) in self.functions.iter_mut().zip(&self.layout.states).take(count) {
-                function.recover(&mut block[start..start + len]);
-            }
-        });
+        visit(&mut |block, opened| self.adopt_opened(block, opened.unwrap_or(self.functions.len())));
         self.functions.iter_mut().for_each(|function| function.shared().end_recount());
     }
 
@@ -271,19 +271,10 @@ impl Chain {
         }
     }
 
-    /// The flow leaves for another runtime.
-    pub fn migrate_out(&mut self, block: &mut [u8]) {
-        // Should one panic, there is nothing to close.
-        self.open = 0..0;
+    /// The flow left for another runtime, with what it holds.
+    pub fn forget(&mut self, block: &mut [u8]) {
         for (function, &(start, len)) in self.functions.iter_mut().zip(&self.layout.states) {
-            function.migrate_out(&mut block[start..start + len]);
-        }
-    }
-
-    /// The flow came from another runtime.
-    pub fn migrate_in(&mut self, block: &mut [u8]) {
-        for (function, &(start, len)) in self.functions.iter_mut().zip(&self.layout.states) {
-            function.migrate_in(&mut block[start..start + len]);
+            function.forget(&mut block[start..start + len]);
         }
     }
 

@@ -1,5 +1,6 @@
 //! All that a function may know besides the packet and its state.
 
+use core::ops::{Deref, DerefMut};
 use holdfast_wire::FlowKey;
 
 /// Which way a packet of a flow goes.
@@ -166,5 +167,32 @@ impl Context {
     #[inline]
     pub fn is_ending(&self) -> bool {
         self.ending
+    }
+}
+
+/// The context of the packet that opens a flow. Only with it is something leased or counted: what
+/// a flow holds it holds from its beginning to its end.
+#[derive(Debug)]
+pub struct Opening<'a>(&'a mut Context);
+
+impl<'a> Opening<'a> {
+    pub(crate) fn new(cx: &'a mut Context) -> Opening<'a> {
+        Opening(cx)
+    }
+}
+
+impl Deref for Opening<'_> {
+    type Target = Context;
+
+    #[inline]
+    fn deref(&self) -> &Context {
+        self.0
+    }
+}
+
+impl DerefMut for Opening<'_> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Context {
+        self.0
     }
 }

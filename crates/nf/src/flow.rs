@@ -6,7 +6,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 ///
 /// Declare it with [`flow_state!`](crate::flow_state). What cannot be replicated does not compile: a `Box`, a reference, a
 /// `Vec`, a `bool` (not every byte is one) and padding are refused by the `zerocopy` derives.
-pub trait FlowState: FromBytes + IntoBytes + KnownLayout + Immutable + Copy + Send + 'static {
+/// What the flow holds of shared state is there by type ([`Leased`](crate::Leased),
+/// [`Counted`](crate::Counted)), and such state is not copied: the chain alone moves its bytes.
+pub trait FlowState: FromBytes + IntoBytes + KnownLayout + Immutable + Send + 'static {
     /// Hash of the declaration. Two runtimes exchange a flow only if theirs agree.
     const LAYOUT: u64;
 }
@@ -20,7 +22,8 @@ pub const fn layout_hash(declaration: &str) -> u64 {
     holdfast_wire::fnv1a(declaration.as_bytes())
 }
 
-/// Declares a [`FlowState`](crate::FlowState): the struct, its derives and its layout hash.
+/// Declares a [`FlowState`](crate::FlowState): the struct, its derives, its layout hash, and what it
+/// [holds](crate::Holds) of shared state. One that holds nothing may be `Copy`: derive that, too.
 ///
 /// The crate that uses it needs `zerocopy` (with `derive`) among its dependencies.
 ///
@@ -37,12 +40,22 @@ pub const fn layout_hash(declaration: &str) -> u64 {
 macro_rules! flow_state {
     ($(#[$meta:meta])* $vis:vis struct $name:ident { $($(#[$field_meta:meta])* $field_vis:vis $field:ident : $type:ty),* $(,)? }) => {
         $(#[$meta])*
-        #[derive(Debug, Clone, Copy, $crate::zerocopy::FromBytes, $crate::zerocopy::IntoBytes, $crate::zerocopy::KnownLayout, $crate::zerocopy::Immutable)]
+        #[derive(Debug, $crate::zerocopy::FromBytes, $crate::zerocopy::IntoBytes, $crate::zerocopy::KnownLayout, $crate::zerocopy::Immutable)]
         #[repr(C)]
         $vis struct $name { $($(#[$field_meta])* $field_vis $field: $type),* }
 
         impl $crate::FlowState for $name {
             const LAYOUT: u64 = $crate::layout_hash(stringify!($name { $($field: $type),* }));
+        }
+
+        impl<S> $crate::Holds<S> for $name
+        where
+            $($type: $crate::Holds<S>),*
+        {
+            #[inline]
+            fn follow(&self, shared: &mut S, event: $crate::FlowEvent) {
+                $($crate::Holds::<S>::follow(&self.$field, shared, event);)*
+            }
         }
 
         impl Default for $name {

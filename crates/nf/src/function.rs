@@ -1,6 +1,6 @@
 //! The function trait, and the form in which a chain holds any function.
 
-use crate::{Context, Direction, Expected, FlowState, SharedState};
+use crate::{Context, Direction, Expected, FlowEvent, FlowState, Holds, Opening, SharedState};
 use holdfast_wire::selector::Prefix;
 use holdfast_wire::zone::Zones;
 use holdfast_wire::{DropReason, FlowKey, Packet};
@@ -76,8 +76,8 @@ pub trait NetworkFunction: Send + Sync + Sized + 'static {
     const NAME: &'static str;
     /// What the operator writes below the name.
     type Config: DeserializeOwned + JsonSchema;
-    /// What is remembered of one flow, for both directions.
-    type Flow: FlowState;
+    /// What is remembered of one flow, for both directions, and what the flow holds of what flows share.
+    type Flow: FlowState + Holds<Self::Shared>;
     /// What flows share.
     type Shared: SharedState;
 
@@ -96,27 +96,18 @@ pub trait NetworkFunction: Send + Sync + Sized + 'static {
     }
 
     /// The first packet of a flow, always in forward direction, as the functions before this one left it.
-    fn open(&self, packet: &Packet, shared: &mut Self::Shared, cx: &mut Context) -> Open<Self::Flow>;
+    /// What the accepted state [holds](crate::Leased) is the flow's until it ends, wherever it is
+    /// served; what else was leased here goes back.
+    fn open(&self, packet: &Packet, shared: &mut Self::Shared, cx: &mut Opening<'_>) -> Open<Self::Flow>;
 
     /// Every packet of a flow, the first included; `cx.direction()` says which way it goes.
     fn process(&self, packet: &mut Packet, flow: &mut Self::Flow, shared: &mut Self::Shared, cx: &mut Context) -> Verdict;
 
-    /// The flow has ended: give back what it holds of the shared state.
-    fn expire(&self, _flow: &mut Self::Flow, _shared: &mut Self::Shared) {}
+    /// The flow has ended. What it held has gone back already.
+    fn expire(&self, _flow: &Self::Flow, _shared: &mut Self::Shared) {}
 
-    /// The flow leaves for another runtime, alive: what it holds of the shared state goes with it.
-    fn migrate_out(&self, _flow: &mut Self::Flow, _shared: &mut Self::Shared) {}
-
-    /// The flow has come from another runtime, alive.
-    fn migrate_in(&self, flow: &mut Self::Flow, shared: &mut Self::Shared) {
-        self.recover(flow, shared);
-    }
-
-    /// The flow has come here because its runtime failed: adopt what it holds of the shared state.
-    fn recover(&self, _flow: &mut Self::Flow, _shared: &mut Self::Shared) {}
-
-    /// What is known of the flow may lack its latest `packets`, of both directions together: a weak protection brought it back. Called after
-    /// [`recover`](Self::recover). Only a function that refuses what does not follow from what it has seen needs to do anything.
+    /// What is known of the flow may lack its latest `packets`, of both directions together: a weak protection brought it back.
+    /// Only a function that refuses what does not follow from what it has seen needs to do anything.
     fn outdated(&self, _flow: &mut Self::Flow, _packets: u32) {}
 
     /// The sequence numbers that the receiver of this direction may expect next, of a TCP
@@ -175,14 +166,12 @@ pub trait Function: Send {
     fn open(&mut self, packet: &Packet, flow: &mut [u8], cx: &mut Context) -> Open<()>;
     /// [`NetworkFunction::process`].
     fn process(&mut self, packet: &mut Packet, flow: &mut [u8], cx: &mut Context) -> Verdict;
-    /// [`NetworkFunction::expire`].
+    /// The flow has ended: gives back what it holds, and tells the function ([`NetworkFunction::expire`]).
     fn expire(&mut self, flow: &mut [u8]);
-    /// [`NetworkFunction::migrate_out`].
-    fn migrate_out(&mut self, flow: &mut [u8]);
-    /// [`NetworkFunction::migrate_in`].
-    fn migrate_in(&mut self, flow: &mut [u8]);
-    /// [`NetworkFunction::recover`].
-    fn recover(&mut self, flow: &mut [u8]);
+    /// The flow has come here, with what it holds.
+    fn adopt(&mut self, flow: &mut [u8]);
+    /// The flow has left, with what it holds.
+    fn forget(&mut self, flow: &mut [u8]);
     /// [`NetworkFunction::outdated`].
     fn outdated(&mut self, flow: &mut [u8], packets: u32);
     /// [`NetworkFunction::expected`].
@@ -236,19 +225,32 @@ fn view<F: FlowState>(bytes: &mut [u8]) -> &mut F {
     }
 }
 
+/// However `open` ends, by a panic too: what was leased in it, and is not the flow's, goes back.
+struct Settling<'a, S: SharedState>(&'a mut S);
+
+impl<S: SharedState> Drop for Settling<'_, S> {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.settle();
+    }
+}
+
 impl<N: NetworkFunction> Function for Bound<N> {
     fn name(&self) -> &'static str {
         N::NAME
     }
 
     fn layout(&self) -> StateLayout {
+        const { assert!(!core::mem::needs_drop::<N::Flow>(), "flow state is overwritten, and never dropped") };
         StateLayout { size: size_of::<N::Flow>(), align: align_of::<N::Flow>(), hash: N::Flow::LAYOUT }
     }
 
     #[inline]
     fn open(&mut self, packet: &Packet, flow: &mut [u8], cx: &mut Context) -> Open<()> {
-        match self.function.open(packet, &mut self.shared, cx) {
+        let opening = Settling(&mut self.shared);
+        match self.function.open(packet, opening.0, &mut Opening::new(cx)) {
             Open::Accept(state) => {
+                state.follow(opening.0, FlowEvent::Accepted);
                 *view(flow) = state;
                 Open::Accept(())
             }
@@ -264,19 +266,18 @@ impl<N: NetworkFunction> Function for Bound<N> {
     }
 
     fn expire(&mut self, flow: &mut [u8]) {
-        self.function.expire(view(flow), &mut self.shared);
+        let flow = view::<N::Flow>(flow);
+        // First: the function may panic.
+        flow.follow(&mut self.shared, FlowEvent::Ended);
+        self.function.expire(flow, &mut self.shared);
     }
 
-    fn migrate_out(&mut self, flow: &mut [u8]) {
-        self.function.migrate_out(view(flow), &mut self.shared);
+    fn adopt(&mut self, flow: &mut [u8]) {
+        view::<N::Flow>(flow).follow(&mut self.shared, FlowEvent::Arrived);
     }
 
-    fn migrate_in(&mut self, flow: &mut [u8]) {
-        self.function.migrate_in(view(flow), &mut self.shared);
-    }
-
-    fn recover(&mut self, flow: &mut [u8]) {
-        self.function.recover(view(flow), &mut self.shared);
+    fn forget(&mut self, flow: &mut [u8]) {
+        view::<N::Flow>(flow).follow(&mut self.shared, FlowEvent::Departed);
     }
 
     fn outdated(&mut self, flow: &mut [u8], packets: u32) {

@@ -13,12 +13,14 @@ mod chain;
 mod context;
 mod flow;
 mod function;
+mod held;
 pub mod shared;
 
 pub use chain::{Chain, ChainLayout, Outcome, Position};
-pub use context::{Context, Direction, Expected, Standing};
+pub use context::{Context, Direction, Expected, Opening, Standing};
 pub use flow::{FlowState, layout_hash};
 pub use function::{Bound, ConfigError, Function, NetworkFunction, Open, SourceLimit, Verdict};
+pub use held::{Counted, Counts, FlowEvent, Holds, Leased, Lends};
 pub use shared::{Counters, Gauge, Lease, Log, Pool, ReadOnly, SharedField, SharedState, Table};
 
 pub use holdfast_wire::{DropReason, FlowKey, Packet};

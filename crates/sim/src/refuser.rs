@@ -5,7 +5,7 @@
 //! [`limited`] end has so many packets, both directions together, and is then refused for good.
 
 use crate::plan::End;
-use holdfast_nf::{ConfigError, Context, Direction, DropReason, NetworkFunction, Open, Packet, Verdict};
+use holdfast_nf::{ConfigError, Context, Direction, DropReason, NetworkFunction, Open, Opening, Packet, Verdict};
 use holdfast_wire::FlowKey;
 use holdfast_wire::header::proto;
 
@@ -69,7 +69,7 @@ impl NetworkFunction for Refuser {
         Ok((Refuser, ()))
     }
 
-    fn open(&self, packet: &Packet, _shared: &mut (), _cx: &mut Context) -> Open<Begun> {
+    fn open(&self, packet: &Packet, _shared: &mut (), _cx: &mut Opening<'_>) -> Open<Begun> {
         if port(packet) == Some(SHUT.1) { Open::Reject(DropReason::PolicyDenied) } else { Open::Accept(Begun::default()) }
     }
 

@@ -4,7 +4,7 @@
 
 use crate::frames;
 use crate::peers::{self, Client};
-use holdfast_nf::{ConfigError, Context, Direction, NetworkFunction, Open, Verdict};
+use holdfast_nf::{ConfigError, Context, Direction, NetworkFunction, Open, Opening, Verdict};
 use holdfast_wire::Packet;
 use holdfast_wire::header::proto;
 
@@ -66,7 +66,7 @@ impl NetworkFunction for Stamper {
         Ok((Stamper, ()))
     }
 
-    fn open(&self, _packet: &Packet, _shared: &mut (), _cx: &mut Context) -> Open<Stamps> {
+    fn open(&self, _packet: &Packet, _shared: &mut (), _cx: &mut Opening<'_>) -> Open<Stamps> {
         Open::Accept(Stamps::default())
     }
 

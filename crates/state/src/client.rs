@@ -318,13 +318,13 @@ mod tests {
         client.claimed();
         client.claimed();
         assert_eq!(said(&mut client), ["Operand 0/4", "Claimed 0/0"], "the latest one counts, once");
-        let mut gauge = holdfast_nf::Gauge::new(7);
-        gauge.part().share();
+        let mut gauge = holdfast_nf::shared::Part::new(7);
+        gauge.share();
         for (item, change) in [(5, 1), (6, 700), (5, 0), (6, 24), (0, 8), (0, -8), (1, -1), (2, -2)] {
             gauge.add(item, change);
         }
         client.read(3, 6);
-        assert!(client.gather_statistics(3, gauge.part()));
+        assert!(client.gather_statistics(3, &mut gauge));
         let words = [
             "UpdateStatistics 3/5",
             "Operand 0/724",
@@ -334,7 +334,7 @@ mod tests {
             "LowerStatistics 3/2",
         ];
         assert_eq!(said(&mut client), [&["ReadStatistics 3/6"], &words[..]].concat());
-        assert!(client.gather_statistics(3, gauge.part()));
+        assert!(client.gather_statistics(3, &mut gauge));
         assert_eq!(said(&mut client), [""; 0]);
         client.accept(Message::new(Opcode::Operand, 0, 9)).expect("it is a number");
         let less = Heard::Statistic { list: 3, index: 6, value: -9 };
@@ -352,15 +352,15 @@ mod tests {
     fn statistics_wait_for_room() {
         let mut client = Client::new(64);
         client.link().begin(0).expect("nothing was said");
-        let mut gauge = holdfast_nf::Gauge::new(40);
-        gauge.part().share();
+        let mut gauge = holdfast_nf::shared::Part::new(40);
+        gauge.share();
         (0..40).for_each(|item| gauge.add(item, 1));
-        assert!(!client.gather_statistics(0, gauge.part()));
-        assert!(!client.gather_statistics(0, gauge.part()));
+        assert!(!client.gather_statistics(0, &mut gauge));
+        assert!(!client.gather_statistics(0, &mut gauge));
         gauge.add(38, 1);
         assert_eq!(said(&mut client).len(), 33, "and thirty-one may follow");
         client.link().accept(Message::new(Opcode::Acknowledge, 0, 33)).expect("it was said");
-        assert!(client.gather_statistics(0, gauge.part()));
+        assert!(client.gather_statistics(0, &mut gauge));
         assert_eq!(said(&mut client)[5..], ["Operand 0/2", "UpdateStatistics 0/38", "UpdateStatistics 0/39"]);
     }
 

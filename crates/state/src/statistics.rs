@@ -4,8 +4,8 @@
 //! [`Opcode::LowerStatistics`](crate::Opcode::LowerStatistics)), and its [link](crate::Link) sees to it that this counts once. What each instance has said is kept by instance, because that is what a death is about:
 //!
 //! - *Counters* grow only. What a dead instance has counted has been counted: the total keeps it, for ever.
-//! - A *gauge* says what is there now. A dead instance's part stays until it has been got over, as the indexes do that it held: by then whoever got its flows has counted them in its own part (a function does so in
-//!   `recover`), and has said so ahead of its answer to the roll call. So between a death and its end flows may be counted twice, or be counted and lost already; afterwards the total is the sum of what those have that live.
+//! - A *gauge* says what is there now. A dead instance's part stays until it has been got over, as the indexes do that it held: by then whoever got its flows has counted them in its own part (`Chain::adopt`),
+//!   and has said so ahead of its answer to the roll call. So between a death and its end flows may be counted twice, or be counted and lost already; afterwards the total is the sum of what those have that live.
 //! - A flow that moves changes two parts, each by its own instance's messages. In between it may count twice, or not at all.
 //! - A lost session changes nothing: what had not arrived is said again, and what had is not.
 //! - The next incarnation of an instance begins at 0; the earlier one is dead.

@@ -13,7 +13,7 @@ mod dscp;
 mod mark;
 
 use dscp::DscpConfig;
-use holdfast_nf::{ConfigError, Context, DropReason, FlowKey, NetworkFunction, Open, Packet, Verdict};
+use holdfast_nf::{ConfigError, Context, DropReason, FlowKey, NetworkFunction, Open, Opening, Packet, Verdict};
 use holdfast_wire::selector::{Selector, SelectorError};
 use holdfast_wire::zone::Zones;
 use mark::Mark;
@@ -270,7 +270,7 @@ impl NetworkFunction for QosMarker {
         Ok((marker, ()))
     }
 
-    fn open(&self, packet: &Packet, _shared: &mut (), cx: &mut Context) -> Open<Marked> {
+    fn open(&self, packet: &Packet, _shared: &mut (), cx: &mut Opening<'_>) -> Open<Marked> {
         // As the functions before this one left it. A fragment that has lost its first one says less than the edge knew.
         let key = FlowKey::of(packet).unwrap_or(*cx.key());
         let is_meant = |(_, selector): &&(u8, Selector)| selector.matches(&key, packet.meta.ingress);

@@ -70,6 +70,8 @@ pub(crate) struct Bench {
     /// The keys of first fragments by who sends them to whom.
     fragments: HashMap<(Vec<u8>, u8), FlowKey>,
     next_block: u32,
+    /// Pools have no numbers for it.
+    pub(crate) is_poor: bool,
     /// Stamped time, ns.
     pub(crate) now: u64,
     /// The port of the box by which packets come in.
@@ -107,7 +109,11 @@ impl Bench {
         let build = |(name, config): &(&str, Value)| {
             catalog::build_at(name, config, zones).unwrap_or_else(|error| panic!("{name}: {error}"))
         };
-        let chain = Chain::new(functions.iter().map(build).collect());
+        Bench::of(Chain::new(functions.iter().map(build).collect()))
+    }
+
+    /// A chain of any functions.
+    pub(crate) fn of(chain: Chain) -> Bench {
         assert!(chain.layout().size <= size_of::<Block>());
         Bench {
             chain,
@@ -116,6 +122,7 @@ impl Bench {
             flows: Vec::new(),
             fragments: HashMap::new(),
             next_block: 0,
+            is_poor: false,
             now: SECOND,
             ingress: 0,
             nondeterministic: false,
@@ -126,14 +133,14 @@ impl Bench {
 
     /// Grants every block of every pool that is asked for, until there are no more.
     fn serve_pools(&mut self) {
-        let next_block = &mut self.next_block;
+        let (next_block, is_poor) = (&mut self.next_block, self.is_poor);
         for function in self.chain.functions_mut() {
             function.shared().visit(&mut |_, field| {
                 let SharedField::Pool(pool) = field else { return };
                 let blocks = pool.size().div_ceil(holdfast_nf::shared::BLOCK_LEN);
                 while let Some(effect) = pool.backend().poll_effect() {
                     match effect {
-                        PoolEffect::WantBlock if *next_block < blocks => {
+                        PoolEffect::WantBlock if *next_block < blocks && !is_poor => {
                             pool.backend().grant_block(*next_block, &[0; 4]);
                             *next_block += 1;
                         }
@@ -357,6 +364,56 @@ impl Bench {
         }
     }
 
+    /// All flows come from `other`, which has them no more: it has failed, or they move.
+    pub(crate) fn takes_over(&mut self, other: &mut Bench, is_alive: bool) {
+        let size = self.chain.layout().size;
+        for mut flow in core::mem::take(&mut other.flows) {
+            self.chain.adopt(&mut flow.block.0[..size]);
+            if is_alive {
+                other.chain.forget(&mut flow.block.0[..size]);
+            }
+            self.flows.push(flow);
+        }
+        self.now = self.now.max(other.now);
+    }
+
+    /// The latest flow is lost, with what only its state knew: all others say what they hold.
+    pub(crate) fn loses_one(&mut self) {
+        let size = self.chain.layout().size;
+        self.flows.pop().expect("a flow");
+        let flows = &mut self.flows;
+        self.chain.recount(|adopt| flows.iter_mut().for_each(|flow| adopt(&mut flow.block.0[..size], None)));
+    }
+
+    /// What is held of shared state, field by field: the numbers of pools, and of gauges how many flows each item has.
+    pub(crate) fn books(&mut self) -> Vec<Vec<i64>> {
+        let mut books = Vec::new();
+        for function in self.chain.functions_mut() {
+            function.shared().visit(&mut |_, field| match field {
+                SharedField::Pool(pool) => {
+                    let (size, backend) = (pool.size(), pool.backend());
+                    books.push((0..size).filter(|number| backend.is_held(*number)).map(i64::from).collect());
+                }
+                SharedField::Gauge(part) => books.push(part.own().to_vec()),
+                _ => {}
+            });
+        }
+        books
+    }
+
+    /// What pools have asked for, in order.
+    pub(crate) fn effects(&mut self) -> Vec<PoolEffect> {
+        let mut effects = Vec::new();
+        for function in self.chain.functions_mut() {
+            function.shared().visit(&mut |_, field| {
+                if let SharedField::Pool(pool) = field {
+                    effects.extend(core::iter::from_fn(|| pool.backend().poll_effect()));
+                }
+            });
+        }
+        effects
+    }
+
     /// Numbers that pools could lease now, over all functions.
     pub(crate) fn free_ports(&mut self) -> u32 {
         let mut free = 0;
@@ -376,7 +433,7 @@ impl Bench {
         for function in self.chain.functions_mut() {
             function.shared().visit(&mut |_, field| {
                 if let SharedField::Gauge(gauge) = field {
-                    values = gauge.report().to_vec();
+                    values = gauge.own().to_vec();
                 }
             });
         }

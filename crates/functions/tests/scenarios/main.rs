@@ -6,6 +6,7 @@ mod bench;
 mod chain;
 mod firewall;
 mod firewall_tcp;
+mod holding;
 mod load_balancer;
 mod nat;
 mod nat_pool;

@@ -249,7 +249,7 @@ fn a_whole_address_is_not_leased() {
 #[test]
 pub(crate) fn the_end_of_a_published_flow_gives_nothing_back() {
     let mut config = config();
-    // The first flow has the number that a flow without a lease has in its state.
+    // The first flow has the first number.
     config["ports"] = json!("sequential 5000-5511");
     let mut bench = Bench::new(&[("nat", config)]);
     let first = bench.passes("tcp 10.0.0.2:1 > 203.0.113.10:80 SYN seq 1").0;

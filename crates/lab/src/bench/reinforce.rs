@@ -8,7 +8,7 @@ use super::datapath::{Alone, Pair, PlaysOnce, Runs};
 use super::median;
 use super::replication::{self, flat_out, paced};
 use super::traffic::{self, FRAME_LEN, percentile};
-use holdfast_nf::{Bound, Chain, ConfigError, Context, Function, NetworkFunction, Open, Packet, Verdict};
+use holdfast_nf::{Bound, Chain, ConfigError, Context, Function, NetworkFunction, Open, Opening, Packet, Verdict};
 use holdfast_protection::Plan as Preset;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -236,7 +236,7 @@ impl NetworkFunction for Dice {
         Ok((Dice { every: config.every }, ()))
     }
 
-    fn open(&self, _packet: &Packet, _shared: &mut (), _cx: &mut Context) -> Open<Drawn> {
+    fn open(&self, _packet: &Packet, _shared: &mut (), _cx: &mut Opening<'_>) -> Open<Drawn> {
         Open::Accept(Drawn::default())
     }
 

@@ -2,7 +2,8 @@
 //! what two cores could do at once.
 
 use super::traffic::{self, FRAME_LEN};
-use holdfast_nf::{Chain, Pool};
+use holdfast_nf::Chain;
+use holdfast_nf::shared::Numbers;
 use holdfast_node::address::{COORDINATOR, FIRST_RUNTIME, MANAGER, SWITCH, mac_of};
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::hub::{Hub, HubOut};
@@ -279,7 +280,7 @@ impl World {
 }
 
 /// Grants every block of a pool: one runtime may lease them all.
-pub(super) fn grant_all(pool: &mut Pool) {
+pub(super) fn grant_all(pool: &mut Numbers) {
     for block in 0..pool.size().div_ceil(holdfast_nf::shared::BLOCK_LEN) {
         pool.backend().grant_block(block, &[0; 4]);
     }

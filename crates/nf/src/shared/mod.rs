@@ -1,6 +1,6 @@
 //! State that many flows share, declared by type.
 //!
-//! A function names what it needs: a [`Pool`] of resources to lease, [`Counters`] that only grow, a [`Gauge`] per item, a
+//! A function names what it needs: a [`Pool`] of resources to lease, [`Counters`] that only grow, a [`Gauge`] of flows per item, a
 //! [`Table`], a [`Log`], or something [`ReadOnly`]. Where each lives (a partition of this runtime's own, the DAL, a state server) is decided by
 //! the chain's protection through the backend that it attaches; the function cannot tell.
 
@@ -10,18 +10,18 @@ mod statistics;
 mod table;
 
 pub use log::{Log, Note};
-pub use pool::{BLOCK_LEN, BlockMask, Lease, PartitionPool, Pool, PoolBackend, PoolEffect, RequestPool};
+pub use pool::{BLOCK_LEN, BlockMask, Lease, Numbers, PartitionPool, Pool, PoolBackend, PoolEffect, RequestPool};
 pub use statistics::{Counters, Gauge, Part, ReadOnly};
 pub use table::Table;
 
 /// One field of a function's shared state, as the runtime sees it.
 pub enum SharedField<'a> {
     /// See [`Pool`].
-    Pool(&'a mut Pool),
+    Pool(&'a mut Numbers),
     /// See [`Counters`].
     Counters(&'a mut Counters),
     /// See [`Gauge`].
-    Gauge(&'a mut Gauge),
+    Gauge(&'a mut Part),
     /// See [`Log`].
     Log(&'a mut Log),
     /// Nothing that the runtime connects or reports.
@@ -33,7 +33,7 @@ impl SharedField<'_> {
     pub fn part(&mut self) -> Option<&mut Part> {
         match self {
             SharedField::Counters(counters) => Some(counters.part()),
-            SharedField::Gauge(gauge) => Some(gauge.part()),
+            SharedField::Gauge(part) => Some(part),
             SharedField::Pool(_) | SharedField::Log(_) | SharedField::Opaque => None,
         }
     }
@@ -49,6 +49,9 @@ pub trait Shareable {
 
     /// All have.
     fn end_recount(&mut self) {}
+
+    /// A function has tried to open a flow: what it has leased and no flow has goes back.
+    fn settle(&mut self) {}
 }
 
 /// A function's shared state: a struct of shared-state types, declared with [`shared_state!`](crate::shared_state).
@@ -59,20 +62,24 @@ pub trait SharedState: Send + 'static {
     fn begin_recount(&mut self);
     /// See [`Shareable::end_recount`].
     fn end_recount(&mut self);
+    /// See [`Shareable::settle`].
+    fn settle(&mut self);
 }
 
 impl SharedState for () {
     fn visit(&mut self, _visit: &mut dyn FnMut(&'static str, SharedField<'_>)) {}
     fn begin_recount(&mut self) {}
     fn end_recount(&mut self) {}
+    fn settle(&mut self) {}
 }
 
-/// Declares a [`SharedState`](crate::SharedState): a struct of [`Pool`], [`Counters`], [`Gauge`], [`Table`], [`Log`], [`ReadOnly`].
+/// Declares a [`SharedState`](crate::SharedState): a struct of [`Pool`], [`Counters`], [`Gauge`], [`Table`], [`Log`], [`ReadOnly`],
+/// written by these names.
 #[macro_export]
 macro_rules! shared_state {
-    ($(#[$meta:meta])* $vis:vis struct $name:ident { $($(#[$field_meta:meta])* $field_vis:vis $field:ident : $type:ty),* $(,)? }) => {
+    ($(#[$meta:meta])* $vis:vis struct $name:ident { $($(#[$field_meta:meta])* $field_vis:vis $field:ident : $type:ident $(<$($of:ty),+>)?),* $(,)? }) => {
         $(#[$meta])*
-        $vis struct $name { $($(#[$field_meta])* $field_vis $field: $type),* }
+        $vis struct $name { $($(#[$field_meta])* $field_vis $field: $type $(<$($of),+>)?),* }
 
         impl $crate::SharedState for $name {
             fn visit(&mut self, visit: &mut dyn FnMut(&'static str, $crate::SharedField<'_>)) {
@@ -86,6 +93,36 @@ macro_rules! shared_state {
             fn end_recount(&mut self) {
                 $($crate::shared::Shareable::end_recount(&mut self.$field);)*
             }
+
+            #[inline]
+            fn settle(&mut self) {
+                $($crate::shared::Shareable::settle(&mut self.$field);)*
+            }
+        }
+
+        $($crate::held_field!($name $field $type $(<$($of),+>)?);)*
+    };
+}
+
+/// What flows hold of one field of shared state, if they may.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! held_field {
+    ($name:ident $field:ident Pool<$of:ty>) => {
+        impl $crate::Lends<$of> for $name {
+            #[inline]
+            fn pool(&mut self) -> &mut $crate::Pool<$of> {
+                &mut self.$field
+            }
         }
     };
+    ($name:ident $field:ident Gauge<$of:ty>) => {
+        impl $crate::Counts<$of> for $name {
+            #[inline]
+            fn gauge(&mut self) -> &mut $crate::Gauge<$of> {
+                &mut self.$field
+            }
+        }
+    };
+    ($($other:tt)*) => {};
 }

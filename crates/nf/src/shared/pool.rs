@@ -1,7 +1,7 @@
 //! A pool of numbered resources: each is leased to at most one flow in the whole cluster.
 //!
-//! Theory of operation. The function asks for a lease when a flow opens and gives it back when the flow expires; in between the
-//! number lies in the flow's own state and travels with it. Where the numbers come from is the backend's business:
+//! Theory of operation. The function asks for a lease when a flow opens and puts it into the flow's state ([`Leased`]). There it is as
+//! long as the flow lives, travels with it, and goes back when the flow ends, without a word of the function's. Where the numbers come from is the backend's business:
 //! - [`PartitionPool`]: the coordinator grants blocks of [`BLOCK_LEN`] numbers to one runtime and incarnation, which then leases
 //!   without asking anyone. When the runtime dies its blocks are quarantined; flows that survive elsewhere keep their numbers
 //!   (reported by [`PoolEffect::Adopted`]), and give them back through [`PoolEffect::Return`].
@@ -16,7 +16,8 @@ mod request;
 pub use request::RequestPool;
 
 use super::{Shareable, SharedField};
-use crate::Context;
+use crate::{FlowEvent, Leased, Opening};
+use core::marker::PhantomData;
 use core::ops::Range;
 use holdfast_wire::fault::{Fault, is_planted};
 use std::collections::VecDeque;
@@ -27,11 +28,11 @@ pub const BLOCK_LEN: u32 = 256;
 /// Which numbers of a block are leased, one bit each, lowest first.
 pub type BlockMask = [u64; 4];
 
-/// The answer to [`Pool::lease`].
+/// The answer to [`Pool::lease`], and with a bare number a backend's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Lease {
-    /// This number is the flow's until it gives it back.
-    Granted(u32),
+pub enum Lease<N = u32> {
+    /// This number is the flow's that is accepted with it, until it ends.
+    Granted(N),
     /// A number is on its way: return `Wait`, and ask again when called again.
     Wait,
     /// There is none.
@@ -120,19 +121,93 @@ pub trait PoolBackend: Send {
     fn settle(&mut self) {}
 }
 
-/// See the module.
-pub struct Pool {
+/// A pool of numbers that flows lease: see the module. `P` is a type of the function's that names
+/// the pool; a flow's number is [`Leased`] of the same name.
+pub struct Pool<P> {
+    numbers: Numbers,
+    name: PhantomData<fn() -> P>,
+}
+
+impl<P> Pool<P> {
+    /// A pool of the numbers `0..size`. It starts as a partition without a block; the runtime attaches what its chain's
+    /// protection asks for and grants what is to be leased.
+    pub fn new(size: u32) -> Pool<P> {
+        Pool { numbers: Numbers::new(size), name: PhantomData }
+    }
+
+    /// Leases any number. Marks the packet non-deterministic.
+    pub fn lease(&mut self, cx: &mut Opening<'_>) -> Lease<Leased<P>> {
+        self.lease_within(0..self.numbers.size, cx)
+    }
+
+    /// Leases a number inside `preferred` if one is at hand, any other if not. Marks the packet non-deterministic.
+    pub fn lease_within(&mut self, preferred: Range<u32>, cx: &mut Opening<'_>) -> Lease<Leased<P>> {
+        cx.mark_nondeterministic();
+        self.granted(&preferred, None)
+    }
+
+    /// As [`Pool::lease_within`], but which of the numbers at hand it is nobody can guess from those leased before (RFC 6056, section 3.3.1).
+    pub fn lease_random(&mut self, preferred: Range<u32>, cx: &mut Opening<'_>) -> Lease<Leased<P>> {
+        let random = cx.random();
+        self.granted(&preferred, Some(random))
+    }
+
+    fn granted(&mut self, preferred: &Range<u32>, random: Option<u64>) -> Lease<Leased<P>> {
+        match self.numbers.lease(preferred, random) {
+            Lease::Granted(number) => Lease::Granted(Leased::new(number)),
+            Lease::Wait => Lease::Wait,
+            Lease::Exhausted => Lease::Exhausted,
+        }
+    }
+
+    /// The numbers, for what finds them by the pool's name.
+    pub(crate) fn numbers(&mut self) -> &mut Numbers {
+        &mut self.numbers
+    }
+}
+
+impl<P> Shareable for Pool<P> {
+    fn field(&mut self) -> SharedField<'_> {
+        SharedField::Pool(&mut self.numbers)
+    }
+
+    fn begin_recount(&mut self) {
+        self.numbers.begin_recount();
+    }
+
+    fn end_recount(&mut self) {
+        self.numbers.end_recount();
+    }
+
+    #[inline]
+    fn settle(&mut self) {
+        self.numbers.settle();
+    }
+}
+
+impl<P> core::fmt::Debug for Pool<P> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_tuple("Pool").field(&self.numbers).finish()
+    }
+}
+
+/// Leases of one `open` for which there is room without asking for more: a function needs one or two.
+const AT_ONCE: usize = 4;
+
+/// The numbers of a [`Pool`], as the runtime and the framework see them.
+pub struct Numbers {
     size: u32,
     backend: Box<dyn PoolBackend>,
+    /// Leased since a function began to open a flow; the flow that is accepted has them, or none.
+    loose: Vec<u32>,
     /// While it is recounted what flows hold: numbers that were held, and that no flow has named yet.
     unnamed: Option<Vec<bool>>,
 }
 
-impl Pool {
-    /// A pool of the numbers `0..size`. It starts as a partition without a block; the runtime attaches what its chain's
-    /// protection asks for and grants what is to be leased.
-    pub fn new(size: u32) -> Pool {
-        Pool { size, backend: Box::new(PartitionPool::new(size)), unnamed: None }
+impl Numbers {
+    fn new(size: u32) -> Numbers {
+        let backend = Box::new(PartitionPool::new(size));
+        Numbers { size, backend, loose: Vec::with_capacity(AT_ONCE), unnamed: None }
     }
 
     /// Numbers in the pool, over all partitions.
@@ -140,47 +215,50 @@ impl Pool {
         self.size
     }
 
-    /// Leases any number. Marks the packet non-deterministic.
-    pub fn lease(&mut self, cx: &mut Context) -> Lease {
-        self.lease_within(0..self.size, cx)
+    fn lease(&mut self, preferred: &Range<u32>, random: Option<u64>) -> Lease {
+        let lease = self.backend.lease(preferred, random);
+        if let Lease::Granted(number) = lease {
+            self.loose.push(number);
+        }
+        lease
     }
 
-    /// Leases a number inside `preferred` if one is at hand, any other if not. Marks the packet non-deterministic.
-    pub fn lease_within(&mut self, preferred: Range<u32>, cx: &mut Context) -> Lease {
-        cx.mark_nondeterministic();
-        self.backend.lease(&preferred, None)
-    }
-
-    /// As [`Pool::lease_within`], but which of the numbers at hand it is nobody can guess from those leased before (RFC 6056, section 3.3.1).
-    pub fn lease_random(&mut self, preferred: Range<u32>, cx: &mut Context) -> Lease {
-        let random = cx.random();
-        self.backend.lease(&preferred, Some(random))
-    }
-
-    /// The flow's number is free again. Numbers outside the pool are ignored: they can only come from corrupt state.
-    pub fn give_back(&mut self, number: u32) {
-        if number < self.size {
+    /// What is loose is no flow's.
+    #[inline]
+    fn settle(&mut self) {
+        while let Some(number) = self.loose.pop() {
             self.backend.give_back(number);
         }
     }
 
-    /// A flow that holds this number came here by recovery or migration.
-    pub fn adopt(&mut self, number: u32) {
-        let unnamed = self.unnamed.as_mut().and_then(|unnamed| unnamed.get_mut(number as usize));
-        if unnamed.is_some_and(core::mem::take) {
-            // It is held already.
+    /// This has become of the flow that holds the number. Numbers outside the pool are ignored:
+    /// they can only come from corrupt state.
+    pub(crate) fn follow(&mut self, number: u32, event: FlowEvent) {
+        if number >= self.size {
             return;
         }
-        if number < self.size {
-            self.backend.adopt(number);
+        match event {
+            FlowEvent::Accepted => self.loose.retain(|loose| *loose != number),
+            FlowEvent::Ended => self.backend.give_back(number),
+            FlowEvent::Arrived => {
+                let unnamed = self.unnamed.as_mut().map(|unnamed| &mut unnamed[number as usize]);
+                // One that is recounted is held already.
+                if !unnamed.is_some_and(core::mem::take) {
+                    self.backend.adopt(number);
+                }
+            }
+            FlowEvent::Departed => self.backend.forget(number),
         }
     }
 
-    /// A flow that holds this number left for another runtime.
-    pub fn forget(&mut self, number: u32) {
-        if number < self.size {
-            self.backend.forget(number);
-        }
+    fn begin_recount(&mut self) {
+        let is_held = |number| self.backend.is_held(number) && !self.backend.is_leaving(number);
+        self.unnamed = Some((0..self.size).map(is_held).collect());
+    }
+
+    fn end_recount(&mut self) {
+        let unnamed = self.unnamed.take().unwrap_or_default();
+        (0..).zip(unnamed).filter(|(_, is_unnamed)| *is_unnamed).for_each(|(number, _)| self.backend.give_back(number));
     }
 
     /// Replaces the backend. For the runtime, before the first lease.
@@ -194,25 +272,9 @@ impl Pool {
     }
 }
 
-impl Shareable for Pool {
-    fn field(&mut self) -> SharedField<'_> {
-        SharedField::Pool(self)
-    }
-
-    fn begin_recount(&mut self) {
-        let is_held = |number| self.backend.is_held(number) && !self.backend.is_leaving(number);
-        self.unnamed = Some((0..self.size).map(is_held).collect());
-    }
-
-    fn end_recount(&mut self) {
-        let unnamed = self.unnamed.take().unwrap_or_default();
-        (0..).zip(unnamed).filter(|(_, is_unnamed)| *is_unnamed).for_each(|(number, _)| self.backend.give_back(number));
-    }
-}
-
-impl core::fmt::Debug for Pool {
+impl core::fmt::Debug for Numbers {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Pool").field("size", &self.size).field("available", &self.backend.available()).finish()
+        f.debug_struct("Numbers").field("size", &self.size).field("available", &self.backend.available()).finish()
     }
 }
 

@@ -5,7 +5,8 @@ mod part;
 pub use part::Part;
 
 use super::{Shareable, SharedField};
-use crate::Context;
+use crate::{Context, Counted, Opening};
+use core::marker::PhantomData;
 
 /// Named numbers that only grow. Increments commute, so their order, and a replay's, does not matter; a function cannot read them.
 #[derive(Debug, Clone, Default)]
@@ -49,22 +50,28 @@ impl Shareable for Counters {
     }
 }
 
-/// A number per item that goes up and down: live connections per backend, say. As a local partition it counts this runtime's flows; with a state server, those of all.
-#[derive(Debug, Clone, Default)]
-pub struct Gauge {
+/// How many flows are [`Counted`] in each item: live connections per backend, say. `G` is a type of
+/// the function's that names the gauge. As a local partition it counts this runtime's flows; with a state server, those of all.
+pub struct Gauge<G> {
     part: Part,
+    name: PhantomData<fn() -> G>,
 }
 
-impl Gauge {
+impl<G> Gauge<G> {
     /// A gauge of `items` items, at 0.
-    pub fn new(items: usize) -> Gauge {
-        Gauge { part: Part::new(items) }
+    ///
+    /// # Panics
+    /// With more than 65,535 items: a flow has 2 bytes for its own.
+    pub fn new(items: usize) -> Gauge<G> {
+        assert!(items <= usize::from(u16::MAX), "a gauge has at most 65,535 items");
+        Gauge { part: Part::new(items), name: PhantomData }
     }
 
-    /// Changes an item's value. An item that is not there changes nothing.
+    /// The flow counts in this item as soon as it is accepted with this in its state, until it
+    /// ends. In an item that is not there nothing counts.
     #[inline]
-    pub fn add(&mut self, item: usize, change: i64) {
-        self.part.add(item, change);
+    pub fn count(&self, item: usize, cx: &Opening<'_>) -> Counted<G> {
+        Counted::new(item, cx)
     }
 
     /// An item's value; 0 for an item that is not there. Where a state server has it that is this runtime's part, exactly, and what all others had when they were heard of last. The outcome
@@ -75,26 +82,25 @@ impl Gauge {
         self.part.sum(item)
     }
 
-    /// This runtime's part of all values, for reports.
-    pub fn report(&self) -> &[i64] {
-        self.part.own()
-    }
-
-    /// The same, for whoever brings those of all together.
-    pub fn part(&mut self) -> &mut Part {
+    /// The values, for what finds them by the gauge's name.
+    pub(crate) fn part(&mut self) -> &mut Part {
         &mut self.part
     }
 }
 
-impl Shareable for Gauge {
+impl<G> core::fmt::Debug for Gauge<G> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_tuple("Gauge").field(&self.part).finish()
+    }
+}
+
+impl<G> Shareable for Gauge<G> {
     fn field(&mut self) -> SharedField<'_> {
-        SharedField::Gauge(self)
+        SharedField::Gauge(&mut self.part)
     }
 
     fn begin_recount(&mut self) {
-        for (item, value) in self.report().to_vec().into_iter().enumerate() {
-            self.add(item, value.saturating_neg());
-        }
+        self.part.clear();
     }
 }
 

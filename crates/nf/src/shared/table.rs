@@ -6,6 +6,8 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash};
 
 /// A map with a limit. It is always a local partition, and holds what this runtime's flows put there: no state server has it, because its keys are not indexes.
+/// It is for what may be forgotten: a flow that comes from elsewhere brings nothing along for it,
+/// and when flows are lost it is emptied, because nobody can say what of it was theirs.
 ///
 /// Reads mark the packet non-deterministic: other flows may have changed what they see.
 #[derive(Debug)]

@@ -366,7 +366,7 @@ impl Runtime {
     }
 
     /// Calls `visit` with every pool of this runtime, to look at and, in benchmarks and tests, to grant blocks directly.
-    pub fn visit_pools(&mut self, mut visit: impl FnMut(PoolId, &mut holdfast_nf::Pool)) {
+    pub fn visit_pools(&mut self, mut visit: impl FnMut(PoolId, &mut holdfast_nf::shared::Numbers)) {
         for lane in &mut self.lanes {
             let chain = lane.index;
             lane.visit_pools(|function, field, pool| visit(PoolId { chain, function, field }, pool));

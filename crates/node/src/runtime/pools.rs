@@ -111,7 +111,7 @@ impl Errands {
 }
 
 impl Runtime {
-    pub(super) fn with_pool(&mut self, id: PoolId, act: impl FnOnce(&mut holdfast_nf::Pool)) {
+    pub(super) fn with_pool(&mut self, id: PoolId, act: impl FnOnce(&mut holdfast_nf::shared::Numbers)) {
         if let Some(lane) = self.lanes.get_mut(id.chain as usize) {
             lane.with_pool(id.function, id.field, act);
             lane.retry = lane.parking.len() > 0;

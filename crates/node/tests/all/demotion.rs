@@ -2,7 +2,7 @@
 
 use crate::spot::{SECOND, Spot, bound, datagram, frames_of, is_released, view_of};
 use holdfast_nf::shared::{Lease, Pool};
-use holdfast_nf::{ConfigError, Context, DropReason, Function, NetworkFunction, Open, Verdict};
+use holdfast_nf::{ConfigError, Context, DropReason, Function, Leased, NetworkFunction, Open, Opening, Verdict};
 use holdfast_node::address::{COORDINATOR, SWITCH, node_of};
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::message::{Ended, kind};
@@ -13,16 +13,19 @@ use zerocopy::IntoBytes;
 
 const PEERS: [Peer; 2] = [Peer { node: 16, incarnation: 1 }, Peer { node: 17, incarnation: 2 }];
 
+/// The pool that flows lease from.
+enum Pooled {}
+
 holdfast_nf::flow_state! {
-    struct Leased {
-        number: u32,
+    struct Borrower {
+        number: Leased<Pooled>,
         spare: u32,
     }
 }
 
 holdfast_nf::shared_state! {
     struct Numbers {
-        pool: Pool,
+        pool: Pool<Pooled>,
     }
 }
 
@@ -32,31 +35,23 @@ struct Leaser;
 impl NetworkFunction for Leaser {
     const NAME: &'static str = "leaser";
     type Config = ();
-    type Flow = Leased;
+    type Flow = Borrower;
     type Shared = Numbers;
 
     fn new((): ()) -> Result<(Leaser, Numbers), ConfigError> {
         Ok((Leaser, Numbers { pool: Pool::new(256) }))
     }
 
-    fn open(&self, _: &Packet, shared: &mut Numbers, cx: &mut Context) -> Open<Leased> {
+    fn open(&self, _: &Packet, shared: &mut Numbers, cx: &mut Opening<'_>) -> Open<Borrower> {
         match shared.pool.lease(cx) {
-            Lease::Granted(number) => Open::Accept(Leased { number, spare: 0 }),
+            Lease::Granted(number) => Open::Accept(Borrower { number, spare: 0 }),
             Lease::Wait => Open::Wait,
             Lease::Exhausted => Open::Drop(DropReason::PoolEmpty),
         }
     }
 
-    fn process(&self, _: &mut Packet, _: &mut Leased, _: &mut Numbers, _: &mut Context) -> Verdict {
+    fn process(&self, _: &mut Packet, _: &mut Borrower, _: &mut Numbers, _: &mut Context) -> Verdict {
         Verdict::Forward
-    }
-
-    fn expire(&self, flow: &mut Leased, shared: &mut Numbers) {
-        shared.pool.give_back(flow.number);
-    }
-
-    fn migrate_out(&self, flow: &mut Leased, shared: &mut Numbers) {
-        shared.pool.forget(flow.number);
     }
 }
 

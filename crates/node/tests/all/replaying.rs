@@ -1,7 +1,7 @@
 //! Runtimes under `reinforce`, one of which dies: what another makes of its flows. The test is the switch, with a log of its own, and the coordinator.
 
 use crate::spot::{SECOND, Spot, bound, frames_of, is_released};
-use holdfast_nf::{ConfigError, Context, DropReason, NetworkFunction, Open, Verdict};
+use holdfast_nf::{ConfigError, Context, DropReason, NetworkFunction, Open, Opening, Verdict};
 use holdfast_node::address::{COORDINATOR, SWITCH, node_of};
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::message::{Claim, Control, Ended, Member, MemberState, Replay, kind, numbered};
@@ -42,7 +42,7 @@ impl NetworkFunction for Counter {
         Ok((Counter, ()))
     }
 
-    fn open(&self, packet: &Packet, _: &mut (), _: &mut Context) -> Open<Tally> {
+    fn open(&self, packet: &Packet, _: &mut (), _: &mut Opening<'_>) -> Open<Tally> {
         match packet.bytes()[42] {
             REFUSE => Open::Drop(DropReason::PolicyDenied),
             TURN_AWAY => Open::Reject(DropReason::PolicyDenied),

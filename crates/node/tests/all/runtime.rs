@@ -2,7 +2,7 @@
 
 use crate::spot::{Nothing, PerPacket, SECOND, Spot, accepting, bound, datagram, frames_of, is_released, view_of};
 use holdfast_nf::shared::{Lease, Log, Pool, RequestPool};
-use holdfast_nf::{ConfigError, Context, Counters, DropReason, Function, NetworkFunction, Open, Verdict};
+use holdfast_nf::{ConfigError, Context, Counters, DropReason, Function, Leased, NetworkFunction, Open, Opening, Verdict};
 use holdfast_node::address::{COORDINATOR, MANAGER, SWITCH, mac_of, mac_of_life, node_of, switch_node};
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::message::{Control, PoolId};
@@ -275,16 +275,19 @@ fn packets_of_others_open_nothing() {
     bench.assert_no_buffer_lost();
 }
 
+/// The pool that flows lease from.
+enum Pooled {}
+
 holdfast_nf::flow_state! {
-    struct Leased {
-        number: u32,
+    struct Borrower {
+        number: Leased<Pooled>,
         opened: u32,
     }
 }
 
 holdfast_nf::shared_state! {
     struct Numbers {
-        pool: Pool,
+        pool: Pool<Pooled>,
     }
 }
 
@@ -294,28 +297,24 @@ struct Leaser;
 impl NetworkFunction for Leaser {
     const NAME: &'static str = "leaser";
     type Config = ();
-    type Flow = Leased;
+    type Flow = Borrower;
     type Shared = Numbers;
 
     fn new((): ()) -> Result<(Leaser, Numbers), ConfigError> {
         Ok((Leaser, Numbers { pool: Pool::new(200) }))
     }
 
-    fn open(&self, _: &Packet, shared: &mut Numbers, cx: &mut Context) -> Open<Leased> {
+    fn open(&self, _: &Packet, shared: &mut Numbers, cx: &mut Opening<'_>) -> Open<Borrower> {
         match shared.pool.lease(cx) {
-            Lease::Granted(number) => Open::Accept(Leased { number, opened: 1 }),
+            Lease::Granted(number) => Open::Accept(Borrower { number, opened: 1 }),
             Lease::Wait => Open::Wait,
             Lease::Exhausted => Open::Drop(DropReason::PoolEmpty),
         }
     }
 
-    fn process(&self, packet: &mut Packet, flow: &mut Leased, _: &mut Numbers, _: &mut Context) -> Verdict {
-        packet.l4_mut()[8] += flow.number as u8;
+    fn process(&self, packet: &mut Packet, flow: &mut Borrower, _: &mut Numbers, _: &mut Context) -> Verdict {
+        packet.l4_mut()[8] += flow.number.number().expect("it has one") as u8;
         Verdict::Forward
-    }
-
-    fn expire(&self, flow: &mut Leased, shared: &mut Numbers) {
-        shared.pool.give_back(flow.number);
     }
 }
 
@@ -402,7 +401,7 @@ impl NetworkFunction for Tripwire {
         Ok((Tripwire, ()))
     }
 
-    fn open(&self, packet: &Packet, _: &mut (), _: &mut Context) -> Open<Count> {
+    fn open(&self, packet: &Packet, _: &mut (), _: &mut Opening<'_>) -> Open<Count> {
         let port = packet.l4()[3];
         assert_ne!(port, 1, "boom");
         Open::Accept(Count { packets: u64::from(port) })
@@ -413,7 +412,7 @@ impl NetworkFunction for Tripwire {
         Verdict::Forward
     }
 
-    fn expire(&self, flow: &mut Count, _: &mut ()) {
+    fn expire(&self, flow: &Count, _: &mut ()) {
         assert!(!matches!(flow.packets, 3 | 4), "boom");
     }
 }
@@ -563,7 +562,7 @@ impl NetworkFunction for Teller {
         Ok((Teller, Told { log: Log::new() }))
     }
 
-    fn open(&self, packet: &Packet, shared: &mut Told, cx: &mut Context) -> Open<Nothing> {
+    fn open(&self, packet: &Packet, shared: &mut Told, cx: &mut Opening<'_>) -> Open<Nothing> {
         let key = *cx.key();
         shared.log.note(7, &key, packet.meta.ingress, cx);
         Open::Accept(Nothing::default())
@@ -623,7 +622,7 @@ impl NetworkFunction for Voter {
         Ok((Voter, Votes { before: Counters::new(["all"]), by_flow: Counters::new(0..VOTES) }))
     }
 
-    fn open(&self, _: &Packet, _: &mut Votes, _: &mut Context) -> Open<Nothing> {
+    fn open(&self, _: &Packet, _: &mut Votes, _: &mut Opening<'_>) -> Open<Nothing> {
         Open::Accept(Nothing::default())
     }
 

@@ -2,7 +2,7 @@
 //! functions for its chain and datagrams for its flows.
 
 use holdfast_functions::Forward;
-use holdfast_nf::{Bound, Chain, ConfigError, Context, FlowState, Function, NetworkFunction, Open, Verdict};
+use holdfast_nf::{Bound, Chain, ConfigError, Context, FlowState, Function, Holds, NetworkFunction, Open, Opening, Verdict};
 use holdfast_node::address::{NodeId, SWITCH, mac_of, mac_of_life};
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::message::{Control, Member, MemberState, kind};
@@ -23,7 +23,7 @@ holdfast_nf::flow_state! {
 /// A function that accepts every flow, by what it does with each packet.
 pub(crate) trait PerPacket: Send + Sync + 'static {
     const NAME: &'static str;
-    type Flow: FlowState + Default;
+    type Flow: FlowState + Holds<()> + Default;
 
     fn process(packet: &mut Packet, flow: &mut Self::Flow, cx: &mut Context) -> Verdict;
 }
@@ -40,7 +40,7 @@ impl<P: PerPacket> NetworkFunction for Accepting<P> {
         Ok((Accepting(PhantomData), ()))
     }
 
-    fn open(&self, _: &Packet, _: &mut (), _: &mut Context) -> Open<P::Flow> {
+    fn open(&self, _: &Packet, _: &mut (), _: &mut Opening<'_>) -> Open<P::Flow> {
         Open::Accept(P::Flow::default())
     }
 

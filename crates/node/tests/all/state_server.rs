@@ -6,8 +6,7 @@ mod ways;
 
 use crate::random::Random;
 use core::ops::Range;
-use holdfast_nf::Context;
-use holdfast_nf::shared::{Counters, Gauge, Lease, Part, PoolBackend, RequestPool};
+use holdfast_nf::shared::{Counters, Lease, Part, PoolBackend, RequestPool};
 use holdfast_node::address::{COORDINATOR, FIRST_RUNTIME, MANAGER, NodeId, STATE_SERVER, node_of};
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::message::{Control, Member, MemberState, kind};
@@ -29,11 +28,11 @@ const REST: u64 = 30 * MILLISECOND;
 const BEGUN: u32 = 2;
 const FLOWS: u32 = 3;
 
-struct Lists([RequestPool; 2], Counters, Gauge);
+struct Lists([RequestPool; 2], Counters, Part);
 
 impl Lists {
     fn new(pools: [RequestPool; 2]) -> Lists {
-        let mut lists = Lists(pools, Counters::new(["begun"]), Gauge::new(2));
+        let mut lists = Lists(pools, Counters::new(["begun"]), Part::new(2));
         [BEGUN, FLOWS].into_iter().for_each(|list| _ = lists.with_part(list, &mut Part::share));
         lists
     }
@@ -51,7 +50,7 @@ impl Pools for Lists {
     fn with_part(&mut self, list: u32, act: &mut dyn FnMut(&mut Part)) -> bool {
         match list {
             BEGUN => act(self.1.part()),
-            FLOWS => act(self.2.part()),
+            FLOWS => act(&mut self.2),
             _ => return false,
         }
         true
@@ -507,7 +506,7 @@ impl World {
         for list in 0..2 {
             let flows = self.instances.values().flat_map(|instance| &instance.flows).filter(|(of, _)| *of == list).count() as i64;
             let total = server.statistic(FLOWS, list);
-            let read = self.instances.values().map(|instance| instance.pools.2.read(list as usize, &mut Context::new(1)));
+            let read = self.instances.values().map(|instance| instance.pools.2.sum(list as usize));
             let read: Vec<i64> = read.collect();
             if total != Some(flows) || read.iter().any(|read| *read != flows) {
                 return Err(format!("{flows} flows have numbers of {list}, the gauge says {total:?}, and to instances {read:?}"));

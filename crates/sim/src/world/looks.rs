@@ -218,8 +218,8 @@ impl World {
                 for (slot, _) in flows.iter().filter(|(_, header)| is_calm && header.role == role::OWNER) {
                     let balanced = flows.state(slot).get(at..).and_then(|state| Balanced::read_from_prefix(state).ok());
                     // One that only passes has no backend.
-                    let backend = balanced.and_then(|(balanced, _)| counted.get_mut(usize::from(balanced.backend)));
-                    backend.into_iter().for_each(|flows| *flows += 1);
+                    let backend = balanced.and_then(|(balanced, _)| balanced.backend.item());
+                    backend.and_then(|backend| counted.get_mut(backend)).into_iter().for_each(|flows| *flows += 1);
                 }
                 if is_calm && counted != part {
                     wrong.push(format!(

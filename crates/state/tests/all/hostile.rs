@@ -1,6 +1,6 @@
 //! Whatever anybody says, in whatever order: nothing panics, every index is something, and a standby that is given the same is the same.
 
-use holdfast_nf::shared::{Gauge, Lease, PoolBackend, RequestPool};
+use holdfast_nf::shared::{Lease, Part, PoolBackend, RequestPool};
 use holdfast_state::{Client, Form, Heard, Input, Kind, Limits, Message, Opcode, Primary, Server};
 use holdfast_wire::Peer;
 use proptest::prelude::*;
@@ -112,8 +112,8 @@ proptest! {
     fn whatever_a_client_is_told(heard in prop::collection::vec((message(), any::<u8>()), 1..300)) {
         let mut client = Client::new(64);
         let mut pools = SIZES.map(|size| RequestPool::new(size, 4));
-        let mut gauge = Gauge::new(2);
-        gauge.part().share();
+        let mut gauge = Part::new(2);
+        gauge.share();
         let mut memory = 1;
         prop_assert!(client.meet(memory, Form::Narrow));
         client.link().begin(0).expect("nothing was said");
@@ -123,7 +123,7 @@ proptest! {
                     let pool = pools.get_mut(message.list as usize).map(|pool| pool as &mut dyn PoolBackend);
                     client.carry_out(message, pool);
                 }
-                Ok(Some(Heard::Statistic { index, value, .. })) => gauge.part().hear(index, value),
+                Ok(Some(Heard::Statistic { index, value, .. })) => gauge.hear(index, value),
                 Ok(_) => {}
                 Err(_) => {
                     client.link().end();
@@ -139,12 +139,12 @@ proptest! {
                 memory += 1;
                 prop_assert!(client.meet(memory, Form::Narrow));
                 pools.iter_mut().for_each(PoolBackend::announce);
-                gauge.part().announce();
+                gauge.announce();
                 client.link().begin(0).expect("nothing was said");
             }
             client.gather(list as u32, &mut pools[list]);
             gauge.add(list, i64::from(chance) - 100);
-            client.gather_statistics(4, gauge.part());
+            client.gather_statistics(4, &mut gauge);
             client.claimed();
             while client.link().poll().is_some() {}
         }

@@ -2,8 +2,7 @@
 //! happens, no two flows have one index, and none is lost in the end. The server dies too, and its standby goes on. In the end what it has counted is what has begun, and its gauge says how many flows there are.
 
 use crate::random::Random;
-use holdfast_nf::Context;
-use holdfast_nf::shared::{Counters, Gauge, Lease, Part, PoolBackend, RequestPool};
+use holdfast_nf::shared::{Counters, Lease, Part, PoolBackend, RequestPool};
 use holdfast_state::{Client, Heard, Input, Kind, Limits, Message, Primary, Server};
 use holdfast_wire::Peer;
 use holdfast_wire::fault::{Fault, Planted, is_planted, plant};
@@ -47,14 +46,14 @@ struct Instance {
     /// Flows that began here.
     begun: u64,
     counter: Counters,
-    gauge: Gauge,
+    gauge: Part,
 }
 
 impl Instance {
     /// Says how its part of statistics has changed. True if that is all.
     fn gather_statistics(&mut self) -> bool {
         let Instance { client, counter, gauge, .. } = self;
-        client.gather_statistics(BEGUN, counter.part()) & client.gather_statistics(FLOWS, gauge.part())
+        client.gather_statistics(BEGUN, counter.part()) & client.gather_statistics(FLOWS, gauge)
     }
 
     fn count(&mut self, index: u32, change: i64) {
@@ -154,10 +153,10 @@ impl World {
             is_alive: true,
             begun: 0,
             counter: Counters::new(["begun"]),
-            gauge: Gauge::new(2),
+            gauge: Part::new(2),
         };
         let Instance { counter, gauge, .. } = self.instances.entry(peer).or_insert(instance);
-        [counter.part(), gauge.part()].into_iter().for_each(Part::share);
+        [counter.part(), gauge].into_iter().for_each(Part::share);
         self.join(peer);
     }
 
@@ -197,7 +196,7 @@ impl World {
         if instance.client.meet(server.memory(), server.form()) {
             instance.pool.announce();
             if !self.errs.is_silent {
-                [instance.counter.part(), instance.gauge.part()].into_iter().for_each(Part::announce);
+                [instance.counter.part(), &mut instance.gauge].into_iter().for_each(Part::announce);
             }
         }
         let link = instance.client.link();
@@ -326,7 +325,7 @@ impl World {
             Some(Heard::Pool(message)) => instance.client.carry_out(message, Some(&mut instance.pool)),
             Some(Heard::Refused(message)) => self.refused = Some(format!("{peer:?} is refused {message}")),
             Some(Heard::Mustered) | None => {}
-            Some(Heard::Statistic { list: FLOWS, index, value }) => instance.gauge.part().hear(index, value),
+            Some(Heard::Statistic { list: FLOWS, index, value }) => instance.gauge.hear(index, value),
             Some(Heard::Statistic { .. }) => panic!("nobody has asked"),
         }
     }
@@ -566,7 +565,7 @@ impl World {
                 return Err(format!("there are {flows} flows, and the gauge says {parts:?}"));
             }
             for (peer, Instance { gauge, .. }) in &self.instances {
-                let read = gauge.read(odd, &mut Context::new(1));
+                let read = gauge.sum(odd);
                 if read != flows as i64 {
                     return Err(format!("there are {flows} flows, and the gauge of {peer:?} says {read}"));
                 }

@@ -2,6 +2,7 @@
 
 use super::request::AGAIN;
 use super::*;
+use crate::Context;
 use std::collections::{BTreeMap, BTreeSet};
 
 #[test]
@@ -387,27 +388,26 @@ fn cx_index(turn: u32, count: usize) -> usize {
 #[test]
 fn what_no_flow_names_is_given_back() {
     for is_served in [false, true] {
-        let mut pool = Pool::new(256);
+        let mut pool = Numbers::new(256);
         if is_served {
             pool.attach(Box::new(RequestPool::new(256, 4)));
             (0..4).for_each(|number| pool.backend().assign(number));
         } else {
             pool.backend().grant_block(0, &[0; 4]);
         }
-        let mut cx = Context::new(1);
         let numbers: Vec<u32> = (0..4)
-            .map(|_| match pool.lease(&mut cx) {
+            .map(|_| match pool.lease(&(0..256), None) {
                 Lease::Granted(number) => number,
                 other => panic!("{other:?}"),
             })
             .collect();
-        pool.forget(numbers[3]);
+        pool.follow(numbers[3], FlowEvent::Departed);
         core::iter::from_fn(|| pool.backend().poll_effect()).for_each(drop);
         pool.begin_recount();
-        pool.adopt(numbers[0]);
+        pool.follow(numbers[0], FlowEvent::Arrived);
         // One that has just come.
-        pool.adopt(200);
-        pool.adopt(numbers[2]);
+        pool.follow(200, FlowEvent::Arrived);
+        pool.follow(numbers[2], FlowEvent::Arrived);
         pool.end_recount();
         let is_held: Vec<bool> = numbers.iter().chain(&[200]).map(|number| pool.backend().is_held(*number)).collect();
         assert_eq!(is_held, [true, false, true, is_served, true], "{is_served}");
@@ -416,7 +416,7 @@ fn what_no_flow_names_is_given_back() {
         assert!(!effects.contains(&PoolEffect::Adopted(numbers[0])), "that is nothing new: {effects:?}");
         assert_eq!(effects.contains(&PoolEffect::Return(numbers[1])), is_served, "{effects:?}");
         // Recounting is over.
-        pool.adopt(numbers[0]);
+        pool.follow(numbers[0], FlowEvent::Arrived);
         assert!(core::iter::from_fn(|| pool.backend().poll_effect()).any(|effect| effect == PoolEffect::Adopted(numbers[0])));
     }
 }

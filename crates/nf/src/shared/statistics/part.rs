@@ -40,7 +40,7 @@ impl Told {
 
 impl Part {
     /// So many numbers, all 0, of which nobody else has a part.
-    pub(super) fn new(len: usize) -> Part {
+    pub fn new(len: usize) -> Part {
         Part { own: vec![0; len], others: vec![0; len], shared: None }
     }
 
@@ -58,7 +58,7 @@ impl Part {
 
     /// The number changes by so much. What would be beyond the ends of 64 bits stays there.
     #[inline]
-    pub(super) fn add(&mut self, index: usize, change: i64) {
+    pub fn add(&mut self, index: usize, change: i64) {
         let Some(value) = self.own.get_mut(index) else { return };
         *value = value.saturating_add(change);
         if let Some(told) = &mut self.shared {
@@ -66,9 +66,14 @@ impl Part {
         }
     }
 
+    /// All numbers of this runtime's are 0 again.
+    pub(super) fn clear(&mut self) {
+        (0..self.own.len()).for_each(|index| self.add(index, self.own[index].saturating_neg()));
+    }
+
     /// What this runtime has, exactly, and what all others had last.
     #[inline]
-    pub(super) fn sum(&self, index: usize) -> i64 {
+    pub fn sum(&self, index: usize) -> i64 {
         let of = |values: &[i64]| values.get(index).copied().unwrap_or(0);
         of(&self.own).saturating_add(of(&self.others))
     }

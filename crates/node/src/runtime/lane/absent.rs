@@ -107,12 +107,12 @@ impl Lane {
     /// Flows were lost with what only they knew of what they had leased: all others say what they have.
     fn recount(&mut self) {
         let Lane { flows, chain, parking, protection, .. } = self;
-        chain.recount(|recover| {
+        chain.recount(|adopt| {
             if let Some(paged) = protection.paged_mut() {
                 paged.visit_aside(&mut |slot, generation, state| {
                     let header = flows.header(slot);
                     if header.generation == generation && header.role == role::OWNER && !flows.is_present(slot) {
-                        recover(state, None);
+                        adopt(state, None);
                     }
                 });
             }
@@ -124,7 +124,7 @@ impl Lane {
                     role::OPENING => Some(parking.opened(slot, generation)),
                     _ => continue,
                 };
-                recover(flows.parts_mut(slot).1, opened);
+                adopt(flows.parts_mut(slot).1, opened);
             }
         });
         self.retry = true;

@@ -110,8 +110,10 @@ impl Lane {
             } else {
                 self.wheel.remove(&mut self.flows, slot);
                 // A flow that moved keeps what it leased; one whose key lives again elsewhere, as another flow, has ended.
-                if let Some(state) = state {
-                    contain(&mut self.chain, state, shared, if is_same { Chain::migrate_out } else { Chain::expire });
+                match state {
+                    Some(state) if is_same => self.chain.forget(state),
+                    Some(state) => contain(&mut self.chain, state, shared, Chain::expire),
+                    None => {}
                 }
             }
             for parked in waiting {

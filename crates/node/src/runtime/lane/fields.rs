@@ -4,8 +4,8 @@
 
 use super::Lane;
 use crate::message::Logged;
-use holdfast_nf::shared::{Note, Part, PoolEffect};
-use holdfast_nf::{Pool, SharedField};
+use holdfast_nf::SharedField;
+use holdfast_nf::shared::{Note, Numbers, Part, PoolEffect};
 
 /// What a pool asks of the coordinator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,7 +43,7 @@ impl Lane {
     }
 
     /// Has `act` look at the pool in this field of this function. False if there is none.
-    pub(crate) fn with_pool(&mut self, function: u8, field: u8, act: impl FnOnce(&mut Pool)) -> bool {
+    pub(crate) fn with_pool(&mut self, function: u8, field: u8, act: impl FnOnce(&mut Numbers)) -> bool {
         let mut act = Some(act);
         self.with_field(function, field, |shared| {
             if let SharedField::Pool(pool) = shared
@@ -79,7 +79,7 @@ impl Lane {
     }
 
     /// Visits every pool of the chain's functions.
-    pub(crate) fn visit_pools(&mut self, mut visit: impl FnMut(u8, u8, &mut Pool)) {
+    pub(crate) fn visit_pools(&mut self, mut visit: impl FnMut(u8, u8, &mut Numbers)) {
         self.visit_fields(|function, field, shared| {
             if let SharedField::Pool(pool) = shared {
                 visit(function, field, pool);

@@ -62,7 +62,7 @@ impl Lane {
         }
         let (header, state) = self.flows.parts_mut(slot);
         header.flags |= flag::UNCONFIRMED;
-        self.chain.recover(state);
+        self.chain.adopt(state);
         let may_forget = self.plan.may_forget();
         if may_forget > 0 && !is_planted(Fault::KeepsOldWindows) {
             self.chain.outdated(state, may_forget);

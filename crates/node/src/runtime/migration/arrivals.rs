@@ -1,12 +1,11 @@
 //! Flows that come: places for them, their batch, and who must hear of it.
 
 use super::super::recovery::Recoveries;
-use super::super::{Lane, Shared, lane};
+use super::super::{Lane, Shared};
 use super::{BATCH, Parts};
 use crate::ahead::OfChain;
 use crate::channel::Fabric;
 use crate::message::{Claim, NEEDS_EARLIER, kind};
-use holdfast_nf::Chain;
 use holdfast_protection::flows::{ActorHeader, flag, role};
 use holdfast_protection::{Peer, Slot};
 use holdfast_wire::fault::{Fault, is_planted};
@@ -286,10 +285,10 @@ impl Lane {
         self.protection.arrived(&mut self.flows, slot, from);
         if self.flows.is_present(slot) {
             let (_, state) = self.flows.parts_mut(slot);
-            lane::contain(&mut self.chain, state, shared, Chain::migrate_in);
+            self.chain.adopt(state);
         } else {
             let mut state = block[size_of::<ActorHeader>()..].to_vec();
-            lane::contain(&mut self.chain, &mut state, shared, Chain::migrate_in);
+            self.chain.adopt(&mut state);
             if let Some(paged) = self.protection.paged_mut() {
                 paged.keep_aside(&self.flows, slot, &state);
             }

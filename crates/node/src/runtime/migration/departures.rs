@@ -1,13 +1,12 @@
 //! Flows that go: from the question whether they are welcome to the word that they are served.
 
 use super::super::recovery::Recoveries;
-use super::super::{Lane, Shared, lane, telling};
+use super::super::{Lane, Shared, telling};
 use super::orders::{Order, Stayed};
 use super::{Migrations, Parts};
 use crate::address::NodeId;
 use crate::channel::Fabric;
 use crate::message::{Claim, NEEDS_EARLIER, RouteInfo, kind};
-use holdfast_nf::Chain;
 use holdfast_protection::flows::{flag, role};
 use holdfast_protection::{Peer, Slot};
 use holdfast_wire::DropReason;
@@ -505,7 +504,7 @@ impl Lane {
         shared.sides[self.side].note_epoch(epoch);
         header.epoch = epoch;
         header.flags &= !flag::MOVING;
-        lane::contain(&mut self.chain, state, shared, Chain::migrate_out);
+        self.chain.forget(state);
         self.flows.set_role(slot, role);
     }
 }
