@@ -1,18 +1,19 @@
-//! Looking ahead: what records are about is brought into the cache before they are acted upon, many at a time, so that their cache misses overlap
-//! instead of following one another.
+//! Prefetch: brings the flows of the next records into the cache, many at a time, so that
+//! their cache misses overlap instead of following one another.
 
 use crate::channel::Arrived;
 use holdfast_protection::kind;
 use holdfast_protection::rescue::pages::Pages;
 
-/// Records at a time: what they lead to fits the nearest caches.
+/// Records at a time: their flows fit the nearest caches.
 pub(crate) const AHEAD: usize = 32;
 
-/// A chain's flows, as somebody has them.
+/// A table of a chain's flows.
 pub(crate) trait OfChain {
-    /// The hash of the flow that a record is about, if that is to be seen.
+    /// The hash of the flow that a record is about, if the record shows it.
     fn flow_of(&self, record: u8, body: &[u8]) -> Option<u64>;
-    /// Brings what keys of these hashes lead to into the cache. The value means nothing; use it so that the loads stay.
+    /// Brings the flows of these hashes into the cache. The value means nothing; use it
+    /// so that the loads stay.
     fn touch(&mut self, hashes: &[u64]) -> u64;
 }
 
@@ -26,7 +27,9 @@ impl OfChain for Pages {
     }
 }
 
-/// Looks at records that are acted upon next. `of` says which of the chains has a number. Of several it is the first one's records that count: with more the gain is smaller, and nothing else.
+/// Prefetches for the next records. `of` gives the position of the chain with a number.
+/// Only records of the first record's chain count: with several chains the gain is
+/// smaller.
 pub(crate) fn look<'a, T: OfChain>(
     chains: &mut [T],
     of: impl Fn(&[T], u16) -> Option<usize>,

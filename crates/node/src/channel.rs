@@ -1,31 +1,41 @@
-//! Reliable messages between nodes, over frames that may be lost, doubled, delayed and reordered, and where there is a key also forged.
+//! Reliable messages between nodes, over frames that may be lost, doubled, delayed and
+//! reordered, and without a key also forged.
 //!
-//! Theory of operation (NFVactor: reliable message passing). Records for a peer are gathered into numbered frames up to the
-//! fabric's MTU. The receiver delivers frames in order, keeps those that came early, and acknowledges with the next number that
-//! it expects and a bitmap of what it has beyond; it also says for how many frames it has room. The sender repeats a frame when later ones
-//! have arrived without it, and when nothing was heard for ten round trips. Both sides are known by node and incarnation: a frame from or for an
-//! earlier life is refused, and a peer's new life starts a new sequence. Whoever does not know yet who lives at a node asks with an empty frame,
-//! and sends records when it has been told: a frame that says for nobody's life in particular would, if it is late, be taken by the next. Whoever speaks to
-//! an earlier life is told the same.
+//! Theory of operation (NFVactor: reliable message passing). Records for a peer are
+//! gathered into numbered frames up to the fabric's MTU. The receiver delivers frames in
+//! order and keeps those that came early. It acknowledges with the next number that it
+//! expects and a bitmap of the frames beyond, and says for how many frames it has room.
+//! The sender repeats a frame when later ones have arrived without it, and when nothing
+//! was heard for ten round trips. Both sides are known by node and incarnation: a frame
+//! from or for an earlier incarnation is refused, and a peer's new incarnation starts a
+//! new sequence. A sender that does not know the peer's incarnation sends an empty probe
+//! frame, and sends records when it has been told. A frame for no incarnation in
+//! particular could be late and be taken by the next one. A sender that names an earlier
+//! incarnation is told the present one.
 //!
-//! Without keys, a single frame cannot announce a new life of a peer: if a damaged or
-//! forged one were believed, all frames of the true life would count as the past. The
-//! claimed life is asked to repeat a number, which it cannot know if it is not there.
-//! Once it has repeated the number, it is heard. The first life that a sender hears of at a
-//! node it must believe: if that one does not answer, the sender asks again who lives there.
-//! Records are taken of a life that two frames have named, or somebody who knows.
+//! Without keys, a single frame cannot announce a new incarnation. If a damaged or forged
+//! frame were believed, all frames of the true incarnation would count as the past. The
+//! claimed incarnation is asked to repeat a number, which it cannot know if it is not
+//! there, and is heard once it has. A sender must believe the first incarnation that it
+//! hears of at a node: if that one does not answer, the sender asks again. Records are
+//! taken only from an incarnation that two frames have named, or the coordinator's view.
 //!
-//! A record that does not fit into a frame travels in parts, one to a frame, and is put together before it is delivered: a channel keeps the order.
+//! A record that does not fit into a frame travels in parts, each in a frame, and is put
+//! together before it is delivered: a channel keeps the order.
 //!
-//! With the cluster's keys every frame is sealed, bare acknowledgements too. Nothing in a frame is believed before its seal has been opened. Each
-//! life of each endpoint has a random number; who wants to be heard must name that of the receiver. So what was recorded in another life, of the
-//! receiver or before the whole box was started again, is worth nothing, and what was recorded in this one is found by its counter.
+//! With the cluster's keys every frame is sealed, bare acknowledgements too. Nothing in a
+//! frame is believed before its seal has been opened. Each incarnation of an endpoint has
+//! a random *life number*, and a sender must name the receiver's. A frame that was
+//! recorded in another life, of the receiver or before the whole box was started again,
+//! is refused for that; a frame recorded in this life is refused for its counter.
 //!
-//! A cluster may have a thousand nodes, each with a channel to every other one. A channel is found by its node at once, and only those that have something
-//! to send or to wait for are looked at when frames are due.
+//! A cluster may have a thousand nodes, each with a channel to every other one. A channel
+//! is found by its node at once. Only channels that have something to send or to wait for
+//! are looked at when frames are due.
 //!
-//! In: frames, records to send, the time. Out: frames, records in order, news of a peer's new life. Never: allocation per frame
-//! once the queues have grown to their working size.
+//! In: frames, records to send, the time. Out: frames, records in order, news of a peer's
+//! new incarnation. Never: allocation per frame once the queues have grown to their
+//! working size.
 
 pub(crate) mod format;
 mod inbox;
@@ -52,24 +62,26 @@ use std::collections::BTreeMap;
 use zerocopy::FromBytes;
 
 const MILLISECOND: u64 = 1_000_000;
-/// Questions who lives here that wait for their answer, one of each node. Who is not answered asks again, but only after a while: all nodes of a large cluster may ask at once.
+/// Nodes whose probe waits for an answer. A node that gets none asks again, but only
+/// after a while, and all nodes of a large cluster may ask at once.
 const QUESTIONS: usize = 4096;
 
 /// The longest record, bytes: a view of some thousand runtimes.
 pub const MAX_LONG_RECORD: usize = 256 << 10;
 
-/// How a fabric endpoint behaves.
+/// A fabric endpoint's configuration.
 #[derive(Debug, Clone, Copy)]
 pub struct FabricConfig {
-    /// Frames of another cluster are refused.
+    /// The cluster's number. Frames of another cluster are refused.
     pub cluster: u32,
     /// Longest frame, bytes, Ethernet header included.
     pub mtu: usize,
     /// Shortest time before a frame is repeated, ns.
     pub min_timeout: u64,
-    /// Longest, ns.
+    /// Longest time before a frame is repeated, ns.
     pub max_timeout: u64,
-    /// Bytes of records that may wait in the inbox. Half as many may have come early, per peer.
+    /// Bytes of records that may wait in the inbox. Half as many may have come early, per
+    /// peer.
     pub buffer: usize,
 }
 
@@ -88,22 +100,23 @@ pub enum SendError {
     TooLong,
 }
 
-/// What all channels of an endpoint send through.
+/// The sending side that all channels of an endpoint share.
 struct Sender {
     me: Peer,
     config: FabricConfig,
     seal: Option<Box<Seal>>,
-    /// Frames sent. Never set back: it is the nonce.
+    /// Frames sent. Never set back: the counter is the nonce.
     counter: u64,
 }
 
 impl Sender {
-    /// This life, 0 without keys.
+    /// This life number, 0 without keys.
     fn life(&self) -> u64 {
         self.seal.as_ref().map_or(0, |seal| seal.life())
     }
 
-    /// The records of a frame that has been opened, if it was sealed.
+    /// The records of a frame, decrypted if it was sealed. For frames that have been
+    /// opened.
     fn plain<'a>(&'a self, records: &'a [u8]) -> &'a [u8] {
         self.seal.as_ref().map_or(records, |seal| seal.opened())
     }
@@ -119,7 +132,8 @@ impl Sender {
     }
 }
 
-/// An empty frame that is due to a node: it says who lives here, repeats a counter, or asks for one.
+/// An empty frame that is due to a node: it tells the incarnation here, repeats a
+/// counter, or asks for one.
 #[derive(Debug, Clone, Copy)]
 struct Question {
     of: Destination,
@@ -134,16 +148,17 @@ pub struct Fabric {
     sender: Sender,
     channels: Vec<Channel>,
     at: NodeIndex,
-    /// Where those lie that may have something to do, in order.
+    /// Positions of channels that may have something to do, in order.
     busy: Vec<u32>,
-    /// Nodes of channels that may take more or less than when this was looked at last, or are another life's.
+    /// Nodes of channels whose room or incarnation may have changed since the last look.
     changed: Vec<NodeId>,
-    /// The channel whose turn it is to transmit first.
+    /// The channel that transmits first in the next turn.
     first: usize,
-    /// Empty frames that are due, by node: the node asked who lives here, or must show its own life.
+    /// Empty frames that are due, by node: the node has asked for the incarnation here,
+    /// or must prove its own.
     questions: BTreeMap<NodeId, Question>,
     spare: Vec<Vec<u8>>,
-    /// What arrived.
+    /// Records that have arrived.
     pub inbox: Inbox,
 }
 
@@ -163,15 +178,16 @@ impl Fabric {
         }
     }
 
-    /// Gives the endpoint the cluster's keys, before it has sent or heard anything. `life` must be random: it tells this life from every other one of
-    /// this node, also where incarnations are counted from the beginning again.
+    /// Gives the endpoint the cluster's keys, before it has sent or heard anything.
+    /// `life` must be random: it tells this life from every other one of this node, also
+    /// if incarnations are counted from the beginning again.
     pub fn authenticate(&mut self, ring: &KeyRing, life: NonZeroU64) {
         let Sender { me, config, seal, .. } = &mut self.sender;
         *seal = Some(Box::new(Seal::new(*me, config.cluster, life, ring)));
     }
 
-    /// Changes the keys. What is under way goes on: what can no longer be opened is repeated, under the new current key. An endpoint
-    /// that was made without keys stays so.
+    /// Changes the keys. Frames under way that can no longer be opened are repeated under
+    /// the new current key. An endpoint that was made without keys stays without.
     pub fn set_keys(&mut self, ring: &KeyRing) {
         if let Some(seal) = &mut self.sender.seal {
             seal.set_keys(ring);
@@ -184,7 +200,7 @@ impl Fabric {
         self.sender.seal.is_some()
     }
 
-    /// Who this is.
+    /// This node and its incarnation.
     pub fn me(&self) -> Peer {
         self.sender.me
     }
@@ -223,7 +239,7 @@ impl Fabric {
         channel
     }
 
-    /// A node of whose channel [`Fabric::room`] may give something else than before; each once, until there is none.
+    /// A node whose [`Fabric::room`] may have changed; each once, until there is none.
     pub(crate) fn take_changed(&mut self) -> Option<NodeId> {
         let node = self.changed.pop()?;
         if let Some(at) = self.position(node) {
@@ -232,15 +248,17 @@ impl Fabric {
         Some(node)
     }
 
-    /// Learns who lives at a node now. A later life than the known one voids all that was sent to the old, unless a single frame had named that one and nothing came of it.
-    /// An earlier one is not believed once the later has spoken: whoever tells has not heard of that yet.
+    /// Learns a node's present incarnation. A later incarnation than the known one voids
+    /// all that was sent to the old one, unless only a single frame had named that one
+    /// and it never answered. An earlier incarnation is ignored once the later one has
+    /// spoken: the news is old.
     pub fn set_peer(&mut self, peer: Peer) {
         if !self.channel(peer.node).has_heard_later(peer) {
             self.set_proven(peer);
         }
     }
 
-    /// The same on the word of the peer itself, which has shown that it is there.
+    /// As [`Fabric::set_peer`], for an incarnation that has proven itself.
     fn set_proven(&mut self, peer: Peer) {
         self.learn_peer(peer);
         let channel = self.channel(peer.node);
@@ -255,31 +273,36 @@ impl Fabric {
         }
     }
 
-    /// Who lives at a node, as far as its own messages or [`Fabric::set_peer`] have told.
+    /// The incarnation at a node, as far as its own messages or [`Fabric::set_peer`] have
+    /// told.
     pub fn peer(&self, node: NodeId) -> Option<Peer> {
         self.of(node).filter(|channel| channel.is_open()).map(|channel| channel.peer)
     }
 
-    /// When the newest frame of this life came. What it says may wait for one that was lost: that its sender lives is known before.
+    /// The arrival time of this incarnation's newest frame. Its records may wait for a
+    /// lost frame; that the sender lives is known before.
     pub fn heard_at(&self, peer: Peer) -> Option<u64> {
         self.of(peer.node).filter(|channel| channel.peer == peer).and_then(|channel| channel.heard_at)
     }
 
-    /// An incarnation is no more: nothing is sent to it, and what still comes from it is refused. What is sent to its node waits for the next.
+    /// Ends an incarnation: nothing is sent to it, and its late frames are refused.
+    /// Records for its node wait for the next incarnation.
     pub fn remove_peer(&mut self, peer: Peer) {
         if self.of(peer.node).is_some_and(|channel| channel.peer == peer) {
             self.channel(peer.node).close();
         }
     }
 
-    /// Bytes of records that the channel to a peer takes now. 0 if the peer of that incarnation is not known.
+    /// Bytes of records that the channel to a peer takes now. 0 if that incarnation is
+    /// not known.
     pub fn room(&self, peer: Peer) -> usize {
         let channel = self.of(peer.node).filter(|channel| channel.peer == peer && channel.is_open());
-        // The frames' and records' own headers need some of it.
+        // Headers of frames and records need some of the room.
         channel.map_or(0, |channel| channel.room() / 2)
     }
 
-    /// Bytes of records for a node that are in no frame yet, because as many frames as may be under way are not acknowledged.
+    /// Bytes of records for a node that are in no frame yet, because as many frames as
+    /// may be under way are not acknowledged.
     pub fn backlog(&self, node: NodeId) -> usize {
         self.of(node).map_or(0, |channel| channel.queue.len() - channel.queued_from)
     }
@@ -292,7 +315,7 @@ impl Fabric {
         self.send_parts(node, kind, &[body])
     }
 
-    /// Queues a record for a node whose parts lie in different places.
+    /// Queues a record for a node; its parts lie in different places.
     ///
     /// # Errors
     /// See [`SendError`]; nothing was queued.
@@ -336,8 +359,8 @@ impl Fabric {
     /// Takes a frame in.
     ///
     /// # Errors
-    /// The reason to count. No record was taken then; and of a frame that is malformed, unauthenticated, replayed or of another life nothing was
-    /// believed at all.
+    /// The reason to count. No record was taken then. A frame that is malformed,
+    /// unauthenticated, replayed or of another life had no effect at all.
     pub fn handle_frame(&mut self, frame: &[u8], now: u64) -> Result<(), DropReason> {
         let me = self.sender.me;
         let body = frame.get(ETHERNET_LEN..).ok_or(DropReason::Malformed)?;
@@ -362,7 +385,7 @@ impl Fabric {
                 return Err(DropReason::Unauthenticated);
             }
         }
-        // From here on the frame says what its sender meant to say.
+        // The frame is authentic from here on.
         let only_acknowledges = header.flags & ONLY_ACKNOWLEDGES != 0;
         let plain = self.sender.plain(records);
         let is_whole = if only_acknowledges { plain.is_empty() } else { are_records(plain) };
@@ -388,7 +411,8 @@ impl Fabric {
         let destination = Destination { node: from.node, incarnation: from.incarnation, life };
         if incarnation != me.incarnation || own_life != self.sender.life() {
             if !after(incarnation, me.incarnation) {
-                // It would go on to speak to the life before until this one, which may be waiting for long to try again, is heard.
+                // The sender must learn this incarnation now. Otherwise it would go on to
+                // speak to the earlier one until this one sends, which may be long.
                 self.ask(destination)?;
             }
             return Err(DropReason::StaleEpoch);
@@ -407,7 +431,8 @@ impl Fabric {
             let channel = self.channel(from.node);
             if !channel.has_answered(from, said_back) {
                 channel.note_named(from);
-                // An unproven life's records are not taken: their sender repeats them.
+                // Records of an unproven incarnation are not taken: their sender repeats
+                // them.
                 if channel.begin_challenge(from.incarnation, now, pause) {
                     self.put_question(Question { of: destination, counter: 0, asks: true })?;
                 }
@@ -429,7 +454,7 @@ impl Fabric {
         if let Some(seal) = &sender.seal {
             channel.set_life(life, header.counter.get(), seal);
         }
-        // It may not know who lives here.
+        // The peer may not know this incarnation.
         channel.acknowledge |= is_new;
         let (acknowledgement, selective) = (header.acknowledgement.get(), header.selective.get());
         let answer = Answer { acknowledgement, selective, credit: header.credit.get() };
@@ -440,11 +465,11 @@ impl Fabric {
         channel.handle_records(header.sequence.get(), sender.plain(records), &sender.config, inbox, spare)
     }
 
-    /// Notes that somebody asks who lives here.
+    /// Notes that a node asks for the incarnation here.
     fn ask(&mut self, from: Destination) -> Result<(), DropReason> {
         let is_sealed = self.is_authenticated();
         if self.of(from.node).is_some_and(|channel| channel.is_known(is_sealed) && channel.destination() == from) {
-            // Its channel's next frame says so.
+            // The channel's next frame answers the question.
             self.channel(from.node).acknowledge = true;
             return Ok(());
         }
@@ -463,7 +488,8 @@ impl Fabric {
         Ok(())
     }
 
-    /// Calls `transmit` with every frame that is due: new ones, repeated ones, acknowledgements. It returns false when it cannot take another.
+    /// Calls `transmit` with every frame that is due: new ones, repeated ones,
+    /// acknowledgements. `transmit` returns false when it cannot take another.
     pub fn poll_transmit(&mut self, now: u64, mut transmit: impl FnMut(&[u8]) -> bool) {
         if !self.answer_questions(&mut transmit) {
             return;
@@ -480,7 +506,7 @@ impl Fabric {
                 changed.push(channel.peer.node);
             }
             if !has_room {
-                // Where one frame at a time gets through, everybody's turn comes.
+                // Every channel gets its turn, even if one frame at a time gets through.
                 *first = at + 1;
                 break;
             }
@@ -492,12 +518,13 @@ impl Fabric {
         });
     }
 
-    /// Tells who asked that this life is here, and nothing else: the question may be an old one.
+    /// Sends the empty frames that are due: they tell this incarnation and nothing else,
+    /// because a question may be an old one.
     fn answer_questions(&mut self, transmit: &mut impl FnMut(&[u8]) -> bool) -> bool {
         while let Some(Question { of: to, counter, asks }) = self.questions.first_key_value().map(|(_, question)| *question) {
             let is_known = self.of(to.node).is_some_and(|channel| channel.destination() == to);
             if is_known {
-                // What it is told now may have to be corrected.
+                // The channel has to be looked at: this answer may need a correction.
                 self.channel(to.node);
             }
             let Fabric { sender, channels, at, spare, inbox, .. } = self;
@@ -520,7 +547,7 @@ impl Fabric {
         true
     }
 
-    /// When [`Fabric::poll_transmit`] is due next without further input.
+    /// The time at which [`Fabric::poll_transmit`] is due without further input.
     pub fn poll_timeout(&self) -> Option<u64> {
         if !self.questions.is_empty() {
             return Some(0);
@@ -536,7 +563,7 @@ impl Fabric {
     }
 }
 
-/// One channel's turn to transmit.
+/// The transmission of one channel.
 struct Out<'a, F> {
     sender: &'a mut Sender,
     spare: &'a mut Vec<Vec<u8>>,
@@ -554,7 +581,7 @@ impl<F: FnMut(&[u8]) -> bool> Out<'_, F> {
         self.repeat(channel) && self.send(channel) && self.acknowledge(channel)
     }
 
-    /// Asks who lives there, if there is something to say.
+    /// Asks for the peer's incarnation, if records wait.
     fn ask(&mut self, channel: &mut Channel) -> bool {
         if !channel.has_queued() {
             return true;
@@ -597,14 +624,16 @@ impl<F: FnMut(&[u8]) -> bool> Out<'_, F> {
             if sent.arrived {
                 continue;
             }
-            // What the peer has no room for is not repeated, but for the oldest: its answer tells when there is some.
+            // Frames for which the peer has no room are not repeated, except the oldest:
+            // its answer tells of room.
             if !is_first && !channel.has_credit(sent.sequence) {
                 break;
             }
             is_first = false;
             let is_overdue = self.now >= sent.at.saturating_add(timeout);
             if !sent.is_due && !is_overdue {
-                // One that was repeated and is not answered yet counts: what follows it waits for the answer.
+                // A repeated frame without an answer counts: the frames behind it wait
+                // for the answer.
                 budget -= usize::from(sent.tries > 1);
                 continue;
             }

@@ -1,10 +1,14 @@
-//! Flows that were here lately, and are not any more.
+//! Tombstones: flows that have just ended here or left.
 //!
-//! Theory of operation. At a runtime a packet that says that its flow may be new opens one where there is none. It may be late: overtaken by the end of its flow, or by the
-//! flow's move to another runtime. What it opened then would be served there under an epoch that is over, beside the one that is. At a switch somebody may claim the route
-//! of a flow that has ended. So the latest flows that ended or left are remembered by hash and epoch, and what is not newer counts for nothing; so are those that a runtime
-//! did not let in: more packets of them may be on their way. The memory is a set-associative table: whatever is in it for longer than about as many other flows as it has room
-//! for took to go gives way, and what is later than that is not recognised.
+//! Theory of operation. At a runtime, a packet that may open a flow opens one if there is
+//! none. The packet may be late: overtaken by the end of its flow, or by the flow's move
+//! to another runtime. The flow that it opened would be served under an old epoch, beside
+//! the true one. At a switch, a late claim may ask for the route of a flow that has
+//! ended. The table remembers the latest flows that ended or left by hash and epoch, and
+//! packets and claims that are not newer are ignored. Flows that a runtime refused are
+//! remembered too: more of their packets may be on their way. The table is
+//! set-associative. An entry is displaced after about as many other flows have gone as
+//! the table has room for, and a packet that is later than that is not recognised.
 
 use crate::channel::format::after;
 use holdfast_protection::flows::untouched;
@@ -16,7 +20,7 @@ const WAYS: usize = 4;
 #[derive(Debug, Clone, Copy, FromZeros)]
 struct Gone {
     hash: u64,
-    /// 0 where there is nothing.
+    /// 0 if the entry is empty.
     epoch: u32,
 }
 
@@ -26,12 +30,12 @@ pub(crate) struct GoneFlows {
 }
 
 impl GoneFlows {
-    /// With room for about so many.
+    /// A table with room for about so many flows.
     pub(crate) fn new(room: usize) -> GoneFlows {
         GoneFlows { sets: untouched(room.div_ceil(WAYS).max(1)) }
     }
 
-    /// Bytes of memory with room for about so many, when as many have been noted.
+    /// Bytes of memory of a full table with room for about so many flows.
     pub(crate) fn memory_of(room: usize) -> usize {
         room.div_ceil(WAYS).max(1) * size_of::<[Gone; WAYS]>()
     }
@@ -50,7 +54,8 @@ impl GoneFlows {
         set[0] = Gone { hash, epoch };
     }
 
-    /// What has this hash and epoch is about a flow that is known to be gone.
+    /// True if a packet or claim of this hash and epoch is about a flow that is known to
+    /// be gone.
     pub(crate) fn is_late(&self, hash: u64, epoch: u32) -> bool {
         self.sets[self.set(hash)].iter().any(|gone| gone.hash == hash && gone.epoch != 0 && !after(epoch, gone.epoch))
     }
@@ -60,7 +65,7 @@ impl GoneFlows {
 mod tests {
     use super::*;
 
-    /// A hash of this one of 4096 sets.
+    /// A hash in this one of 4096 sets.
     fn hash(set: u64, number: u64) -> u64 {
         set << 52 | number
     }
@@ -83,7 +88,7 @@ mod tests {
     fn the_oldest_of_a_set_gives_way() {
         let mut gone = GoneFlows::new(16384);
         (1..=4).for_each(|number| gone.note(hash(7, number), 5));
-        // One that is noted again is the newest.
+        // A flow that is noted again is the newest.
         gone.note(hash(7, 1), 6);
         gone.note(hash(7, 5), 5);
         let late: Vec<bool> = (1..=5).map(|number| gone.is_late(hash(7, number), 5)).collect();

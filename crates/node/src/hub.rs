@@ -1,17 +1,24 @@
 //! The hub: switches, manager and fence of one host, joined by the fabric.
 //!
-//! Theory of operation. The hub stands where a host's manager forwards frames: whatever a runtime or the coordinator sends passes the fence first,
-//! then goes where its destination address says: to another process, to a switch, to the manager, or, if it is a released packet, out.
-//! A runtime is fenced here before anybody else is told that it is gone.
+//! Theory of operation. The hub forwards frames for its host's manager. A frame from a
+//! runtime or the coordinator passes the fence first, and then goes to its destination
+//! address: another process, a switch, the manager, or, if it is a released packet, out.
+//! A runtime is fenced here before any other node is told that it is gone.
 //!
-//! Several hosts make one box. Each has a hub; what is for nobody here goes to the others by the fabric's port, and what comes from there is for somebody
-//! here or is none of this hub's business. One of them serves the ports of a switch at a time ([`quorum`](crate::quorum)): the switch lives there, and there all
-//! packets of its chains pass the fence, also those that runtimes of other hosts release. When service changes hands, a new life of the switch begins as after its death.
-//! Several switches divide the ports among them; a host serves some of them, or none. A runtime releases to the switch of the packet's chain, so that each of
-//! them has a fence in front of it.
-//! With the cluster's keys packets between hosts are [sealed](crate::seal); messages are anyhow. Two networks may join the hosts then, of which [`paths`] uses the one that leads there.
+//! Several hosts make one box, each with a hub. A frame for a node that is not here goes
+//! to the other hosts by the fabric's port; a frame that comes from there is for a node
+//! here, or is ignored. A single host serves the ports of a switch at a time
+//! ([`quorum`](crate::quorum)). The switch runs there, and there all packets of its
+//! chains pass the fence, also those that runtimes of other hosts release. When service
+//! moves, a new incarnation of the switch begins as after its death. Several switches
+//! divide the ports among them; a host serves some of them, or none. A runtime releases
+//! to the switch of the packet's chain, so each switch has a fence in front of it. With
+//! the cluster's keys packets between hosts are [sealed](crate::seal); messages always
+//! are. With keys two networks may join the hosts, of which [`paths`] uses the one that
+//! leads to the receiver.
 //!
-//! In: packets with their keys from the edge, frames from processes and from other hosts, what becomes of processes, the time. Out: a [`HubOut`]. Never: I/O.
+//! In: packets with their keys from the edge, frames from processes and from other hosts,
+//! starts and ends of processes, the time. Out: a [`HubOut`]. Never: I/O.
 
 pub mod paths;
 mod sealing;
@@ -31,29 +38,32 @@ use holdfast_wire::nsh::{self, Flags, Outer, index};
 use holdfast_wire::{DropCounters, DropReason, FlowKey, Packet, PacketPool};
 use sealing::Sealed;
 
-/// What the hub wants done.
+/// The hub's output.
 #[derive(Debug, Default)]
 pub struct HubOut {
     /// Frames for processes: runtimes, and the coordinator.
     pub to_runtime: Vec<(Peer, Packet)>,
-    /// Frames for other hosts. Of two networks each takes the one that [`Hub::path_of`] says.
+    /// Frames for other hosts. Each goes by the network that [`Hub::path_of`] names, if
+    /// there are two.
     pub to_fabric: Vec<Packet>,
     /// Frames for other hosts by one of two networks, counted from 0.
     pub to_path: Vec<(u8, Packet)>,
-    /// Packets for the edge, parsed, each with the number of the switch on whose ports it leaves.
+    /// Packets for the edge, parsed, each with the number of the switch on whose ports it
+    /// leaves.
     pub released: Vec<(u16, Released<Packet>)>,
     /// Processes to start and to fence.
     pub wishes: Vec<Wish>,
 }
 
-/// For whom a frame from another host is.
+/// The receiver of a frame from another host.
 enum Receiver {
     Switch(usize),
     Manager,
     Process(Peer),
 }
 
-/// A frame goes to another host: a packet sealed if hosts do that, a message as its sender has sealed it, and whatever is not sealed with its check sequence.
+/// Sends a frame to another host. A packet is sealed if there are keys; a message is
+/// sealed by its sender already. An unsealed frame gets its check sequence.
 fn send_between(
     mut packet: Packet,
     is_message: bool,
@@ -75,12 +85,12 @@ fn send_between(
     }
 }
 
-/// A switch's place on a host.
+/// A switch's slot on a host.
 struct Seat {
     switch: Switch,
-    /// It lives here.
+    /// The switch runs here.
     is_serving: bool,
-    /// Those whom this view gives up are fenced.
+    /// The view whose failed members are fenced.
     fenced_view: u64,
 }
 
@@ -93,21 +103,23 @@ impl Seat {
 /// See the module.
 pub struct Hub {
     seats: Vec<Seat>,
-    /// The manager's side of what it does with the coordinator.
+    /// The manager's part of the protocol with the coordinator.
     pub manager: Manager,
     fence: Fence,
-    /// A new life does not know yet which of the processes that it found may speak.
+    /// A new incarnation of the hub does not know yet which of the processes that it
+    /// found may speak.
     is_undecided: bool,
-    /// Of several hosts: processes that were started here.
+    /// With several hosts: processes that were started here.
     local: Option<Vec<Peer>>,
-    /// Of several hosts with the cluster's keys: what seals the packets between them.
+    /// With several hosts and keys: seals and opens packets between them.
     sealed: Option<Box<Sealed>>,
     drops: DropCounters,
     forwarded: u64,
 }
 
 impl Hub {
-    /// A hub of these parts. The switches of a box are the same on all of its hosts, in the order of their numbers.
+    /// A hub of these parts. The switches of a box are the same on all of its hosts, in
+    /// the order of their numbers.
     pub fn new(switches: Vec<Switch>, manager: Manager) -> Hub {
         let (fence, drops) = (Fence::new(), DropCounters::default());
         let seats: Vec<Seat> = switches.into_iter().map(Seat::serving).collect();
@@ -115,14 +127,14 @@ impl Hub {
         Hub { seats, manager, fence, is_undecided: false, local: None, sealed: None, drops, forwarded: 0 }
     }
 
-    /// It is one of several. It does not serve the ports before it is told to: its switches are nobody.
+    /// Makes the hub one of several, which serves no ports before it is told to.
     pub fn join(&mut self, hosts: u16, patience: u64, now: u64) {
         self.manager.join(hosts, self.seats.len() as u16, patience, now);
         self.local = Some(Vec::new());
         self.seats.iter_mut().for_each(|seat| seat.is_serving = false);
     }
 
-    /// A switch's next life begins here, as [`Wish::Serve`] says.
+    /// Begins a switch's next incarnation here, as [`Wish::Serve`] says.
     pub fn begin(&mut self, mut switch: Switch) {
         let number = switch_number(switch.node()).map(usize::from);
         if let Some(seat) = number.and_then(|number| self.seats.get_mut(number)) {
@@ -132,7 +144,8 @@ impl Hub {
         self.note_news();
     }
 
-    /// Another host serves this switch's ports, or none: what it still holds is given back.
+    /// Another host serves this switch's ports, or none: the switch's packets go back to
+    /// the pool.
     pub fn retire(&mut self, switch: u16, pool: &mut dyn PacketPool) {
         if let Some(seat) = self.seats.get_mut(usize::from(switch)) {
             seat.is_serving = false;
@@ -154,7 +167,7 @@ impl Hub {
         self.seats.iter().any(|seat| seat.is_serving)
     }
 
-    /// The first switch, the only one of most boxes. It may be served elsewhere.
+    /// The first switch, the only one of most boxes, even if another host serves it.
     pub fn switch(&self) -> &Switch {
         &self.seats[0].switch
     }
@@ -164,12 +177,12 @@ impl Hub {
         &mut self.seats[0].switch
     }
 
-    /// All switches, by number, whether they live here or not.
+    /// All switches, by number, whether they run here or not.
     pub fn switches(&self) -> impl ExactSizeIterator<Item = &Switch> + Clone {
         self.seats.iter().map(|seat| &seat.switch)
     }
 
-    /// Those that live here.
+    /// The switches that run here.
     pub fn serving(&self) -> impl Iterator<Item = &Switch> {
         self.seats.iter().filter(|seat| seat.is_serving).map(|seat| &seat.switch)
     }
@@ -179,7 +192,7 @@ impl Hub {
         self.seats.iter_mut().filter(|seat| seat.is_serving).map(|seat| &mut seat.switch)
     }
 
-    /// The switch that this node is, if it lives here.
+    /// The index of the switch with this node, if it runs here.
     #[inline]
     fn seat_of(&self, node: NodeId) -> Option<usize> {
         let at = switch_number(node).map(usize::from)?;
@@ -198,7 +211,7 @@ impl Hub {
         self.note_news();
     }
 
-    /// A life of the coordinator begins: it may speak, and no earlier one.
+    /// The coordinator's new incarnation: it may speak, and no earlier one.
     pub fn handle_coordinator(&mut self, peer: Peer) {
         self.fence.open(peer);
         self.note_local(peer);
@@ -206,31 +219,31 @@ impl Hub {
         self.seats.iter_mut().for_each(|seat| seat.switch.fabric().set_peer(peer));
     }
 
-    /// The coordinator's life has ended.
+    /// The coordinator's incarnation has ended.
     pub fn handle_coordinator_ended(&mut self, peer: Peer) {
         self.manager.handle_coordinator_ended(peer);
         self.fence.close(peer);
         self.handle_buried(peer);
     }
 
-    /// A life of the state server begins here: it may speak, and no earlier one.
+    /// A state server's new incarnation on this host: it may speak, and no earlier one.
     pub fn handle_state_server(&mut self, peer: Peer) {
         self.fence.open(peer);
         self.note_local(peer);
     }
 
-    /// The state server's life has ended.
+    /// A state server's incarnation has ended.
     pub fn handle_state_server_ended(&mut self, peer: Peer) {
         self.fence.close(peer);
         self.handle_buried(peer);
     }
 
-    /// The lives of state servers that are here.
+    /// The state servers on this host.
     pub fn state_servers(&self) -> impl Iterator<Item = Peer> + '_ {
         (0..MAX_STATE_SERVERS).filter_map(|number| self.fence.peer(state_server_node(number)))
     }
 
-    /// A process is no more, and nothing can be told to it.
+    /// A process has ended, and gets no more frames.
     pub fn handle_buried(&mut self, peer: Peer) {
         if let Some(local) = &mut self.local {
             local.retain(|other| *other != peer);
@@ -238,7 +251,7 @@ impl Hub {
         self.note_news();
     }
 
-    /// True while there is a coordinator; that of another host is heard, or not.
+    /// True while there is a coordinator here, or one of another host is heard.
     pub fn has_coordinator(&self) -> bool {
         self.fence.peer(COORDINATOR).is_some() || self.local.is_some() && self.manager.is_coordinator_heard()
     }
@@ -256,8 +269,10 @@ impl Hub {
         self.seats.iter_mut().for_each(|seat| seat.switch.handle_gone(peer));
     }
 
-    /// A runtime has ended, or is given up, while it had this packet of a switch in hand. Told before [`Hub::handle_ended`]: who takes its flows over asks that switch for them later than this comes
-    /// to it, from the same host at once and from another by one message where a recovery takes several.
+    /// A runtime has ended, or is given up, while it had this packet of a switch in hand.
+    /// To be called before [`Hub::handle_ended`]. The flow's heir asks that switch for it
+    /// later than this notice arrives: from the same host at once, and from another by
+    /// one message where a recovery takes several.
     pub fn handle_suspect(&mut self, switch: NodeId, stamp: u64, now: u64) {
         match self.seat_of(switch) {
             Some(seat) => self.seats[seat].switch.handle_suspect(stamp, true, now),
@@ -268,9 +283,10 @@ impl Hub {
         }
     }
 
-    /// Begins the next life of a hub that has died: these runtimes' processes were found, and these have
-    /// ended, with what they said last. Which of those who were found may speak the coordinator says; until
-    /// then the driver leaves what they send where it is: see [`Hub::may_hear`].
+    /// Begins the next incarnation of a hub that has died. These runtimes' processes were
+    /// found, and these have ended, with their last words. The coordinator says which of
+    /// the found ones may speak. The driver leaves their frames where they are before
+    /// that: see [`Hub::may_hear`].
     pub fn succeed(&mut self, found: &[Peer], ended: &[(Peer, Option<u64>)]) {
         self.is_undecided = true;
         found.iter().for_each(|peer| self.note_local(*peer));
@@ -282,7 +298,8 @@ impl Hub {
         !self.is_undecided || !is_runtime(peer.node)
     }
 
-    /// The coordinator has said whom it knows: they may speak, and nobody else of those who were found.
+    /// The coordinator has named the processes that it knows: of the found ones, only
+    /// these may speak.
     fn decide(&mut self, out: &mut HubOut) {
         let Some(strangers) = self.manager.sort_found(|peer| self.fence.open(peer)) else { return };
         self.is_undecided = false;
@@ -307,25 +324,26 @@ impl Hub {
         pool.put(packet);
     }
 
-    /// A packet for a chain of this switch, which lives here, with its key. It is sent on by the next [`Hub::turn`] or [`Hub::forward`].
+    /// Takes a packet, with its key, for a chain of this switch, which runs here. The
+    /// next [`Hub::turn`] or [`Hub::forward`] sends it on.
     #[inline]
     pub fn handle_packet(&mut self, switch: u16, key: FlowKey, packet: Packet) {
         self.seats[usize::from(switch)].switch.handle_packet(key, packet);
     }
 
-    /// Sends on the packets taken since.
+    /// Sends on the packets taken since the last call.
     pub fn forward(&mut self, now: u64, out: &mut HubOut, pool: &mut dyn PacketPool) {
         for Seat { switch, is_serving, .. } in &mut self.seats {
             match is_serving {
                 true => switch.forward(now, &mut out.to_runtime, pool),
-                // What came to it nevertheless.
+                // Packets may have come although the switch does not serve.
                 false => switch.abandon(pool),
             }
         }
         self.part(out, pool);
     }
 
-    /// What is for runtimes of other hosts goes there.
+    /// Sends frames for runtimes of other hosts there.
     fn part(&mut self, out: &mut HubOut, pool: &mut dyn PacketPool) {
         let Hub { local: Some(local), sealed, drops, .. } = self else { return };
         for (_, packet) in out.to_runtime.extract_if(.., |(peer, _)| !local.contains(peer)) {
@@ -333,9 +351,9 @@ impl Hub {
         }
     }
 
-    /// A frame for a runtime that could not be put into its ring, and is to be dropped.
+    /// A frame for a runtime did not fit into its ring, and is to be dropped.
     pub fn handle_undelivered(&mut self, frame: &mut Packet) {
-        // It goes back to whoever sent it, by the address in it.
+        // The switch that sent it is told, by the address in it.
         let source = frame.bytes().get(6..12).and_then(|bytes| bytes.try_into().ok());
         let at = source.and_then(|source: Mac| node_of(&source)).and_then(switch_number);
         if let Some(seat) = at.and_then(|at| self.seats.get_mut(usize::from(at))) {
@@ -343,7 +361,8 @@ impl Hub {
         }
     }
 
-    /// Frames that the process `from` sent: the caller knows by which virtual port they came.
+    /// Takes frames that the process `from` has sent: the caller knows by which virtual
+    /// port they came.
     pub fn handle_frames(&mut self, from: Peer, frames: &mut Vec<Packet>, now: u64, out: &mut HubOut, pool: &mut dyn PacketPool) {
         let may_release = self.manager.may_serve_at(now);
         for packet in frames.drain(..) {
@@ -369,7 +388,7 @@ impl Hub {
         let Some(header) = packet.bytes().get(..14) else { return self.drop(packet, DropReason::Malformed, pool) };
         let destination: Option<Mac> = header[..6].try_into().ok();
         let ethertype = u16::from_be_bytes([header[12], header[13]]);
-        // Who sends speaks only for itself.
+        // A sender's address must be its own.
         let own = if ethertype == ETHERTYPE_NSH { mac_of_life(from) } else { mac_of(from.node) };
         if header[6..12] != own {
             return self.drop(packet, DropReason::Malformed, pool);
@@ -380,7 +399,8 @@ impl Hub {
                 if is_runtime(from.node)
                     && let Some(seat) = self.seat_of(node) =>
             {
-                // What it sent before this host stood still may be another's to send by now.
+                // The packet may be older than a standstill of this host, and another
+                // host may serve by now.
                 match may_release {
                     true => self.release(from, seat, packet, out, pool),
                     false => self.drop(packet, DropReason::Fenced, pool),
@@ -415,7 +435,7 @@ impl Hub {
         }
     }
 
-    /// Frames that came from other hosts. Of two networks, by whichever.
+    /// Takes frames from other hosts, by either of two networks.
     pub fn handle_fabric(&mut self, frames: &mut Vec<Packet>, now: u64, out: &mut HubOut, pool: &mut dyn PacketPool) {
         let may_release = self.manager.may_serve_at(now);
         for packet in frames.drain(..) {
@@ -437,7 +457,8 @@ impl Hub {
         let (Some(node), Some(from)) = (node_of(&[d0, d1, d2, d3, d4, d5]), node_of(&source)) else {
             return self.drop(packet, DropReason::ForeignFrame, pool);
         };
-        // The network may show a frame to every host. What is another host's to open costs nothing here.
+        // The network may show a frame to every host. A frame that another host has to
+        // open costs nothing here.
         let receiver = match self.seat_of(node) {
             Some(seat) => Receiver::Switch(seat),
             None if node == self.manager.node() => Receiver::Manager,
@@ -492,7 +513,7 @@ impl Hub {
         out: &mut HubOut,
         pool: &mut dyn PacketPool,
     ) {
-        // An earlier life of it that does not know yet has another address.
+        // An earlier incarnation that does not know of its end has another address.
         let speaker =
             self.fence.peer(from).filter(|peer| is_runtime(from) && mac_of_life(*peer) == source && !self.is_local(*peer));
         match speaker {
@@ -501,14 +522,15 @@ impl Hub {
         }
     }
 
-    /// Somebody woke up after its role had moved: its frame is dropped and its buffer tells it so.
+    /// Refuses a frame of a sender whose role has moved while it was asleep: the buffer
+    /// goes back as a notice.
     fn refuse(&mut self, from: Peer, mut packet: Packet, out: &mut HubOut, pool: &mut dyn PacketPool) {
         self.drops.count(DropReason::Fenced);
         packet.clear();
         packet.meta.flags = Flags::OAM;
         packet.meta.commit = from.incarnation;
         let outer = Outer { destination: mac_of(from.node), source: mac_of(self.manager.node()), index: index::FENCED };
-        // One notice in a while is enough; it may get lost like anything else.
+        // A notice now and then is enough; it may get lost like any frame.
         if self.drops.get(DropReason::Fenced) % 16 == 1 && nsh::encapsulate(&mut packet, outer) {
             out.to_runtime.push((from, packet));
         } else {
@@ -521,7 +543,7 @@ impl Hub {
         self.fence.peer(node).filter(|peer| self.is_local(*peer))
     }
 
-    /// Runtimes of other hosts may speak whom the coordinator names.
+    /// Lets the runtimes of other hosts speak that the coordinator names.
     fn admit(&mut self, peers: &[Peer]) {
         let Hub { seats, fence, manager, local: Some(local), .. } = self else { return };
         let gone = |peer: &Peer| is_runtime(peer.node) && !local.contains(peer) && !peers.contains(peer);
@@ -529,14 +551,15 @@ impl Hub {
             fence.close(peer);
         }
         let ours = |node| local.iter().any(|peer| peer.node == node);
-        // One that is fenced stays so: who said that it may speak had not heard of it.
+        // A fenced runtime stays fenced: the coordinator had not heard of that yet.
         let has_failed = |peer: Peer| manager.has_ended(peer) || seats.iter().any(|seat| seat.switch.has_failed(peer));
         let may_speak = |peer: &&Peer| !ours(peer.node) && !has_failed(**peer);
         peers.iter().filter(may_speak).for_each(|peer| fence.open(*peer));
     }
 
-    /// Whom a switch's view gives up lets nothing more out here, whether this host was asked to fence it or not: it may have lost the service of that switch, and be no longer asked,
-    /// before it knows. What is claimed of the dead is claimed behind that view.
+    /// Fences the runtimes that a switch's view gives up, whether this host was asked to
+    /// or not: it may have lost the service of that switch, and not be asked any more,
+    /// before it knows. Claims because of a death follow that view.
     fn fence_failed(&mut self) {
         if is_planted(Fault::FencesWhenAskedOnly) {
             return;
@@ -567,13 +590,13 @@ impl Hub {
     fn let_out(&mut self, from: Peer, seat: usize, packet: Packet, out: &mut HubOut, pool: &mut dyn PacketPool) {
         match self.fence.admit(from, packet) {
             Ok(released) if self.seats[seat].switch.handle_released(released.get()) => out.released.push((seat as u16, released)),
-            // Its replies would be taken for another flow's.
+            // The packet's replies would be taken for another flow's.
             Ok(released) => pool.put(released.into_inner()),
             Err(packet) => self.drop(packet, DropReason::Fenced, pool),
         }
     }
 
-    /// Messages, timeouts and what follows from them.
+    /// Handles messages and timeouts.
     pub fn turn(&mut self, now: u64, out: &mut HubOut, pool: &mut dyn PacketPool) {
         self.manager.handle_records(now);
         self.keep_sealing(now);
@@ -588,7 +611,7 @@ impl Hub {
                     self.fence.open(peer);
                     self.note_local(peer);
                 }
-                // Whoever recovers its flows does so after this.
+                // Recovery of its flows begins after this.
                 Wish::Fence(peer) => self.handle_ended(peer),
                 Wish::Stop(_) | Wish::Serve(..) => {}
                 Wish::Retire(switch) => self.retire(switch, pool),
@@ -641,12 +664,12 @@ impl Hub {
         }
     }
 
-    /// Gives back every packet that is held, as at the end of the process.
+    /// Gives every held packet back to the pool, as at the end of the process.
     pub fn abandon(&mut self, pool: &mut dyn PacketPool) {
         self.seats.iter_mut().for_each(|seat| seat.switch.abandon(pool));
     }
 
-    /// When [`Hub::turn`] is due without input.
+    /// The time at which [`Hub::turn`] is due without input.
     pub fn poll_timeout(&mut self) -> u64 {
         let fabric = |timeout: Option<u64>| timeout.unwrap_or(u64::MAX);
         let manager = fabric(self.manager.fabric().poll_timeout()).min(self.manager.poll_timeout());

@@ -1,13 +1,17 @@
-//! The manager's side of what it does with the coordinator: who was started, who has ended, what people are told.
+//! The manager's part of the protocol with the coordinator: processes that started and
+//! ended, and the state of the box for operators.
 //!
-//! Theory of operation. The coordinator decides, the manager has the processes. It is asked to start and to fence, and tells what became of
-//! it. It keeps what it has told: a coordinator that begins a new life asks, and hears it again. What runtimes report and how the coordinator
-//! saw things last is kept too, so that people are answered while there is no coordinator.
+//! Theory of operation. The coordinator decides, the manager has the processes. The
+//! manager is asked to start and to fence processes, reports the outcome, and keeps its
+//! reports: a new incarnation of the coordinator asks for them again. Runtimes' reports
+//! and the coordinator's last word on the state of the box are kept too, so that
+//! operators get answers while there is no coordinator.
 //!
-//! Managers of several hosts tell each other, too, which runtimes have ended: new flows
-//! must not go to the dead, whether there is a coordinator or not.
+//! Managers of several hosts also tell each other which runtimes have ended: new flows
+//! must not go to dead runtimes, with a coordinator or without.
 //!
-//! In: messages, what the driver knows of processes. Out: messages, [`Wish`]es. Never: a decision about a runtime.
+//! In: messages, the driver's news of processes. Out: messages, [`Wish`]es. Never: a
+//! decision about a runtime.
 
 mod hosts;
 mod known;
@@ -29,37 +33,38 @@ use lists::Lists;
 use orders::{Ticket, Wanted};
 use std::collections::VecDeque;
 
-/// What the host is to do.
+/// An order to the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wish {
     /// Start a runtime's process.
     Start(Peer),
     /// Accept nothing more from this incarnation.
     Fence(Peer),
-    /// It has nothing left to do: end its process.
+    /// End the process: the runtime has nothing left to do.
     Stop(Peer),
-    /// The ports of this switch, counted from 0, are to be served here, in this term: begin its next life, see [`Hub::begin`](crate::hub::Hub::begin).
+    /// Serve the ports of this switch, counted from 0, in this term: begin its next
+    /// incarnation, see [`Hub::begin`](crate::hub::Hub::begin).
     Serve(u16, u32),
-    /// Its ports are not to be served here any more: see [`Hub::retire`](crate::hub::Hub::retire).
+    /// Stop serving this switch's ports: see [`Hub::retire`](crate::hub::Hub::retire).
     Retire(u16),
 }
 
-/// Ends that are told again to a coordinator that was away.
+/// Ends of runtimes that are told again to a coordinator that was away.
 pub const ENDS_KEPT: usize = 64;
 /// Failovers that are kept for `status`.
 const FAILOVERS_KEPT: usize = 64;
-/// Packets that the operator has not been told of yet.
+/// Packets that functions have logged and the operator has not read.
 const LOGGED_KEPT: usize = 1024;
 /// Requests to move and drains that are remembered.
 const MOVES_KEPT: usize = 64;
-/// Between two words on full rings, ns.
+/// Interval between reports on full rings, ns.
 const CROWDED_INTERVAL: u64 = 100_000_000;
-/// Before the next ones are sent, ns.
+/// Interval between batches of rules, ns.
 const RULES_INTERVAL: u64 = 1_000_000;
-/// Beats wait in no queue that is longer, bytes: what is old is of no use.
+/// Beats are not queued behind more bytes than this: an old beat is useless.
 const BEAT_BACKLOG: usize = 1024;
 
-/// A runtime that is no more.
+/// A runtime that has ended.
 #[derive(Clone)]
 struct End {
     peer: Peer,
@@ -79,7 +84,7 @@ impl End {
 /// See the module.
 pub struct Manager {
     fabric: Fabric,
-    /// Started, and neither ended nor fenced.
+    /// Runtimes that were started, and have neither ended nor been fenced.
     present: Vec<Peer>,
     ended: VecDeque<End>,
     /// Last words of the runtimes of this host that have not ended.
@@ -90,49 +95,51 @@ pub struct Manager {
     now: u64,
     standing: Option<Standing>,
     reports: Vec<(Peer, Report)>,
-    /// What the state server said last of its lists.
+    /// The state server's last report on its lists.
     listings: Vec<Listing>,
-    /// And of each of its lists of statistics, what the numbers are, from the first to the last that it has said.
+    /// The totals of each of its lists of statistics, from the first number to the last
+    /// that was told.
     totals: Totals,
-    /// The same of each runtime, of the statistics that no server adds up.
+    /// The same by runtime, for statistics that no server adds up.
     counted: Vec<(Peer, Totals)>,
     failovers: Vec<Failover>,
     drains: Vec<Drain>,
     moves: Vec<Move>,
     tickets: Vec<Ticket>,
     next_ticket: u32,
-    /// Rules that an operator wanted.
+    /// Rules that an operator wants.
     rules: Option<Wanted>,
     lists: Lists,
     wishes: Vec<Wish>,
     drops: DropCounters,
-    /// Of each runtime, frames that found its ring full, and how many of them the coordinator has heard of.
+    /// By runtime, frames that found its ring full, and how many of them the coordinator
+    /// has heard of.
     crowded: Vec<(Peer, u64, u64)>,
     told_crowded_at: u64,
-    /// Of several hosts: which of them are there, and whose ports this one serves.
+    /// With several hosts: which are there, and which ports this host serves.
     quorum: Option<Quorum>,
-    /// When the coordinator was heard last.
+    /// The time at which the coordinator was last heard.
     coordinator_at: Option<u64>,
-    /// Runtimes of other hosts that may speak, when that has changed.
+    /// Runtimes of other hosts that may speak, if that has changed.
     admitted: Option<Vec<Peer>>,
-    /// A beat has gone out since the hub looked.
+    /// A beat has gone out since the hub's last look.
     has_beaten: bool,
-    /// What managers of other hosts have said of how they seal.
+    /// Announcements of other hosts' seals.
     sealings: Vec<(Peer, Sealing)>,
     /// Steps of traced packets.
     pub traces: Vec<TraceStep>,
-    /// Packets that functions tell the operator of, until he is told.
+    /// Packets that functions have logged, until the operator reads them.
     pub logged: Vec<Logged>,
     /// Runtimes that do not stand still.
     alive: Vec<Peer>,
-    /// Runtimes of which other hosts have said that they have ended.
+    /// Runtimes that have ended on other hosts, as these say.
     ended_elsewhere: Vec<Peer>,
     /// See [`Manager::take_longest`].
     longest_us: u32,
 }
 
 impl Manager {
-    /// A manager that has started nobody.
+    /// A manager that has started no process.
     pub fn new(me: Peer, fabric: FabricConfig) -> Manager {
         Manager {
             fabric: Fabric::new(me, fabric),
@@ -171,12 +178,12 @@ impl Manager {
         }
     }
 
-    /// It has said that this one has ended.
+    /// True if the manager has reported this end.
     pub(crate) fn has_ended(&self, peer: Peer) -> bool {
         self.ended.iter().any(|end| end.peer == peer)
     }
 
-    /// The coordinator's life that was heard last, or will be.
+    /// The incarnation of the coordinator that was heard last, or will be.
     pub fn coordinator(&self) -> Option<Peer> {
         self.fabric.peer(COORDINATOR)
     }
@@ -186,7 +193,7 @@ impl Manager {
         self.admitted.take()
     }
 
-    /// When [`Manager::handle_records`] is due without input.
+    /// The time at which [`Manager::handle_records`] is due without input.
     pub fn poll_timeout(&self) -> u64 {
         let telling = self.rules.as_ref().filter(|wanted| wanted.told < wanted.records.records().len());
         let telling = telling.map_or(u64::MAX, |_| self.now + RULES_INTERVAL);
@@ -203,16 +210,17 @@ impl Manager {
         &self.drops
     }
 
-    /// Begins the life after another one, in which these processes were found. The coordinator and the
-    /// runtimes learn of it. Those that have ended before this life, with what they said last, the life
-    /// before may have told of in vain.
+    /// Begins the incarnation after another one, in which these processes were found. The
+    /// coordinator and the runtimes learn of it. Runtimes that ended before, with their
+    /// last words, are reported again: the earlier incarnation's reports may be lost.
     pub fn succeed(&mut self, found: &[Peer], ended: &[(Peer, Option<u64>)]) {
         self.present = found.to_vec();
         self.has_heard = true;
         for &(peer, last) in ended {
             self.keep_end(End { peer, flows: None, last, notice: Notice::default() });
         }
-        // Ends go before `Present`: the coordinator gives up whoever is not present, without a count.
+        // Ends go before `Present`: the coordinator gives up every runtime that is not
+        // present, without a count.
         for end in &self.ended {
             self.fabric.send_control(COORDINATOR, &end.said());
         }
@@ -223,7 +231,8 @@ impl Manager {
         }
     }
 
-    /// Once the coordinator has said how things stand: calls `open` with everyone found whom it knows, and gives the others. `None` before.
+    /// Once the coordinator has told the state of the box: calls `open` with every found
+    /// process that it knows, and returns the others. `None` before.
     pub(crate) fn sort_found(&self, open: impl FnMut(Peer)) -> Option<Vec<Peer>> {
         let standing = self.standing.as_ref()?;
         let is_known =
@@ -233,7 +242,7 @@ impl Manager {
         Some(strangers)
     }
 
-    /// What is to be done, in order.
+    /// Orders to the host, in their order.
     pub fn poll_wishes(&mut self) -> impl Iterator<Item = Wish> + '_ {
         self.wishes.drain(..)
     }
@@ -245,12 +254,13 @@ impl Manager {
         self.fabric.send_control(COORDINATOR, &Control::Started { node, incarnation });
     }
 
-    /// A runtime of this host says its last word here.
+    /// The location of a runtime's last word, on this host.
     pub fn hear_last_word(&mut self, peer: Peer, word: LastWord) {
         self.last_words.push((peer, word));
     }
 
-    /// Flows of a runtime by its last word, or by its last report if it ran on another host.
+    /// Flows of a runtime by its last word, or by its last report if it ran on another
+    /// host.
     fn last_of(&self, peer: Peer) -> Option<u64> {
         let word = self.last_words.iter().find(|(known, _)| *known == peer);
         let report = || self.reports.iter().find(|(known, _)| *known == peer);
@@ -264,13 +274,13 @@ impl Manager {
         self.ended.push_back(end);
     }
 
-    /// How a runtime came to its end, before [`Manager::handle_ended`].
+    /// Notes how a runtime ended, before [`Manager::handle_ended`].
     pub fn note_end(&mut self, peer: Peer, notice: Notice) {
         self.noticed.push((peer, notice));
     }
 
-    /// A runtime has ended, was fenced, or could not be started: nothing more of it is let out. `flows` is how
-    /// many the switch sent there, if it knows.
+    /// A runtime has ended, was fenced, or could not be started: nothing more of it is
+    /// let out. `flows` is how many the switch sent there, if it knows.
     pub fn handle_ended(&mut self, peer: Peer, flows: Option<u64>) {
         let noticed = self.noticed.iter().position(|(noticed, _)| *noticed == peer);
         let notice = noticed.map_or_else(Notice::default, |at| self.noticed.swap_remove(at).1);
@@ -287,7 +297,7 @@ impl Manager {
         let ended = end.said();
         self.keep_end(end);
         self.fabric.send_control(COORDINATOR, &ended);
-        // The host that serves must know the end even while there is no coordinator.
+        // The serving host must know the end even while there is no coordinator.
         for other in self.quorum.iter().flat_map(Quorum::others).map(manager_of) {
             if self.fabric.backlog(other) < BEAT_BACKLOG {
                 self.fabric.send_control(other, &ended);
@@ -295,7 +305,7 @@ impl Manager {
         }
     }
 
-    /// A frame found the ring of a runtime full.
+    /// Counts a frame that found the ring of a runtime full.
     #[inline]
     pub fn count_refused(&mut self, peer: Peer) {
         match self.crowded.iter_mut().find(|(known, ..)| *known == peer) {
@@ -319,7 +329,8 @@ impl Manager {
         }
     }
 
-    /// Runtimes of this host whose loops turn, or would if they had a processor. Said before [`Manager::handle_records`]: of all others it is not known that they do.
+    /// Sets the runtimes of this host whose loops turn, or would if they had a processor.
+    /// To be called before [`Manager::handle_records`]. All others may stand still.
     pub fn set_alive(&mut self, alive: impl Iterator<Item = Peer>) {
         self.alive.clear();
         self.alive.extend(alive);
@@ -330,7 +341,7 @@ impl Manager {
         &self.present
     }
 
-    /// Whether a coordinator has ever said anything: what it said lies in its log.
+    /// True if a coordinator has ever spoken: then it has a log.
     pub fn has_heard(&self) -> bool {
         self.has_heard
     }
@@ -341,10 +352,12 @@ impl Manager {
         self.tell_crowded();
         let inbox = core::mem::take(&mut self.fabric.inbox);
         if inbox.restarted.iter().any(|peer| peer.node == COORDINATOR) {
-            // It may have been on another host: nobody has said that its life has ended.
+            // The earlier coordinator may have been on another host, and no notice of its
+            // end may come.
             let known = self.coordinator();
             self.tickets.iter_mut().filter(|ticket| ticket.asked != known).for_each(Ticket::refuse);
-            // The coordinator has none of the records that its life before was sent, and asks for all.
+            // The coordinator's new incarnation has none of the records that the earlier
+            // one was sent, and asks for all.
             if let Some(wanted) = &mut self.rules {
                 wanted.told = wanted.records.records().len();
             }
@@ -434,7 +447,8 @@ impl Manager {
                     Some(known) => *known = drain,
                     None => self.drains.push(drain),
                 }
-                // One that is not over is needed: there are no more of those than runtimes.
+                // A drain is needed while it is not over: there are no more of those than
+                // runtimes.
                 if self.drains.len() > MOVES_KEPT
                     && let Some(over) = self.drains.iter().position(|drain| drain.ended_at.is_some())
                 {
@@ -490,7 +504,7 @@ impl Manager {
         }
     }
 
-    /// Node id.
+    /// The manager's node.
     pub fn node(&self) -> NodeId {
         self.fabric.me().node
     }
@@ -502,9 +516,9 @@ mod tests {
     use crate::address::MANAGER;
     use core::sync::atomic::AtomicU64;
 
-    /// A runtime died and was buried before this life of the manager, one dies in it, and one on another
-    /// host. The coordinator hears of each what it had said last, and of the first before it hears who is
-    /// there.
+    /// A runtime died before this incarnation of the manager, one dies in it, and one on
+    /// another host. The coordinator hears the last word of each, and of the first before
+    /// it hears which processes are there.
     #[test]
     fn what_the_dead_said_last_is_told() {
         static WORD: AtomicU64 = AtomicU64::new(0);
@@ -557,7 +571,8 @@ mod tests {
         assert_eq!(known, [1].into_iter().chain(latest).collect::<Vec<_>>());
     }
 
-    /// Counts are kept per runtime and life: the next life has none before it has told some.
+    /// Counts are kept per incarnation of a runtime: the next one has none before it has
+    /// told some.
     #[test]
     fn what_runtimes_have_counted_is_known_by_life() {
         let mut manager = Manager::new(Peer { node: MANAGER, incarnation: 1 }, FabricConfig::default());

@@ -1,31 +1,45 @@
-//! Who serves the ports of a switch: never two hosts at a time, whatever is cut, late or stopped.
+//! The quorum: two hosts never serve the ports of a switch at a time, whatever is cut,
+//! late or stopped.
 //!
-//! Theory of operation. The managers of a cluster send each other beats, several times per patience. Each says when it was sent, by its sender's clock, and when
-//! the last beat of every other host was sent that its sender has: an *echo*. An echo of a time `t` says that its sender was there after `t`; a host is
-//! *connected* to those whose echo of it is no older than the patience, by its own clock and nobody else's.
-//! What follows is so of the ports of each switch for itself; the beats are the same.
-//! - Service is given in *terms*, by the coordinator. Whoever hears of a later term passes it on, and stops serving.
-//! - Who serves stops by itself as soon as it is not connected to more than half of the votes, its own included.
-//! - Who is to serve begins when more than half have said that they know of its term, and an earlier one has stopped: more than half had to be connected to it, so one of
-//!   those was, and what that one had said before it knew of the term is out of date a patience after it had heard the earlier one last. Each beat says how long ago that
-//!   was (an *age*): when all of them say that it was more than a patience ago, the earlier one has had nobody to be connected to since, and has stopped.
-//!   That is so as soon as a host is found to be dead. Where ages do not say it, it is so a patience after more than half have said that they know. If every host
-//!   has said that it does not serve, there is nothing to wait for.
-//! - A manager's next life has heard nobody yet, and echoes nothing. What its earlier life echoed counts on until it is out of date: it was no less true for that
-//!   life's end, and the next one's age for everybody begins when it does, so nobody waits too short. Else two managers that ended at once would end service beside them.
-//! - A vote that has forgotten a term could keep an earlier one served: so what a manager knows of terms outlives it ([`Quorum::remember`]).
+//! Theory of operation. The managers of a cluster send each other beats, several times
+//! per time-out. A beat says when it was sent, by its sender's clock, and for every other
+//! host, when the last beat of that host was sent that the sender has: an *echo*. An echo
+//! of a time `t` says that its sender was there after `t`. A host is *connected* to those
+//! whose echo of it is no older than the time-out, by its own clock alone. The following
+//! holds for the ports of each switch by itself; the beats are the same.
+//! - The coordinator gives service in *terms*. A host that hears of a later term passes
+//!   it on, and stops serving.
+//! - A serving host stops by itself as soon as it is not connected to more than half of
+//!   the votes, its own included.
+//! - The next host begins when more than half have said that they know its term, and the
+//!   earlier host has stopped. More than half had to be connected to the earlier host, so
+//!   one of those is among them. The echo that this one sent before it knew the term is
+//!   out of date a time-out after it had heard the earlier host last. Each beat says how
+//!   long ago that was (an *age*). When all of them say that it was more than a time-out
+//!   ago, no host has been connected to the earlier one since, and it has stopped. The
+//!   ages say so as soon as a host is found to be dead. If they do not, the next host
+//!   begins a time-out after more than half have said that they know the term. If every
+//!   host has said that it does not serve, there is nothing to wait for.
+//! - A manager's next incarnation has heard no host yet, and echoes nothing. Its earlier
+//!   incarnation's echoes count until they are out of date: they are no less true for
+//!   that one's end. The next one's ages begin when it does, so no host waits too short.
+//!   Otherwise two managers that ended at once would end service at the third host.
+//! - A vote that has forgotten a term could keep an earlier one served, so a manager's
+//!   terms outlive it ([`Quorum::remember`]).
 //!
-//! Each host has a vote; the first one has two if their number is even, so that of two hosts the first goes on alone, and the second never does.
+//! Each host has a vote. The first host has two if their number is even: of two hosts the
+//! first goes on alone, and the second never does.
 //!
-//! In: beats, what the coordinator says, the time. Out: beats, and when to begin and to stop. Never: a decision about who is to serve.
+//! In: beats, the coordinator's terms, the time. Out: beats, and when to begin and to
+//! stop. Never: a decision about which host is to serve.
 
 use crate::message::{Beat, Service};
 use holdfast_wire::fault::{Fault, is_planted};
 
-/// No host missed so many terms: of one that is later still nobody has been told.
+/// No host misses so many terms: a later one has not been given yet.
 const MOST_TERMS: u32 = 1 << 16;
 
-/// What is to be done.
+/// A change of service at this host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
     /// Serve the ports of this switch, in this term.
@@ -36,33 +50,34 @@ pub enum Change {
 
 #[derive(Debug, Clone)]
 struct Heard {
-    /// When it was sent, by the other's.
+    /// The send time of the last beat, by the other's clock.
     sent: u64,
-    /// When the last beat was sent from here that the other had.
+    /// The send time of the last beat from here that the other had.
     echo: u64,
-    /// By when the other had heard each host last, by the clock of this one.
+    /// By host, the time until which the other may have heard it, by this host's clock.
     had: Vec<u64>,
-    /// Per switch.
+    /// By switch.
     services: Vec<Service>,
 }
 
 impl Heard {
-    /// Of this switch.
+    /// The other's service of this switch.
     fn service(&self, switch: usize) -> Service {
         self.services.get(switch).copied().unwrap_or_default()
     }
 }
 
-/// How it stands here with the ports of one switch.
+/// This host's service of one switch.
 #[derive(Debug, Clone, Copy, Default)]
 struct Own {
     term: u32,
     /// This host is to serve in the latest term.
     is_meant: bool,
-    /// Since when more than half have known of it.
+    /// The time since which more than half have known the term.
     known_since: Option<u64>,
     serves: bool,
-    /// The last term in which it has served: never twice, because each is one life of the switch.
+    /// The last term in which this host has served. A term is served once, because each
+    /// is one incarnation of the switch.
     served: u32,
     /// Ports of the switch whose links are up at this host.
     links: u8,
@@ -75,23 +90,25 @@ pub struct Quorum {
     patience: u64,
     began_at: u64,
     others: Vec<Option<Heard>>,
-    /// When each was heard last. An earlier life of this host may have heard it until this one began.
+    /// By host, the time at which it was last heard. An earlier incarnation of this
+    /// manager may have heard it until this one began.
     heard_at: Vec<u64>,
-    /// Per switch.
+    /// By switch.
     services: Vec<Own>,
     has_news: bool,
     is_leaving: bool,
     next_beat: u64,
 }
 
-/// Whether these hosts, a bit each, are more than half of so many.
+/// True if these hosts, a bit each, are more than half of so many.
 pub fn is_majority(part: u16, hosts: u16) -> bool {
     let extra = u32::from(hosts.is_multiple_of(2));
     2 * (part.count_ones() + extra * u32::from(part & 1)) > u32::from(hosts) + extra
 }
 
 impl Quorum {
-    /// Of so many hosts, this being one of them, with so many switches. `patience`: ns.
+    /// The quorum at host `me` of so many, with so many switches. `patience`: the
+    /// time-out, ns.
     pub fn new(me: u16, hosts: u16, switches: u16, patience: u64, now: u64) -> Quorum {
         let others = vec![None; usize::from(hosts)];
         let services = vec![Own::default(); usize::from(switches)];
@@ -99,28 +116,31 @@ impl Quorum {
         Quorum { me, patience, began_at: now, others, heard_at, services, has_news: false, is_leaving: false, next_beat: now }
     }
 
-    /// An earlier life of this manager knew of this term. Said before anything is heard.
+    /// An earlier incarnation of this manager knew this term. To be called before
+    /// anything is heard.
     pub fn remember(&mut self, switch: u16, term: u32) {
         self.hear_of(switch, term);
     }
 
-    /// Per switch, the latest term that it knows of, if one is new since this was asked last: what is sent after that may go by it.
+    /// By switch, the latest term that is known, if one is new since the last call.
+    /// Messages that follow may depend on it, so it has to be kept first.
     pub fn take_news(&mut self) -> Option<impl Iterator<Item = u32> + '_> {
         core::mem::take(&mut self.has_news).then(|| self.services.iter().map(|own| own.term))
     }
 
-    /// Other hosts.
+    /// The other hosts.
     pub fn others(&self) -> impl Iterator<Item = u16> + use<> {
         let (me, count) = (self.me, self.others.len() as u16);
         (0..count).filter(move |host| *host != me)
     }
 
-    /// See [`Quorum::new`].
+    /// The time-out, ns.
     pub fn patience(&self) -> u64 {
         self.patience
     }
 
-    /// Sets how many of a switch's ports have links that are up here. The others hear of a change at once.
+    /// Sets how many of a switch's ports have links that are up here. The others hear of
+    /// a change at once.
     pub fn set_links(&mut self, switch: u16, links: u8) {
         if let Some(own) = self.services.get_mut(usize::from(switch)).filter(|own| own.links != links) {
             (own.links, self.next_beat) = (links, 0);
@@ -132,12 +152,13 @@ impl Quorum {
         (self.is_leaving, self.next_beat) = (true, 0);
     }
 
-    /// It serves the ports of this switch.
+    /// True if this host serves the ports of this switch.
     pub fn serves(&self, switch: u16) -> bool {
         self.services.get(usize::from(switch)).is_some_and(|own| own.serves)
     }
 
-    /// It may serve those ports that it serves: after a time in which it stood still, another may do so by now.
+    /// True if this host may still serve its ports: after a standstill another host may
+    /// do so by now.
     pub fn may_serve_at(&self, now: u64) -> bool {
         self.is_connected(now) || is_planted(Fault::ReleasesAfterStandstill)
     }
@@ -148,7 +169,7 @@ impl Quorum {
     }
 
     fn is_heard_by(&self, heard: &Heard, now: u64) -> bool {
-        // What an earlier life of this host had sent is nothing to go by.
+        // An echo of an earlier incarnation's beat does not count.
         heard.echo >= self.began_at && now.saturating_sub(heard.echo) <= self.patience
     }
 
@@ -157,7 +178,7 @@ impl Quorum {
         self.bits(|heard| self.is_heard_by(heard, now))
     }
 
-    /// It is connected to more than half.
+    /// True if this host is connected to more than half.
     pub fn is_connected(&self, now: u64) -> bool {
         self.is_enough(self.connected(now))
     }
@@ -166,7 +187,8 @@ impl Quorum {
         is_majority(hosts, self.others.len() as u16)
     }
 
-    /// The coordinator has given service of a switch's ports: to this life of this host's manager, or to another.
+    /// The coordinator has given a switch's service to this incarnation of this host's
+    /// manager (`is_meant`), or to another.
     pub fn handle_term(&mut self, switch: u16, is_meant: bool, term: u32) -> Option<Change> {
         let change = self.hear_of(switch, term);
         let own = self.services.get_mut(usize::from(switch))?;
@@ -185,7 +207,7 @@ impl Quorum {
         core::mem::take(&mut own.serves).then_some(Change::Retire(switch))
     }
 
-    /// Another host's manager lives. What changes by that, one for each switch at most.
+    /// Takes another manager's beat. Returns the changes, one for each switch at most.
     pub fn handle_beat(&mut self, host: u16, beat: &Beat, now: u64) -> Vec<Change> {
         let Some(echo) = beat.echoes.get(usize::from(self.me)).copied() else { return Vec::new() };
         let Some(known) = self.others.get_mut(usize::from(host)) else { return Vec::new() };
@@ -195,10 +217,13 @@ impl Quorum {
             // not come: it would count as connected until then, even when it is dead.
             return Vec::new();
         }
-        // An age is a time of the other's clock: one that is long is as good as any that is long enough.
+        // An age is a time of the other's clock, so it is capped: beyond two time-outs
+        // its length does not matter.
         let had = |host: usize| now.saturating_sub(beat.ages.get(host).map_or(0, |age| *age.min(&(2 * self.patience))));
         let had = (0..self.heard_at.len()).map(had).collect();
-        // What an earlier life of its manager echoed counts as long as it would have: what that one knew of terms this one knows, and says of nobody that it was heard before it began.
+        // Echoes of the manager's earlier incarnation count as long as they would have:
+        // this one knows the same terms, and does not say that it heard a host before it
+        // began.
         let echo = known.as_ref().filter(|_| !is_planted(Fault::ForgetsEchoes)).map_or(echo, |known| known.echo.max(echo));
         *known = Some(Heard { sent: beat.sent, echo, had, services: beat.services.clone() });
         self.heard_at[usize::from(host)] = now;
@@ -206,7 +231,7 @@ impl Quorum {
         heard.filter_map(|(switch, service)| self.hear_of(switch, service.term)).collect()
     }
 
-    /// What the time brings, one change for each switch at most.
+    /// Advances the time. Returns the changes, one for each switch at most.
     pub fn turn(&mut self, now: u64) -> Vec<Change> {
         (0..self.services.len()).filter_map(|switch| self.turn_service(switch, now)).collect()
     }
@@ -240,13 +265,15 @@ impl Quorum {
         Some(Change::Begin(switch as u16, own.term))
     }
 
-    /// Clocks do not run equally fast.
+    /// The time-out with a margin, because clocks do not run equally fast.
     fn longer_patience(&self) -> u64 {
         self.patience + self.patience / 8
     }
 
-    /// Nobody serves in an earlier term: more than half know of the latest one, and when they said so last none of them had heard any of the others for a patience. All
-    /// are looked at as of one time, or one of them, in another life that knows of no term, could have heard an earlier one since.
+    /// True if no host serves in an earlier term: more than half know the latest term,
+    /// and when they last said so none of them had heard any of the others for a
+    /// time-out. All are judged as of one time, because one of them, in a new incarnation
+    /// that knows no term, could have heard an earlier server since.
     fn is_alone(&self, switch: usize, now: u64) -> bool {
         let is_idle = |service: Service| service.term == self.services[switch].term && !service.serves;
         let idle = self.bits(|heard| is_idle(heard.service(switch)) && self.is_heard_by(heard, now));
@@ -259,7 +286,7 @@ impl Quorum {
         self.is_enough(idle) && (0..self.others.len()).filter(|host| idle & 1 << host == 0).all(is_gone)
     }
 
-    /// The next beat, if it is time.
+    /// The next beat, if it is due.
     pub fn poll_beat(&mut self, now: u64) -> Option<Beat> {
         if now < self.next_beat {
             return None;
@@ -272,7 +299,7 @@ impl Quorum {
         Some(Beat { sent: now, echoes, ages, connected: self.connected(now), services, is_leaving: self.is_leaving })
     }
 
-    /// When the next turn is due.
+    /// The time of the next turn.
     pub fn poll_timeout(&self) -> u64 {
         self.next_beat
     }
@@ -285,7 +312,8 @@ mod tests {
     const PATIENCE: u64 = 600;
     const SWITCHES: u16 = 2;
 
-    /// Hosts whose beats arrive at once where the link is not cut. Their clocks begin at different times.
+    /// Hosts whose beats arrive at once where the link is not cut. Their clocks begin at
+    /// different times.
     struct Hosts {
         quorums: Vec<Quorum>,
         offsets: Vec<u64>,
@@ -312,7 +340,7 @@ mod tests {
             }
         }
 
-        /// Everything until a time; checks that nobody ever serves the ports of a switch beside another.
+        /// Runs until a time, and checks that two hosts never serve a switch at a time.
         fn run(&mut self, from: u64, to: u64) {
             for now in (from..to).step_by(10) {
                 for at in 0..self.quorums.len() {
@@ -338,7 +366,7 @@ mod tests {
             }
         }
 
-        /// Those who serve the first switch; who is stopped does nothing.
+        /// The hosts that serve the first switch; a stopped host does nothing.
         fn serving(&self) -> Vec<usize> {
             self.serving_switch(0)
         }
@@ -377,7 +405,8 @@ mod tests {
         assert_eq!(hosts.serving(), [0; 0]);
     }
 
-    /// The host that serves stands still for as long as it takes another to begin. When it goes on it knows at once that it may not, before it has heard anybody.
+    /// The host that serves stands still for as long as it takes another to begin. When
+    /// it goes on it knows at once that it may not, before it has heard anybody.
     #[test]
     fn who_stood_still_knows_it_at_once() {
         let mut hosts = Hosts::new(3);
@@ -392,7 +421,8 @@ mod tests {
         assert!(hosts.quorums[0].serves(0) && !hosts.quorums[0].may_serve_at(now));
     }
 
-    /// The host that serves dies. Another begins, and not before the dead one would have stopped.
+    /// The host that serves dies. Another begins, and not before the dead one would have
+    /// stopped.
     #[test]
     fn another_begins_when_the_first_must_have_stopped() {
         let mut hosts = Hosts::new(3);
@@ -404,13 +434,15 @@ mod tests {
         assert_eq!(hosts.serving(), [0; 0]);
         hosts.run(1000 + PATIENCE, 1000 + 2 * PATIENCE);
         assert_eq!(hosts.serving(), [1]);
-        // It comes back, and has been asleep: it does not serve for a moment, and never again in its old term.
+        // The host comes back from a standstill: it does not serve for a moment, and
+        // never again in its old term.
         hosts.stopped.clear();
         hosts.run(1000 + 2 * PATIENCE, 1000 + 6 * PATIENCE);
         assert_eq!(hosts.serving(), [1]);
     }
 
-    /// Two hosts serve a switch each. One dies, and the other one serves both, the first without a pause; then that one is cut off, and loses both.
+    /// Two hosts serve a switch each. One dies, and the other serves both, its own
+    /// without a pause; then that one is cut off, and loses both.
     #[test]
     fn each_switch_is_served_by_a_host_of_its_own() {
         let mut hosts = Hosts::new(3);
@@ -434,8 +466,8 @@ mod tests {
         assert_eq!((hosts.serving_switch(0), hosts.serving_switch(1)), (vec![2], vec![0]));
     }
 
-    /// The one that serves is cut off, in one direction or both: it stops by itself, before another begins. What was under way arrives much later and
-    /// deceives nobody.
+    /// The serving host is cut off, in one direction or both: it stops by itself, before
+    /// another begins. Beats that were under way arrive much later and deceive no host.
     #[test]
     fn who_is_cut_off_stops_in_time() {
         for cut in [vec![(0, 1), (0, 2)], vec![(1, 0), (2, 0)], vec![(0, 1), (0, 2), (1, 0), (2, 0)]] {
@@ -475,7 +507,7 @@ mod tests {
         assert_eq!(hosts.serving(), [1]);
     }
 
-    /// Of two the first is enough by itself, and the second is not.
+    /// With two hosts, the first is enough by itself, and the second is not.
     #[test]
     fn of_two_the_first_is_enough() {
         for (dead, living) in [(0, vec![]), (1, vec![0])] {
@@ -490,7 +522,8 @@ mod tests {
         }
     }
 
-    /// A host that serves is dead by the time that somebody is told to follow: that one does not wait for a patience more, because nobody has heard the dead one for so long.
+    /// A serving host is dead when another is told to follow: that one does not wait for
+    /// another time-out, because no host has heard the dead one for so long.
     #[test]
     fn who_follows_a_dead_host_begins_soon() {
         let mut hosts = Hosts::new(3);
@@ -503,8 +536,10 @@ mod tests {
         assert_eq!(hosts.serving(), [1]);
     }
 
-    /// The second host is to follow the first, which it cannot hear, and which has missed that the third knows. The third one's manager dies, and its next life
-    /// speaks to the first only. It knows of the term that its earlier life knew of: what it says keeps nobody connected who serves in an earlier one.
+    /// The second host is to follow the first, which it cannot hear, and which has missed
+    /// that the third knows the term. The third host's manager dies, and its next
+    /// incarnation speaks to the first only. The third still knows the term, so its beats
+    /// keep no host connected that serves in an earlier one.
     #[test]
     fn a_vote_outlives_its_manager() {
         let mut hosts = Hosts::new(3);
@@ -523,8 +558,9 @@ mod tests {
         assert!(!hosts.quorums[0].serves(0));
     }
 
-    /// The managers of both others die, and what their next lives say first echoes nothing. Who serves goes on: what their earlier lives have echoed is not old. Not for longer,
-    /// if nothing follows.
+    /// Both other managers die, and the first beats of their next incarnations echo
+    /// nothing. The serving host goes on: the earlier incarnations' echoes are not old.
+    /// If nothing follows, it does not go on for longer.
     #[test]
     fn next_lives_that_have_heard_nobody_stop_nobody() {
         let mut hosts = Hosts::new(3);
@@ -556,8 +592,10 @@ mod tests {
         }
     }
 
-    /// Links that are cut, lose and delay, in each direction for itself; hosts that stand still; clocks that run apart by 5 %; terms given to anybody at any time, which some hear
-    /// of late. Never do two serve at a time, by any clock. And when all is whole again whoever was meant last serves.
+    /// Links are cut, lose and delay, in each direction by itself; hosts stand still;
+    /// clocks run apart by 5 %; terms are given to any host at any time, which some hear
+    /// of late. Two hosts never serve at a time, by any clock. When all is whole again
+    /// the host of the last term serves.
     #[test]
     fn never_two_whatever_happens() {
         let mut passed = 0;
@@ -575,7 +613,7 @@ mod tests {
             let mut told: Vec<(u64, usize, (usize, u32), u32)> = Vec::new();
             let (mut term, mut last, mut lives) = (0, None, vec![0; count]);
             const CALM: u64 = 40 * PATIENCE;
-            // What was late before has come.
+            // Late beats have arrived by then.
             const GIVEN: u64 = CALM + 5 * PATIENCE;
             const END: u64 = 60 * PATIENCE;
             for now in (0..END).step_by(5) {
@@ -592,7 +630,8 @@ mod tests {
                         stopped_until[at] = now + chance.below(3 * PATIENCE);
                     }
                     if chance.below(100) == 0 {
-                        // Its manager dies, and the next life is there in a moment.
+                        // The manager dies, and its next incarnation is there in a
+                        // moment.
                         let at = chance.below(count as u64) as usize;
                         let pause = chance.below(PATIENCE / 2);
                         stopped_until[at] = stopped_until[at].max(now + pause);
@@ -631,7 +670,7 @@ mod tests {
                     let Some(beat) = quorums[at].poll_beat(own) else { continue };
                     for to in (0..count).filter(|to| *to != at) {
                         let is_lost = cut[at][to] || !is_calm && chance.below(10) == 0;
-                        // In order, as the channel has them.
+                        // Beats arrive in order, as in the channel.
                         let behind =
                             flying.iter().filter(|(_, from, other, _)| (*from, *other) == (at, to)).map(|(due, ..)| *due).max();
                         let delay = if is_calm || chance.below(8) > 0 { 5 } else { chance.below(PATIENCE) };
@@ -644,7 +683,7 @@ mod tests {
                     |at: &usize| stopped_until[*at] <= now && quorums[*at].serves(0) && quorums[*at].may_serve_at(own(*at, now));
                 let serving: Vec<usize> = (0..count).filter(serve).collect();
                 assert!(serving.len() < 2, "seed {seed}: {serving:?} serve at {now}");
-                // Of two, the second one alone is not enough, but both are here.
+                // With two hosts, the second one alone is not enough, but both are here.
                 assert!(
                     now + 5 < END || serving == last.map_or(vec![], |last| vec![last]),
                     "seed {seed}: {serving:?} serve, not {last:?}"
@@ -654,7 +693,7 @@ mod tests {
         assert!(passed > 300, "service passes: {passed}");
     }
 
-    /// Never are two parts of one cluster both more than half.
+    /// Two parts of one cluster are never both more than half.
     #[test]
     fn two_parts_are_never_both_enough() {
         for hosts in 1..=13u16 {

@@ -1,19 +1,31 @@
-//! Packets between hosts, sealed: what comes from the hosts' network is taken in only if a host of the cluster has sent it, in its present life, and once.
+//! Sealed packets between hosts: a packet from the hosts' network is taken only if a host
+//! of the cluster has sent it, in its present life, and once.
 //!
-//! Theory of operation. Messages of the [channel](crate::channel) are encrypted and authenticated end to end, and travel as they are: their headers name both ends and both
-//! lives, and nothing that the network may change about the rest is believed. Packets in their NSH encapsulation are sealed here, by the hub through which they leave a host,
-//! and opened by the hub through which they come in. Each life of a host, that is of its manager, has a random number, and seals under a key derived from the
-//! cluster's, the host, its incarnation and that number; the nonce is the count of packets that it has sealed. So no nonce comes twice under a key, unless a running machine is put back to
-//! an earlier snapshot of its memory, or runs twice; and a change of the cluster's keys does not set the count back.
+//! Theory of operation. Messages of the [channel](crate::channel) are encrypted and
+//! authenticated end to end, and travel as they are: their headers name both ends and
+//! both incarnations, and a change of the rest is noticed. Packets in their NSH
+//! encapsulation are sealed here, by the hub through which they leave a host, and opened
+//! by the hub through which they enter another. Each incarnation of a host, that is of
+//! its manager, has a random *life number*, and seals under a key derived from the
+//! cluster's, the host, its incarnation and that number. The nonce is the count of
+//! packets that it has sealed. No nonce comes twice under a key, unless a running machine
+//! is put back to an earlier snapshot of its memory, or runs twice. A change of the
+//! cluster's keys does not set the count back.
 //!
-//! Who may be heard is told by the managers, through the channel, which knows what is fresh: each says to each other one which life its host is in, and how many packets it
-//! had sealed when it said so ([`Sealing`](crate::message::Sealing)). A receiver opens packets of the life that it was told of, and no others. It begins behind that count, and finds by a window what
-//! comes again; so a packet is taken at most once, and only if it was sealed after its sender had heard of the receiver's present life. That holds across restarts
-//! of both, without a clock and without anything kept on a disk. What was sealed before an announcement that is a patience old is refused too: who holds a
-//! packet back cannot hand it over much later. From a host's restart until the new life is announced, packets of the old one that
-//! nobody has seen yet still count: they say what was true when that host sent them, and the fence judges them as it does late ones.
+//! The managers announce their seals through the channel, which knows what is fresh. Each
+//! tells each other one its host's life number, and how many packets it had sealed by
+//! then ([`Sealing`](crate::message::Sealing)). A receiver opens only packets of the
+//! announced life, behind the announced count, and finds repetitions by a window. A
+//! packet is therefore taken at most once, and only if it was sealed after its sender had
+//! heard of the receiver's present incarnation. This holds across restarts of both,
+//! without a clock and without storage. Packets sealed before an announcement that is a
+//! time-out old are refused too: an attacker cannot hold a packet back and deliver it
+//! much later. From a host's restart until its new life is announced, unseen packets of
+//! the old life still count: they were true when that host sent them, and the fence
+//! judges them as it does late ones.
 //!
-//! In: packets, announcements, the receiver's time. Out: packets sealed and opened where they lie, reasons to drop. Never: allocation per packet, a clock, I/O.
+//! In: packets, announcements, the receiver's time. Out: packets sealed and opened in
+//! place, reasons to drop. Never: allocation per packet, a clock, I/O.
 
 use crate::channel::KeyRing;
 use crate::channel::format::{MAGIC as MESSAGE_MAGIC, TAG_LEN, after};
@@ -26,27 +38,28 @@ use holdfast_wire::{DropReason, Packet};
 use zerocopy::byteorder::network_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// What stands between the addresses of a sealed packet and its tag. With the addresses it is the associated data.
+/// The header between the addresses of a sealed packet and its tag. Together with the
+/// addresses it is the associated data.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct Header {
     ethertype: U16,
     magic: U16,
     version: u8,
-    /// Number of the cluster's key from which the host's is derived.
+    /// Number of the cluster key from which the host's is derived.
     key: u8,
-    /// Who has sealed it, counted from 0.
+    /// The host that has sealed the packet, counted from 0.
     host: U16,
     cluster: U32,
-    /// Of the host's manager.
+    /// The incarnation of the host's manager.
     incarnation: U32,
-    /// That life's random number.
+    /// The life number.
     life: U64,
-    /// How many packets that life has sealed, this one included: the nonce.
+    /// Packets that this life has sealed, this one included: the nonce.
     counter: U64,
 }
 
-/// Behind the EtherType that messages have too. They begin with another one.
+/// The number behind the EtherType, which messages have too. Theirs is another one.
 const MAGIC: u16 = 0x4853;
 const _: () = assert!(MAGIC != MESSAGE_MAGIC);
 const VERSION: u8 = 1;
@@ -54,37 +67,38 @@ const MACS_LEN: usize = 12;
 const HEADER_LEN: usize = size_of::<Header>();
 const ASSOCIATED_LEN: usize = MACS_LEN + HEADER_LEN;
 
-/// Bytes by which a sealed packet is longer.
+/// Bytes that the seal adds to a packet.
 pub const SEAL_LEN: usize = HEADER_LEN + TAG_LEN;
 
 const BODY: usize = MACS_LEN + SEAL_LEN;
 
-/// Whose packets are sealed, and what the other hosts are.
+/// A host's seal configuration.
 #[derive(Debug, Clone, Copy)]
 pub struct SealConfig {
     /// Packets of another cluster are refused.
     pub cluster: u32,
     /// This host, counted from 0.
     pub host: u16,
-    /// How many there are.
+    /// The number of hosts.
     pub hosts: u16,
-    /// Of this host's manager.
+    /// The incarnation of this host's manager.
     pub incarnation: u32,
-    /// A random number that no other life of any host has.
+    /// The life number: a random number that no other life of any host has.
     pub life: NonZeroU64,
-    /// What was sealed before an announcement that is so old is refused, ns.
+    /// Packets sealed before an announcement of this age are refused, ns.
     pub patience: u64,
 }
 
-/// A life of another host, as it was announced.
+/// Another host's life, as it was announced.
 struct Sender {
     incarnation: u32,
     life: u64,
     openers: Vec<Opener>,
     replays: Replays,
-    /// What has no higher count was sealed before this host had been told, or long ago.
+    /// A packet with a count up to this was sealed before its host knew this one, or long
+    /// ago.
     floor: u64,
-    /// The next floor, and when it was announced.
+    /// The next floor, and the time of its announcement.
     next: (u64, u64),
 }
 
@@ -93,7 +107,7 @@ pub struct HostSeal {
     config: SealConfig,
     roots: Roots,
     own: Opener,
-    /// Packets sealed in this life. Never set back: it is the nonce.
+    /// Packets sealed in this life. Never set back: the count is the nonce.
     counter: u64,
     senders: Vec<Option<Sender>>,
 }
@@ -104,7 +118,7 @@ fn openers(roots: &Roots, cluster: u32, host: u16, incarnation: u32, life: u64) 
     roots.derive(&[b"holdfast seal 1", &cluster, &host, &incarnation.to_be_bytes(), &life.to_be_bytes()])
 }
 
-/// True for a packet that claims to be sealed. Nothing has been looked at but what it begins with.
+/// True for a packet that claims to be sealed. Only its first bytes are looked at.
 #[inline]
 pub fn is_sealed(frame: &[u8]) -> bool {
     let [e0, e1] = ETHERTYPE_FABRIC.to_be_bytes();
@@ -113,7 +127,8 @@ pub fn is_sealed(frame: &[u8]) -> bool {
 }
 
 impl HostSeal {
-    /// Seals for a host's new life. Nobody is heard before they are announced.
+    /// The seal of a host's new life. Packets of other hosts are refused before these are
+    /// announced.
     pub fn new(config: SealConfig, ring: &KeyRing) -> HostSeal {
         let roots = Roots::new(ring);
         let own = HostSeal::own(&config, &roots);
@@ -122,11 +137,11 @@ impl HostSeal {
 
     fn own(config: &SealConfig, roots: &Roots) -> Opener {
         let mut own = openers(roots, config.cluster, config.host, config.incarnation, config.life.get());
-        // The current one is the first, and a ring has at least one.
+        // The current key is the first, and a ring has at least one.
         own.swap_remove(0)
     }
 
-    /// Changes the keys. What is known of other hosts stays, and so does the count.
+    /// Changes the keys. Announcements of other hosts stay valid, and so does the count.
     pub fn set_keys(&mut self, ring: &KeyRing) {
         let HostSeal { config, roots, own, senders, .. } = self;
         *roots = Roots::new(ring);
@@ -136,12 +151,13 @@ impl HostSeal {
         }
     }
 
-    /// This life's number, and how many packets it has sealed: what others are to be told.
+    /// The life number, and the count of sealed packets: to be announced to others.
     pub fn announcement(&self) -> (u64, u64) {
         (self.config.life.get(), self.counter)
     }
 
-    /// Another host has said, in answer to this life of this one, in which life it is and how many packets it had sealed by then.
+    /// Takes another host's announcement, addressed to this incarnation: its life, and
+    /// how many packets it had sealed by then.
     pub fn handle_announced(&mut self, host: u16, incarnation: u32, (life, counter): (u64, u64), now: u64) {
         let HostSeal { config, roots, senders, .. } = self;
         if host == config.host {
@@ -149,7 +165,8 @@ impl HostSeal {
         }
         let Some(known) = senders.get_mut(usize::from(host)) else { return };
         match known {
-            // The channel lets nobody of an earlier life speak; who says so all the same says nothing.
+            // Cannot happen through the channel, which refuses earlier incarnations;
+            // ignored.
             Some(known) if after(known.incarnation, incarnation) => {}
             Some(known) if known.incarnation == incarnation && known.life == life => {
                 let (next, since) = known.next;
@@ -166,7 +183,8 @@ impl HostSeal {
         }
     }
 
-    /// Seals an encapsulated packet where it lies. False, and nothing changed, if there is no room in front of it.
+    /// Seals an encapsulated packet in place. False, without a change, if there is no
+    /// room in front of it.
     #[must_use]
     pub fn seal(&mut self, packet: &mut Packet) -> bool {
         if packet.len() < MACS_LEN || packet.push_front(SEAL_LEN).is_none() {
@@ -191,19 +209,19 @@ impl HostSeal {
         associated[MACS_LEN..].copy_from_slice(header.as_bytes());
         match self.own.encrypt(self.counter, associated, body) {
             Some(sealed) => tag.copy_from_slice(&sealed),
-            // Longer than the cipher allows is longer than any buffer.
+            // A packet that is too long for the cipher is longer than any buffer.
             None => unreachable!("a packet fits into a buffer"),
         }
         true
     }
 
-    /// Opens a packet where it lies: what is left is as it was before it was sealed.
+    /// Opens a packet in place: the result is the packet before it was sealed.
     ///
     /// # Errors
-    /// The reason to drop it; what is left of it then is worth nothing.
+    /// The reason to drop it; its content is garbage then.
     pub fn open(&mut self, packet: &mut Packet) -> Result<(), DropReason> {
         let frame = packet.bytes_mut();
-        // The EtherType of what was sealed is in front of its body.
+        // The sealed packet's EtherType is in front of its body.
         if frame.len() < BODY + 2 {
             return Err(DropReason::Truncated);
         }
@@ -236,13 +254,13 @@ impl HostSeal {
         if !opener.decrypt(counter, associated, body, tag) {
             return Err(DropReason::Unauthenticated);
         }
-        // From here on the packet is what its host has sealed.
+        // The packet is authentic from here on.
         sender.replays.note(counter);
         if body[..2] != ETHERTYPE_NSH.to_be_bytes() {
             return Err(DropReason::Malformed);
         }
         frame.copy_within(..MACS_LEN, SEAL_LEN);
-        // It was longer than this.
+        // Cannot fail: the packet was longer.
         let _ = packet.pull_front(SEAL_LEN);
         Ok(())
     }

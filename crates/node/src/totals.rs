@@ -1,7 +1,10 @@
-//! Numbers of statistics, told to managers, for people: a runtime tells what its flows have counted and measured, the state server what all have together.
+//! Numbers of statistics for operators: runtimes tell managers what their flows have
+//! counted, the state server tells them the totals.
 //!
-//! In: the numbers, the time. Out: messages with some numbers each, of those that have changed since they were told. A new life of a manager may not have spoken yet, and knows nothing: now and then all are told again.
-//! At the manager: what was said last. Never: a message that grows with the configuration.
+//! In: the numbers, the time. Out: messages with some numbers each, of those that have
+//! changed since they were told. All are told again now and then, because a new
+//! incarnation of a manager knows nothing and may not have spoken yet. At the manager:
+//! the last numbers told. Never: a message that grows with the configuration.
 
 use crate::message::Control;
 
@@ -9,33 +12,34 @@ use crate::message::Control;
 const CHUNK: usize = 64;
 /// Messages at a time. Numbers that do not fit go out the next time.
 const MOST: usize = 16;
-/// All is told again after so long, ns.
+/// Interval after which all numbers are told again, ns.
 const AGAIN: u64 = 1_000_000_000;
-/// Statistics, and numbers of one, that are remembered of what somebody says: no configuration has as many.
+/// Limits of statistics, and of numbers, that are remembered of one sender: no
+/// configuration has as many.
 const MOST_STATISTICS: usize = 1 << 14;
 const MOST_NUMBERS: usize = 1 << 17;
 
 /// The numbers of one message.
 #[derive(Debug)]
 struct Chunk {
-    /// Which statistic, and where in it the numbers begin.
+    /// The statistic, and the number in it with which the chunk begins.
     statistic: usize,
     first: usize,
-    /// As they were told last.
+    /// The numbers as they were told last.
     told: Option<Vec<i64>>,
 }
 
-/// Who tells.
+/// The sender's side: which numbers have to be told.
 #[derive(Debug, Default)]
 pub(crate) struct Telling {
     chunks: Vec<Chunk>,
-    /// The chunk to go on with.
+    /// The chunk to continue with.
     next: usize,
     again_at: u64,
 }
 
 impl Telling {
-    /// A telling of statistics with so many numbers each.
+    /// Statistics with so many numbers each, none told yet.
     pub(crate) fn new(sizes: impl IntoIterator<Item = usize>) -> Telling {
         let chunks = sizes
             .into_iter()
@@ -44,7 +48,8 @@ impl Telling {
         Telling { chunks: chunks.collect(), next: 0, again_at: 0 }
     }
 
-    /// Calls `send` with what there is to be told, if that is anything, until it returns false. `look` has its second argument look at all numbers of a statistic.
+    /// Calls `send` with messages of changed numbers, until none is left or it returns
+    /// false. `look` calls its second argument with all numbers of a statistic.
     pub(crate) fn tell(
         &mut self,
         now: u64,
@@ -84,12 +89,14 @@ impl Telling {
 pub(crate) struct Totals(Vec<Vec<i64>>);
 
 impl Totals {
-    /// All numbers of a statistic, counted from 0. Just after a life begins only the first ones may be known.
+    /// All numbers of a statistic, counted from 0. Just after an incarnation begins only
+    /// the first ones may be known.
     pub(crate) fn of(&self, statistic: usize) -> &[i64] {
         self.0.get(statistic).map_or(&[], Vec::as_slice)
     }
 
-    /// Numbers follow upon one another: what comes ahead of others, after the beginning of a life, comes again.
+    /// Takes numbers in order: numbers beyond a gap, as after the beginning of an
+    /// incarnation, are ignored and come again.
     pub(crate) fn take(&mut self, statistic: usize, first: usize, values: &[i64]) {
         if statistic == self.0.len() && statistic < MOST_STATISTICS {
             self.0.push(Vec::new());
@@ -108,7 +115,8 @@ impl Totals {
 mod tests {
     use super::*;
 
-    /// Changed numbers are told, a bounded part of them at a time; after a second all are.
+    /// Changed numbers are told, a bounded part of them at a time; after a second all
+    /// are.
     #[test]
     fn what_has_changed_is_told() {
         let mut numbers = [vec![0; 3], vec![0; 40 * CHUNK]];

@@ -1,65 +1,78 @@
-//! An instance's side: what its pools ask for goes to the server, what the server says comes to them.
+//! The instance's side: carries requests of pools to the server, and its messages to
+//! pools.
 //!
-//! Theory of operation. A pool knows which numbers flows here have ([`PoolBackend::is_held`]) and keeps what happens to them as effects, in order; these become messages. So
-//! a question is answered only behind everything that the pool had to say before: a claim is never overtaken by the answer that relies on it. Of statistics it is said now and then how this instance's [part](Part)
-//! has changed, each number once for all that has happened to it, and in no more than half of the link.
+//! Theory of operation. A pool knows which numbers flows here have
+//! ([`PoolBackend::is_held`]) and keeps what happens to them as effects, in order; the
+//! client sends these as messages. A question of the server is answered behind everything
+//! that the pool had to say before, so an answer never overtakes the claim that it relies
+//! on. Changes of this instance's [part](Part) of statistics are sent now and then, each
+//! number once for all its changes, in at most half of the link.
 //!
-//! In: effects of pools, changes of parts, messages, sessions that begin and end. Out: messages, and calls of pools.
+//! In: effects of pools, changes of parts, messages, sessions that begin and end. Out:
+//! messages, and calls of pools.
 
 use crate::control::{Form, Message, Opcode, QUESTIONS_AT_MOST};
 use crate::link::{Link, Stranger};
 use holdfast_nf::shared::{Part, PoolBackend, PoolEffect};
 use std::collections::BTreeMap;
 
-/// What a message was about.
+/// The content of a message, for the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Heard {
-    /// For the pool of this message's list: to be [carried out](Client::carry_out).
+    /// For the pool of this message's list: the caller has [`Client::carry_out`] apply
+    /// it.
     Pool(Message),
-    /// The server wants to know when all is claimed that flows here have: [`Client::claimed`].
+    /// The roll call: the caller answers by [`Client::claimed`] when all indexes of flows
+    /// here are claimed.
     Mustered,
-    /// A statistic has this value: a counter that was asked for, or what all others have of a gauge.
+    /// The value of a statistic: the total of a counter that was asked for, or the sum of
+    /// all others' parts of a gauge.
     Statistic {
-        /// Which list.
+        /// The list.
         list: u32,
-        /// Which of its statistics.
+        /// The index in the list.
         index: u32,
-        /// What it is.
+        /// The value.
         value: i64,
     },
-    /// The server refuses what was said of this index: it is not ours, or there is no such.
+    /// The server refuses a message about this index: the instance does not hold it, or
+    /// it does not exist.
     Refused(Message),
 }
 
-/// See the module.
+/// The client of one state server. See the module.
 #[derive(Debug, Clone)]
 pub struct Client {
     link: Link,
     operand: u64,
     waiting: usize,
-    /// What the server is known by.
+    /// The number that identifies the server's memory.
     memory: Option<u64>,
     /// The number of the latest roll call that has not been answered.
     mustered: Option<u64>,
     refused: u64,
-    /// Requests that were said, by list.
+    /// Requests that were sent, by list.
     requests: BTreeMap<u32, u32>,
 }
 
 impl Client {
-    /// One that has met nobody. While more than `waiting` messages are not acknowledged what can wait stays in the pools.
+    /// A client that has met no server. While more than `waiting` messages are
+    /// unacknowledged, messages that can wait stay in the pools.
     pub fn new(waiting: usize) -> Client {
         let link = Link::new(Form::Narrow, waiting);
         Client { link, operand: 0, waiting, memory: None, mustered: None, refused: 0, requests: BTreeMap::new() }
     }
 
-    /// What the server is known by, if one has been met.
+    /// The number that identifies the server's memory, if a server has been met.
     pub fn memory(&self) -> Option<u64> {
         self.memory
     }
 
-    /// A session is about to begin with a server that is known by this, and whose messages have this form. True if it is not the one that was known, and remembers nothing: what had been said to that one is forgotten here too, and before the session
-    /// begins each pool is to [announce](PoolBackend::announce) what its flows have, and each part [all there is](Part::announce) of it.
+    /// A session is about to begin with the server of this memory, in this form. Returns
+    /// true if that is another memory than before: the server remembers nothing of this
+    /// instance, and the link begins anew. Then, before the session begins, each pool is
+    /// to [announce](PoolBackend::announce) what its flows have, and each part [all of
+    /// it](Part::announce).
     #[must_use]
     pub fn meet(&mut self, memory: u64, form: Form) -> bool {
         if self.memory == Some(memory) && self.link.form() == form {
@@ -83,19 +96,21 @@ impl Client {
         self.link.waiting()
     }
 
-    /// Messages in which the server has refused something, ever.
+    /// Messages by which the server has refused something, ever.
     pub fn refused(&self) -> u64 {
         self.refused
     }
 
-    /// All that pools have to say has been [gathered](Client::gather): whatever flows here have is claimed. Nothing happens if the server has not asked.
+    /// All effects of pools have been [gathered](Client::gather), so all indexes of flows
+    /// here are claimed: answers the roll call, if there is one.
     pub fn claimed(&mut self) {
         if let Some(number) = self.mustered.take() {
             self.link.push_with(number, Message::new(Opcode::Claimed, 0, 0));
         }
     }
 
-    /// Says what the pool of this list has to say, as far as there is room. True if that is all.
+    /// Sends the effects of this list's pool, as far as there is room. True if none is
+    /// left.
     pub fn gather(&mut self, list: u32, pool: &mut dyn PoolBackend) -> bool {
         self.gather_some(list, pool, self.link.room())
     }
@@ -131,7 +146,9 @@ impl Client {
         is_all
     }
 
-    /// Says how this instance's part of the statistics of this list has changed, as far as half of the link has room: pools cannot wait as long. True if that is all.
+    /// Sends the changes of this instance's part of this list's statistics, as far as
+    /// half of the link has room, because pools cannot wait as long. True if none is
+    /// left.
     pub fn gather_statistics(&mut self, list: u32, part: &mut Part) -> bool {
         while self.link.has_spare_room() {
             let Some((index, change)) = part.poll_change() else { return true };
@@ -145,7 +162,8 @@ impl Client {
         false
     }
 
-    /// The server has asked when all is claimed: what flows that came here have added to statistics is to be said before [`Client::claimed`].
+    /// True if a roll call waits for its answer: statistics that flows brought along are
+    /// to be sent before [`Client::claimed`].
     pub fn is_mustered(&self) -> bool {
         self.mustered.is_some()
     }
@@ -155,10 +173,10 @@ impl Client {
         self.link.push(Message::new(Opcode::ReadStatistics, list, index));
     }
 
-    /// A message has come by the session that is under way.
+    /// Takes a message that has arrived in this session.
     ///
     /// # Errors
-    /// The session is of no use any more: what was said there is nothing that this server could say.
+    /// [`Stranger`] if no server would send this message. The session has to end.
     pub fn accept(&mut self, message: Message) -> Result<Option<Heard>, Stranger> {
         let Some(message) = self.link.accept(message)? else { return Ok(None) };
         if message.opcode == Opcode::Operand {
@@ -185,7 +203,8 @@ impl Client {
         }
     }
 
-    /// Tells the pool of the message's list, which is this one. `None` is a list that there is not here: no flow of it is, either.
+    /// Applies a message to the pool of its list. `None` means that this instance has no
+    /// such list, and so no flow with an index of it.
     pub fn carry_out(&mut self, message: Message, pool: Option<&mut dyn PoolBackend>) {
         let Message { opcode, list, index } = message;
         let Some(pool) = pool else {
@@ -198,13 +217,14 @@ impl Client {
         };
         match opcode {
             Opcode::IndexAssignment => pool.assign(index),
-            // Of what has been asked since it is not known yet.
+            // An answer to an earlier request says nothing about the latest one.
             Opcode::NoMoreIndex if self.requests.get(&list).is_some_and(|requests| *requests == index) => pool.deny(),
             Opcode::Spare => pool.spare(),
             Opcode::Expire => {
-                // Behind what there is to say of it.
+                // The answer goes behind all that the pool has to say.
                 self.gather_some(list, pool, usize::MAX);
-                // What is claimed from a server that knew nothing may have been credit.
+                // Credit counts too: this instance may have claimed it from a server that
+                // knew nothing.
                 if pool.is_held(index) || pool.is_free(index) {
                     self.link.push(Message { opcode: Opcode::Rejuvenate, ..message });
                 }
@@ -246,7 +266,7 @@ mod tests {
         client.gather(LIST, pool);
     }
 
-    /// A number's way: asked for, assigned, used by a flow, asked about, over.
+    /// A number is asked for, assigned, used by a flow, asked about, and over.
     #[test]
     fn what_pools_do_is_said_in_order() {
         let (mut client, mut pool) = (client(), RequestPool::new(100, 3));
@@ -269,7 +289,8 @@ mod tests {
         assert_eq!(said(&mut client), ["Return 2/5", "Return 2/6"]);
     }
 
-    /// Where there is nothing flows are refused, until there is something; what is spared is asked for again when a flow needs it.
+    /// An exhausted list refuses flows until it has an index again; spared indexes are
+    /// asked for again when a flow needs one.
     #[test]
     fn a_pool_is_empty_until_it_is_not() {
         let (mut client, mut pool) = (client(), RequestPool::new(100, 2));
@@ -291,7 +312,8 @@ mod tests {
         assert_eq!(said(&mut client), ["Answered 7/1", "Return 7/1"], "a list that there is not");
     }
 
-    /// While the server acknowledges nothing pools keep what they have to say, but for what an answer relies on.
+    /// While the server acknowledges nothing, pools keep their effects, except those that
+    /// an answer relies on.
     #[test]
     fn what_can_wait_waits_in_the_pool() {
         let (mut client, mut pool) = (Client::new(3), RequestPool::new(100, 1));
@@ -364,7 +386,7 @@ mod tests {
         assert_eq!(said(&mut client)[5..], ["Operand 0/2", "UpdateStatistics 0/38", "UpdateStatistics 0/39"]);
     }
 
-    /// Another server has heard nothing of what was said to the one before.
+    /// Another server has heard nothing of the messages to the one before.
     #[test]
     fn to_another_server_nothing_has_been_said() {
         let (mut client, mut pool) = (Client::new(512), RequestPool::new(100, 1));
@@ -395,7 +417,7 @@ mod tests {
         assert_eq!(said(&mut client), ["Rejuvenate 2/9", "Answered 2/9"]);
     }
 
-    /// What no server says ends the session, and nothing else.
+    /// A message that no server sends ends the session, and changes nothing else.
     #[test]
     fn what_no_server_says_is_not_listened_to() {
         for opcode in [Opcode::IndexRequest, Opcode::Rejuvenate, Opcode::Moved, Opcode::Claimed, Opcode::Answered, Opcode::Return]

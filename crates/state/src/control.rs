@@ -1,66 +1,91 @@
-//! What an instance and a state server say to each other: an operation, a list, an index.
+//! Control messages between an instance and the state server: operation, list, index.
 //!
-//! Four bytes (RESCue, Table III): 7 bits of operation, 5 of list, 20 of index, most significant bit first and in network byte order, so that a message fits the immediate data
-//! of a remote write that carries nothing else. Where that is too small for the lists there are, both sides agree on eight: 7, 25 and 32 bits.
+//! A message has four bytes (RESCue, Table III): 7 bits of operation, 5 of list, 20 of
+//! index, most significant bit first, in network byte order. It fits the immediate data
+//! of a remote write that carries nothing else. If the lists are too many or too long for
+//! that, both sides use eight bytes: 7, 25 and 32 bits.
 //!
-//! The seven operations of the paper's Table III keep their names. What had to be added has numbers from 64 on.
+//! The seven operations of Table III keep their names. Operations that we added have
+//! numbers from 64 on.
 
 use core::fmt;
 use holdfast_wire::DropReason;
 
-/// What a message is about. "The instance" is a runtime, "the server" the state server.
+/// The operation of a message. "The instance" is a runtime, "the server" the state
+/// server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Opcode {
-    /// To the server: so many more indexes, any of the list's (`index` is the count). What would be more than the list's credit is left out.
+    /// To the server: assign `index` more indexes of the list, any of them. The server
+    /// leaves out the indexes that would exceed the list's credit.
     IndexRequest = 1,
-    /// To the instance: this index is yours. To the server: a flow that has this index has come here, from an instance that moved it or that is dead.
+    /// To the instance: this index is yours. To the server: a flow that has this index
+    /// has come here, from an instance that moved it or that is dead.
     IndexAssignment = 2,
-    /// To the instance: the list has nothing left for now, and so have others. What was asked for comes as soon as there is some. The index is how many [requests](Opcode::IndexRequest) had been heard,
-    /// [`QUESTIONS_AT_MOST`] at most: who has asked again since hears of that yet.
+    /// To the instance: the list is used up for now, and other instances have none to
+    /// spare. Requested indexes follow as soon as there are any. `index` counts the
+    /// [requests](Opcode::IndexRequest) heard from this instance, up to
+    /// [`QUESTIONS_AT_MOST`], so that an instance that has asked again does not take this
+    /// for the later answer.
     NoMoreIndex = 3,
-    /// To the server: the instance's part of this statistic has grown by one, or by the [operand](Opcode::Operand). To the instance: what all others have of it, as operands; of a counter, what all have.
+    /// To the server: the instance's part of this statistic has grown by one, or by the
+    /// [operand](Opcode::Operand). To the instance, as operands: of a gauge, the sum of
+    /// all others' parts; of a counter, the total.
     UpdateStatistics = 4,
-    /// To the instance: what you said of this index is refused, because you do not have it, or there is no such.
+    /// To the instance: the server refuses your message about this index, because you do
+    /// not hold it or it does not exist.
     UpdateFailure = 5,
-    /// To the instance: is there a flow that has this index? It says [`Opcode::Rejuvenate`] if so, and [`Opcode::Answered`] in any case. To the server: the flow that had
-    /// it is over.
+    /// To the instance: does a flow here have this index? The instance answers
+    /// [`Opcode::Rejuvenate`] if so, and [`Opcode::Answered`] in any case. To the server:
+    /// the flow that had the index is over.
     Expire = 6,
-    /// To the server: a flow has this index, and lives.
+    /// To the server: a flow that lives has this index.
     Rejuvenate = 7,
-    /// To the server: the index was never used. It need not rest.
+    /// To the server: the index was never used, and need not rest.
     Return = 64,
-    /// To the instance: others need what you have not used. Whoever can spare some returns it.
+    /// To the instance: others need indexes that you have not used. An instance that can
+    /// spare some returns them.
     Spare = 65,
-    /// To the server: the flow that has this index has been moved to another instance, which has said so or will.
+    /// To the server: the flow that has this index has moved to another instance, which
+    /// has claimed the index or will.
     Moved = 66,
-    /// To the server: the statistic's value is wanted, as [`Opcode::UpdateStatistics`] tells it.
+    /// To the server: send the statistic's value, as [`Opcode::UpdateStatistics`] does.
     ReadStatistics = 67,
-    /// Either way: a number for the message behind it, as high bits first as there are of these.
+    /// Either way: a number for the next message. Several operands are one number, high
+    /// bits first.
     Operand = 68,
-    /// Either way: so many messages have arrived, modulo 2 to the number of bits that there are.
+    /// Either way: so many messages have arrived, modulo 2 to the power of the operand's
+    /// bits.
     Acknowledge = 69,
-    /// To the server: whatever there was to say of this index has been said, behind the question of [`Opcode::Expire`].
+    /// To the server: all that there was to say about this index has been said. The
+    /// answer to [`Opcode::Expire`] ends with it.
     Answered = 70,
-    /// To the instance: say when all is claimed that flows hold which have come. The [operand](Opcode::Operand) counts how often that has been asked.
+    /// To the instance, the roll call: answer when you have claimed all indexes of flows
+    /// that have come. The [operand](Opcode::Operand) counts the roll calls.
     Muster = 71,
-    /// To the server, the answer, with the same operand: all is claimed that flows here hold.
+    /// To the server, the answer to [`Opcode::Muster`], with the same operand: all
+    /// indexes of flows here are claimed.
     Claimed = 72,
-    /// Either way, of transports whose words have no frame around them: the session of which this is the number, as an operand has it, begins here. What came before it is nothing.
+    /// Either way, on a transport without frames: the session with this number begins
+    /// here. Words before it are ignored. The number is coded like an operand.
     Begin = 73,
-    /// Either way, as above: there have been so many messages of this session before this one, as an operand has it. What had been lost ahead of it ends the session.
+    /// Either way, on a transport without frames: so many messages of this session
+    /// precede this one. If the receiver has fewer, some were lost, and the session ends.
+    /// The number is coded like an operand.
     Count = 74,
-    /// The same, and the other side is to say how many there have been from it.
+    /// As [`Opcode::Count`]; and the other side is to send its own count.
     Ask = 75,
-    /// To the server: the instance's part of this gauge has become less by one, or by the [operand](Opcode::Operand). To the instance: what all others have of it is less than nothing by the operand.
+    /// To the server: the instance's part of this gauge has shrunk by one, or by the
+    /// [operand](Opcode::Operand). To the instance: the sum of all others' parts is
+    /// negative, and the operand is its magnitude.
     LowerStatistics = 76,
 }
 
-/// Requests are counted up to this, and then from 0 again.
+/// Requests are counted up to this number, and then from 0 again.
 pub const QUESTIONS_AT_MOST: u32 = 0xffff;
 
 impl Opcode {
-    /// It is about the words of a session, and no message of it.
+    /// True for words that delimit a session and are no message in it.
     pub fn is_framing(self) -> bool {
         matches!(self, Opcode::Begin | Opcode::Count | Opcode::Ask)
     }
@@ -92,14 +117,14 @@ impl Opcode {
     }
 }
 
-/// One message.
+/// A control message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Message {
-    /// What about.
+    /// The operation.
     pub opcode: Opcode,
-    /// Which list, counted from 0.
+    /// The list, counted from 0.
     pub list: u32,
-    /// Which of its indexes, counted from 0.
+    /// The index in the list, counted from 0.
     pub index: u32,
 }
 
@@ -116,7 +141,7 @@ impl fmt::Display for Message {
     }
 }
 
-/// How many bits there are for what. Both sides of a session use the same.
+/// The layout of a message. Both sides of a session use the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Form {
     /// Four bytes: at most 32 lists of 2^20 indexes.
@@ -126,7 +151,8 @@ pub enum Form {
 }
 
 impl Form {
-    /// The smaller one that is large enough for so many lists with at most so many indexes each. `None` if neither is.
+    /// The smaller form that can name so many lists with at most so many indexes each.
+    /// `None` if neither can.
     pub fn for_lists(lists: usize, indexes: u64) -> Option<Form> {
         [Form::Narrow, Form::Wide]
             .into_iter()
@@ -155,22 +181,23 @@ impl Form {
         }
     }
 
-    /// Bits of list and index together, which an [operand](Opcode::Operand) has.
+    /// Bits of list and index together: the bits of an [operand](Opcode::Operand).
     pub const fn operand_bits(self) -> u32 {
         self.list_bits() + self.index_bits()
     }
 
-    /// The message as a number of [`Form::size`] bytes. `None` if list or index do not fit.
+    /// The message as a number of [`Form::size`] bytes. `None` if list or index do not
+    /// fit.
     pub fn pack(self, message: Message) -> Option<u64> {
         let (list, index) = (u64::from(message.list), u64::from(message.index));
         let fits = list >> self.list_bits() == 0 && index >> self.index_bits() == 0;
         fits.then(|| (message.opcode as u64) << self.operand_bits() | list << self.index_bits() | index)
     }
 
-    /// The message that this number is.
+    /// Decodes a message.
     ///
     /// # Errors
-    /// [`DropReason::Malformed`] if there is no such operation, or the number is longer than it may be.
+    /// [`DropReason::Malformed`] if the operation is unknown, or the number too long.
     pub fn unpack(self, number: u64) -> Result<Message, DropReason> {
         let mask = |bits: u32| (1u64 << bits) - 1;
         let opcode = number >> self.operand_bits();
@@ -179,7 +206,8 @@ impl Form {
         Ok(Message { opcode, list, index: (number & mask(self.index_bits())) as u32 })
     }
 
-    /// Writes the message to the beginning of `into`, and returns how many bytes that takes: none if list or index do not fit, or there is no room.
+    /// Writes the message to the beginning of `into` and returns its length in bytes: 0
+    /// if list or index do not fit, or `into` is too short.
     pub fn put(self, message: Message, into: &mut [u8]) -> usize {
         let size = self.size();
         let (Some(number), Some(into)) = (self.pack(message), into.get_mut(..size)) else { return 0 };
@@ -187,10 +215,11 @@ impl Form {
         size
     }
 
-    /// The messages that these bytes are, one after the other.
+    /// Decodes messages that lie one behind the other.
     ///
     /// # Errors
-    /// The iterator yields [`DropReason::Malformed`] for each that is no message, and for what is left over at the end.
+    /// The iterator yields [`DropReason::Malformed`] for each chunk that is no message,
+    /// and for a remainder at the end.
     pub fn read(self, bytes: &[u8]) -> impl Iterator<Item = Result<Message, DropReason>> + '_ {
         bytes.chunks(self.size()).map(move |chunk| {
             let mut number = [0; 8];
@@ -203,7 +232,7 @@ impl Form {
         })
     }
 
-    /// The messages that say this operand: none for 0.
+    /// The messages that encode this operand: none for 0.
     pub fn operands(self, number: u64) -> impl Iterator<Item = Message> {
         let bits = self.operand_bits();
         let words = (64 - number.leading_zeros()).div_ceil(bits);
@@ -213,19 +242,20 @@ impl Form {
         })
     }
 
-    /// A message of this operation that has as much of a number as one message can: its lowest bits.
+    /// A message of this operation with the lowest bits of a number, as many as one
+    /// message holds.
     pub fn with_number(self, opcode: Opcode, number: u64) -> Message {
         let index = number & ((1 << self.index_bits()) - 1);
         let list = number >> self.index_bits() & ((1 << self.list_bits()) - 1);
         Message::new(opcode, list as u32, index as u32)
     }
 
-    /// True if the message has this number, as far as one message can.
+    /// True if the message has this number's lowest bits.
     pub fn has_number(self, message: Message, number: u64) -> bool {
         self.with_number(message.opcode, number) == message
     }
 
-    /// What an operand has become with this message behind it.
+    /// Appends the bits of this message to an operand.
     pub fn extend(self, operand: u64, message: Message) -> u64 {
         operand << self.operand_bits() | u64::from(message.list) << self.index_bits() | u64::from(message.index)
     }
@@ -258,7 +288,8 @@ mod tests {
     }
 
     proptest! {
-        /// Bytes that are messages come out as those, and whatever bytes there are, what is read is what would be written.
+        /// Messages survive encoding and decoding, and any bytes that decode encode to
+        /// themselves.
         #[test]
         fn messages_are_what_they_were(form in form(), bytes in prop::collection::vec(any::<u8>(), 0..64)) {
             for (read, chunk) in form.read(&bytes).zip(bytes.chunks(form.size())) {

@@ -1,12 +1,17 @@
-//! Where shared state lives that is not in a runtime.
+//! Shared state at a server: lists of numbers, and statistics.
 //!
-//! Theory of operation (RESCue, sections III and IV). What flows share is kept in *lists* at a state server: a list has so many *indexes* (a NAT's ports, a
-//! balancer's seats), and each index is at most one flow's. The runtimes are *instances*: they ask for indexes, say that they are in use, give them back; all
-//! of it in [messages](control) of four bytes. The server assigns, remembers who has what, asks about indexes of which nothing has been heard for long, and
-//! lets each rest before somebody else gets it. What flows count and measure is kept in lists too, whose *statistics* have a part of each instance's.
+//! Theory of operation (RESCue, sections III and IV). State that flows share is kept in
+//! *lists* at a state server. A list has a fixed number of *indexes* (a NAT's ports, a
+//! balancer's connections), each of which is at most one flow's. Runtimes are
+//! *instances*: they request indexes, report their use and return them, all in
+//! [messages](control) of four bytes. The server assigns indexes, remembers their
+//! holders, asks about indexes that have been silent for long, and lets each rest before
+//! it is assigned again. Counters and gauges are lists too: in a list of *statistics*
+//! every instance has a part of each number.
 //!
-//! Everything here is a state machine: messages, sessions that begin and end, and time go in; messages come out. The same inputs in the same order give the same
-//! server, which is what a standby of it is made from. Never: a clock, a thread, a socket.
+//! Everything here is a state machine: messages, the beginning and end of sessions, and
+//! time go in; messages come out. The same inputs in the same order give the same server,
+//! which is how its standby is made. Never: a clock, a thread, a socket.
 
 #![forbid(unsafe_code)]
 

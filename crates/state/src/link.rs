@@ -1,43 +1,52 @@
-//! Messages from one side to the other, each exactly once and in order, however often the connection between them is lost.
+//! A link delivers messages exactly once and in order, however often the connection is
+//! lost.
 //!
-//! Theory of operation. Both sides count what they have sent and what has arrived, from the beginning of their acquaintance. A transport carries messages in order as long
-//! as a session lasts; when one begins each side says how many have arrived, and what is behind that is sent again. What has been acknowledged is forgotten. The counts and
-//! what is not acknowledged are all there is, so whoever has a copy of them can go on in the place of one who has died.
+//! Theory of operation. Both sides count the messages that they have sent and received
+//! since the link began. A transport carries messages in order while a session lasts.
+//! When a session begins, each side says how many messages have arrived, and the other
+//! sends the rest again. Acknowledged messages are forgotten. The counts and the
+//! unacknowledged messages are the whole state, so a standby that has a copy of them can
+//! continue a dead side's link.
 //!
-//! In: messages to be sent, messages that have arrived. Out: the same. Never: a message of a session that is over.
+//! In: messages to be sent, messages that have arrived. Out: the same. Never: a message
+//! of a session that is over.
 
 use crate::control::{Form, Message, Opcode};
 use std::collections::VecDeque;
 
-/// So many messages arrive before they are acknowledged on the way.
+/// An acknowledgement goes between other messages when so many are due.
 const ACKNOWLEDGED: u64 = 64;
-/// So few messages are nothing to wait for.
+/// A queue this short delays nobody.
 const FEW: usize = 16;
 
-/// One side. See the module.
+/// A side of a link. See the module.
 #[derive(Debug, Clone)]
 pub struct Link {
     form: Form,
-    /// Not acknowledged. `first` is the number of the first one, counted from 0.
+    /// Messages that are not acknowledged. `first` is the number of the first, counted
+    /// from 0.
     queue: VecDeque<Message>,
     first: u64,
-    /// The number of the one to be sent next in this session.
+    /// The number of the message to be sent next in this session.
     next: u64,
     is_open: bool,
-    /// So many have arrived, and so many of them have been acknowledged in this session.
+    /// Messages that have arrived, and how many of them this session has acknowledged.
     received: u64,
     told: u64,
     limit: usize,
-    /// Nothing from this number on is sent, and no more than this is acknowledged.
+    /// Limits: messages from number `.0` on are not sent, and at most `.1` are
+    /// acknowledged.
     allowed: (u64, u64),
 }
 
-/// What the other side says does not go together with what was sent to it: it remembers another acquaintance, or none.
+/// The other side's counts do not fit this link: it remembers another link, or none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stranger;
 
 impl Link {
-    /// Nothing was said yet. At most `limit` messages wait to be acknowledged, which is fewer than half of what an acknowledgement tells apart.
+    /// A new link, on which nothing was said. At most `limit` messages wait for their
+    /// acknowledgement. The limit is kept below half of the range that an acknowledgement
+    /// can tell apart.
     pub fn new(form: Form, limit: usize) -> Link {
         let limit = limit.clamp(1, 1 << (form.operand_bits().min(31) - 2));
         Link {
@@ -53,22 +62,22 @@ impl Link {
         }
     }
 
-    /// The messages' form.
+    /// The form of messages.
     pub fn form(&self) -> Form {
         self.form
     }
 
-    /// So many messages have arrived: what this side says when a session begins.
+    /// Messages that have arrived. A side says this number when a session begins.
     pub fn received(&self) -> u64 {
         self.received
     }
 
-    /// All that has arrived may be acknowledged.
+    /// True if all that has arrived may be acknowledged.
     pub fn is_allowed(&self) -> bool {
         self.received <= self.allowed.1
     }
 
-    /// So many messages there have been for the other side, heard or not.
+    /// Messages for the other side since the link began, arrived or not.
     pub fn sent(&self) -> u64 {
         self.first + self.queue.len() as u64
     }
@@ -78,36 +87,41 @@ impl Link {
         self.queue.len()
     }
 
-    /// There is room for so many messages more.
+    /// How many more messages fit.
     pub fn room(&self) -> usize {
         self.limit.saturating_sub(self.queue.len())
     }
 
-    /// There is room for what can wait longest: half of it, or what holds nobody up, is still free.
+    /// True if half of the link, or all but a few messages, is free: then messages that
+    /// can wait longest may be sent.
     pub fn has_spare_room(&self) -> bool {
         self.room() > 0 && self.waiting() <= self.room().max(FEW)
     }
 
-    /// To be sent behind everything else. What is sent beyond the limit is kept too: whoever can wait asks for [`Link::room`] first.
+    /// Sends a message behind all others. Messages beyond the limit are kept too: a
+    /// caller that can wait asks for [`Link::room`] first.
     pub fn push(&mut self, message: Message) {
         self.queue.push_back(message);
     }
 
-    /// The same with a number, which goes in front of it.
+    /// Sends a message with a number, which goes in front of it.
     pub fn push_with(&mut self, operand: u64, message: Message) {
         self.queue.extend(self.form.operands(operand));
         self.queue.push_back(message);
     }
 
-    /// From now on only the first `sent` messages of all may leave, and only as many may be acknowledged as `received`: the rest is not kept safe yet. `u64::MAX` is no limit.
+    /// From now on only the first `sent` messages of all may leave, and at most
+    /// `received` may be acknowledged: the standby does not have the rest yet. `u64::MAX`
+    /// is no limit.
     pub fn allow(&mut self, sent: u64, received: u64) {
         self.allowed = (sent, received);
     }
 
-    /// A session has begun, in which the other side says that so many messages have arrived there.
+    /// A session has begun, and the other side says that so many messages have arrived
+    /// there.
     ///
     /// # Errors
-    /// If that cannot be. Nothing has changed then.
+    /// [`Stranger`], without a change, if the count cannot be right.
     pub fn begin(&mut self, arrived: u64) -> Result<(), Stranger> {
         if arrived < self.first || arrived > self.sent() {
             return Err(Stranger);
@@ -119,12 +133,12 @@ impl Link {
         Ok(())
     }
 
-    /// The session is over. What was on its way may have arrived or not.
+    /// The session is over. Messages on their way may have arrived or not.
     pub fn end(&mut self) {
         self.is_open = false;
     }
 
-    /// A session is under way.
+    /// True while a session lasts.
     pub fn is_open(&self) -> bool {
         self.is_open
     }
@@ -140,7 +154,7 @@ impl Link {
         if !self.is_open {
             return None;
         }
-        // First, so that whoever waits for it may speak: answers may be behind it.
+        // Acknowledge first: the other side may wait for it before it answers.
         if self.tellable() >= self.told + ACKNOWLEDGED {
             return self.acknowledge();
         }
@@ -153,7 +167,8 @@ impl Link {
         self.received.min(self.allowed.1)
     }
 
-    /// An acknowledgement of what has arrived since the last one, if anything has: for when nothing else has been said for a while.
+    /// An acknowledgement of all that has arrived since the last one, if anything has:
+    /// for a side that has had nothing else to send for a while.
     pub fn acknowledge(&mut self) -> Option<Message> {
         if !self.is_open || self.told >= self.tellable() {
             return None;
@@ -161,17 +176,19 @@ impl Link {
         self.told = self.tellable();
         let bits = self.form.operand_bits();
         let count = self.told & ((1u64 << bits) - 1);
-        // As an operand has it.
+        // Coded like an operand.
         let operand = self.form.operands(count).last();
         Some(
             operand.map_or(Message::new(Opcode::Acknowledge, 0, 0), |operand| Message { opcode: Opcode::Acknowledge, ..operand }),
         )
     }
 
-    /// A message has come by the session that is under way. It is returned if it is for whoever is behind the link.
+    /// Takes a message that has arrived in this session. Returns it unless it was for the
+    /// link itself.
     ///
     /// # Errors
-    /// If it acknowledges what there never was: the session is of no use, and has to begin anew.
+    /// [`Stranger`] if it acknowledges messages that were never sent. The session has to
+    /// begin anew.
     pub fn accept(&mut self, message: Message) -> Result<Option<Message>, Stranger> {
         if message.opcode != Opcode::Acknowledge {
             self.received += 1;
@@ -211,7 +228,7 @@ mod tests {
         ]
     }
 
-    /// Two sides and what is on its way between them.
+    /// Two sides, and the messages on their way between them.
     struct Pair {
         links: [Link; 2],
         under_way: [VecDeque<Message>; 2],
@@ -281,7 +298,8 @@ mod tests {
         }
     }
 
-    /// Counts beyond what an acknowledgement can say are told apart, and one of what there never was is not believed.
+    /// Counts beyond the range of an acknowledgement are told apart, and an
+    /// acknowledgement of messages that were never sent is refused.
     #[test]
     fn counts_may_be_larger_than_messages() {
         let mut link = Link::new(Form::Narrow, 1000);

@@ -1,17 +1,26 @@
-//! One list of indexes, at the server: who has which.
+//! A list of indexes, at the server: which instance holds which.
 //!
-//! Theory of operation. An index is *free*, an instance's *credit* (assigned, and not known to be used), *held* by one instance or more, *lost sight of*, or *resting*. An instance says by itself when it
-//! begins and when it ceases to hold an index, and messages of one instance come in order, so an index is nobody's when everybody who began has ceased. That a flow moves from one
-//! instance to another needs no order between the messages of the two: the one says [`Moved`](Opcode::Moved), the other claims ([`IndexAssignment`](Opcode::IndexAssignment)),
-//! and if the first is heard first the index is lost sight of meanwhile, which is not free.
+//! Theory of operation. An index is *free*, an instance's *credit* (assigned, and not
+//! known to be used), *held* by one instance or more, *lost sight of*, or *resting*.
+//! Instances say by themselves when they begin and cease to hold an index, and messages
+//! of one instance arrive in order. So an index has no holder when every instance that
+//! began has ceased. A flow may move from one instance to another without any order
+//! between the messages of the two. The source says [`Moved`](Opcode::Moved), the target
+//! claims ([`IndexAssignment`](Opcode::IndexAssignment)). If `Moved` arrives first, the
+//! index is lost sight of until the claim arrives, which is not free.
 //!
-//! What the dead held stays theirs until everybody who has copies of their flows has claimed what those hold; credit as well, because a dead instance may have used it and
-//! said so in vain. An index of which nothing was heard for long is asked for (RESCue: expiration). Only if all that could have it have said that they do not,
-//! and nothing else has been heard of it meanwhile, is it over. So a message that is late keeps an index from being used; it never lets two flows have it.
+//! A dead instance keeps what it held until every instance with copies of its flows has
+//! claimed their indexes. Its credit stays too, because it may have used an index and
+//! died before its message arrived. The server asks about an index that has been silent
+//! for long (RESCue: expiration). The index is over only if every instance that could
+//! have it says that it does not, and no other message about it arrives meanwhile. So a
+//! late message may keep an index from being used, but never gives it to two flows.
 //!
-//! Before an index that was used is free it rests (RFC 6888, section 4: a port is not used again for 120 seconds).
+//! An index that was used rests before it is free (RFC 6888, section 4: a port is not
+//! used again for 120 seconds).
 //!
-//! In: messages of instances, which instances there are, which are dead, time. Out: messages to instances. The same inputs give the same outputs.
+//! In: messages of instances, instances that join or die, time. Out: messages to
+//! instances. The same inputs give the same outputs.
 
 use crate::control::{Message, Opcode, QUESTIONS_AT_MOST};
 use crate::wheel::Wheel;
@@ -19,43 +28,46 @@ use holdfast_wire::Peer;
 use holdfast_wire::fault::{Fault, is_planted};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Numbers that a runtime has at hand of each pool that is a state server's: new flows open at once while these last. Of small pools, a sixteenth.
+/// Credit of a runtime in each pool of a state server: new flows open at once while it
+/// lasts. Small pools give a sixteenth of their size.
 pub const SERVER_CREDIT: usize = 64;
 
-/// What a list is like. Times in nanoseconds.
+/// Parameters of a list. Times in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Indexes, counted from 0.
+    /// Number of indexes; they are counted from 0.
     pub size: u32,
     /// Indexes that an instance may have without using them.
     pub credit: u32,
-    /// An index of which nothing was heard for so long is asked for. 0: never.
+    /// The server asks about an index that has been silent for so long. 0: never.
     pub lease: u64,
-    /// After its flow's end an index is nobody's for so long.
+    /// An index rests for so long after its flow's end.
     pub rest: u64,
-    /// The same, if that is less, of an index that nobody has claimed from a list that remembers nothing: most were nobody's all the time.
+    /// The same, if shorter, for an index that nobody has claimed from a list that
+    /// remembers nothing: most of these were free all the time.
     pub unknown_rest: u64,
-    /// So long after it was lost sight of an index is asked for, and so long after that again; and for so long those are waited for who have been asked for what they can spare.
+    /// The server asks about an index so long after it was lost sight of, and again at
+    /// this interval. Instances that were asked to spare indexes have as long to do so.
     pub patience: u64,
-    /// Accuracy of all of these, at least 1, and at least a 2^29th of the longest.
+    /// Accuracy of all these times: at least 1, and at least a 2^29th of the longest.
     pub step: u64,
 }
 
-/// How many indexes are what; together they are all there are.
+/// Indexes by state; the sum is the list's size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Account {
-    /// Nobody's.
+    /// Free, and to be assigned.
     pub free: u32,
     /// Assigned to an instance and not known to be used.
     pub credit: u32,
-    /// Flows have them, or had when they were last heard of.
+    /// Held by flows, as far as was last heard.
     pub held: u32,
-    /// Nobody's for a while.
+    /// At rest after use.
     pub resting: u32,
 }
 
 impl Account {
-    /// All of them.
+    /// The sum: the list's size.
     pub fn size(&self) -> u32 {
         self.free + self.credit + self.held + self.resting
     }
@@ -64,9 +76,9 @@ impl Account {
 /// A message to an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Output {
-    /// To whom.
+    /// The receiver.
     pub to: Peer,
-    /// What.
+    /// The message.
     pub message: Message,
 }
 
@@ -75,24 +87,28 @@ enum State {
     Free,
     Credit,
     Held,
-    /// Nobody has said that he holds it, and whoever was the last one has said that another one does.
+    /// No instance has said that it holds the index, and the last holder has said that
+    /// another one does.
     Lost,
     Resting,
 }
 
-/// Where an instance's entry lies.
+/// The position of an instance's entry.
 type Seat = u16;
 
 #[derive(Debug, Clone, Copy)]
 struct Entry {
     state: State,
-    /// Who holds it, or has it as credit. If several do, one of them.
+    /// The holder, or the instance that has it as credit. If there are several holders,
+    /// one of them.
     holder: Seat,
-    /// A flow that had it has ended: whoever still holds it will say that it has moved.
+    /// A flow that had the index has ended: another holder will say that its flow has
+    /// moved.
     is_over: bool,
 }
 
-/// Questions that may be open at a time: a million flows may have ended with one instance.
+/// Questions that may be open at a time: a million flows may have ended with one
+/// instance.
 pub(crate) const QUESTIONS: usize = 256;
 
 const NOBODY: Seat = Seat::MAX;
@@ -104,21 +120,24 @@ struct Instance {
     is_dead: bool,
     credit: u32,
     wanted: u32,
-    /// Requests that were heard of it.
+    /// Requests that this instance has sent.
     requests: u32,
-    /// It has asked, at this time, and has got less than it asked for; others may have some at hand.
+    /// The time of a request that was not served in full, while others may have indexes
+    /// to spare.
     unanswered: Option<u64>,
-    /// When it was asked for what it can spare; not since it has got the latest of it.
+    /// The time at which this instance was asked to spare indexes; `None` once it has
+    /// been assigned one since.
     asked_at: Option<u64>,
-    /// Of what it claimed when nothing was known it may not use all.
+    /// True if the instance claimed indexes while nothing was known: some of these may be
+    /// unused.
     may_have_more: bool,
 }
 
-/// A question that has been asked, and who has not answered yet.
+/// A question about an index, and the instances that have not answered yet.
 #[derive(Debug, Clone)]
 struct Question {
     asked: Vec<Seat>,
-    /// Nothing was heard of the index since.
+    /// No message about the index has arrived since.
     is_quiet: bool,
 }
 
@@ -128,35 +147,36 @@ pub struct List {
     number: u32,
     limits: Limits,
     entries: Vec<Entry>,
-    /// Others who hold an index: flows that move, for a moment.
+    /// Further holders of an index, while its flow moves.
     others: BTreeMap<u32, Vec<Seat>>,
-    /// The one that has been free for longest comes first. Some may not be free any more.
+    /// Free indexes, the longest free first. Some may not be free any more.
     free: VecDeque<u32>,
     wheel: Wheel,
     questions: BTreeMap<u32, Question>,
-    /// Indexes that are due to be asked for, and found no place among these. The one that has waited for longest comes first; some may have been heard of since.
+    /// Indexes that are due to be asked about while too many questions are open. The
+    /// longest waiting comes first; some may have been heard of since.
     unasked: VecDeque<u32>,
-    /// Seats are taken again when they are empty.
+    /// Instances by seat. An empty seat is taken again.
     instances: Vec<Option<Instance>>,
     seats: BTreeMap<Peer, Seat>,
-    /// Whose everything was that this list does not remember.
+    /// The stand-in that holds all that this list does not remember.
     past: Option<Peer>,
-    /// When what was nobody's of that has rested.
+    /// The time at which the unclaimed indexes of the past have rested.
     settles_at: Option<u64>,
-    /// How many of them are dead.
+    /// How many instances are dead.
     dead: usize,
-    /// Who wants more than there was.
+    /// Instances that want more indexes than there were.
     wanting: VecDeque<Seat>,
-    /// How many of them, or more, have not been answered yet.
+    /// An upper bound of how many of them have not been answered yet.
     unanswered: usize,
     account: Account,
     now: u64,
 }
 
 impl List {
-    /// A list in which everything is free. `number` is what messages call it.
+    /// A list whose indexes are all free. `number` is the list's number in messages.
     pub fn new(number: u32, limits: Limits) -> List {
-        // No time is longer than the wheel reaches.
+        // The wheel reaches every time below this step.
         let longest = limits.lease.max(limits.rest).max(limits.patience);
         let limits = Limits { step: limits.step.max(longest >> 29).max(1), ..limits };
         List {
@@ -180,7 +200,8 @@ impl List {
         }
     }
 
-    /// A list of which nothing is known: any index may be a flow's. As if this one, who is dead, had them all.
+    /// A list of which nothing is known: any index may be a flow's. The stand-in `past`,
+    /// which counts as dead, holds them all.
     pub fn unknown(number: u32, limits: Limits, past: Peer) -> List {
         let mut list = List::new(number, limits);
         list.join(past);
@@ -193,27 +214,28 @@ impl List {
         list
     }
 
-    /// How many indexes are what.
+    /// Indexes by state.
     pub fn account(&self) -> Account {
         self.account
     }
 
-    /// Its indexes, from 0.
+    /// The number of indexes.
     pub fn size(&self) -> u32 {
         self.entries.len() as u32
     }
 
-    /// It is nobody's, and may be assigned. Nobody has one that there is not.
+    /// True if the index is free and may be assigned. An index that does not exist is not
+    /// free.
     pub fn is_free(&self, index: u32) -> bool {
         self.entries.get(index as usize).is_some_and(|entry| entry.state == State::Free)
     }
 
-    /// It is assigned, or a flow has it, or had it when it was last heard of.
+    /// True if the index is assigned, or held by a flow as far as was last heard.
     pub fn is_taken(&self, index: u32) -> bool {
         self.entries.get(index as usize).is_some_and(|entry| matches!(entry.state, State::Credit | State::Held | State::Lost))
     }
 
-    /// Who holds this index, as far as is known, the dead included.
+    /// The holders of this index as far as is known, the dead included.
     pub fn holders(&self, index: u32) -> impl Iterator<Item = Peer> + '_ {
         let first = self.entries.get(index as usize).filter(|entry| entry.state == State::Held).map(|entry| entry.holder);
         let others = self.others.get(&index).into_iter().flatten().copied();
@@ -249,7 +271,7 @@ impl List {
         }
     }
 
-    /// This instance exists from now on. False if there are as many as there can be.
+    /// Adds an instance. False if the list has as many as it can have.
     pub fn join(&mut self, peer: Peer) -> bool {
         if self.seat(peer).is_some() {
             return true;
@@ -276,12 +298,13 @@ impl List {
             None => return false,
         };
         self.seats.insert(peer, seat as Seat);
-        // It may be given a flow at once.
+        // A flow may move to it at once.
         self.questions.values_mut().for_each(|question| question.is_quiet = false);
         true
     }
 
-    /// This instance is dead: it says nothing any more, and nothing that it says counts. What it holds stays its own until [`List::release`].
+    /// Marks the instance as dead: none of its messages counts any more. Its indexes stay
+    /// its own until [`List::release`].
     pub fn fence(&mut self, peer: Peer) {
         let Some(seat) = self.seat_of_living(peer) else { return };
         if let Some(instance) = self.instance(seat) {
@@ -290,7 +313,7 @@ impl List {
         }
         self.dead += 1;
         self.wanting.retain(|wanting| *wanting != seat);
-        // Somebody may have its flows and not know it yet.
+        // Another instance may have its flows and not know it yet.
         self.questions.values_mut().for_each(|question| question.is_quiet = false);
         let asked: Vec<u32> = self.questions.keys().copied().collect();
         asked.into_iter().for_each(|index| self.answered(seat, index));
@@ -299,7 +322,8 @@ impl List {
         }
     }
 
-    /// Everybody has claimed what flows hold that were these dead instances', and has said so twice, the second time when all had said so once. The rest is nobody's.
+    /// Frees the unclaimed rest of these dead instances' indexes. Every living instance
+    /// has answered the roll call twice, the second time after all had answered once.
     pub fn release(&mut self, dead: &[Peer], out: &mut Vec<Output>) {
         let seats = dead.iter().filter_map(|dead| self.seat(*dead)).filter(|seat| self.is_dead(*seat)).collect();
         self.let_go(&seats);
@@ -326,7 +350,7 @@ impl List {
             self.settles_at = Some(self.now.saturating_add(rest));
         }
         for (seat, index) in held {
-            // Of what others have nothing is over.
+            // Indexes with other holders are not over.
             let (is_over, was_over) = (!self.others.contains_key(&index), self.entries[index as usize].is_over);
             self.cease(seat, index, is_over);
             if is_past(seat) && !was_over && self.entries[index as usize].state == State::Resting {
@@ -335,7 +359,9 @@ impl List {
         }
     }
 
-    /// What an instance says. It is believed about what it holds itself, and about nothing else; who claims what is another's, and says that it is over, may take it from that one.
+    /// Takes a message of an instance. The server believes it about what the instance
+    /// holds itself, and about nothing else. An instance that claims another one's index,
+    /// and says that it is over, may take it from that one.
     pub fn handle(&mut self, from: Peer, message: Message, out: &mut Vec<Output>) {
         let Some(seat) = self.seat_of_living(from) else { return };
         let index = message.index;
@@ -368,7 +394,7 @@ impl List {
         self.answer(out);
     }
 
-    /// Goes on to this time.
+    /// Advances the time.
     pub fn advance(&mut self, now: u64, out: &mut Vec<Output>) {
         self.now = self.now.max(now);
         let mut due = Vec::new();
@@ -438,14 +464,17 @@ impl List {
         entry.holder == seat || self.others.get(&index).is_some_and(|others| others.contains(&seat))
     }
 
-    /// A flow has come there that holds it. The dead do so no more then: whoever lives has got what was theirs, and what becomes of the flow now the living say.
+    /// A flow with this index has come to the instance. Dead holders of the index are
+    /// dropped: the living have their flows, and speak for them.
     fn claim(&mut self, seat: Seat, index: u32) {
         self.forget_the_dead(index, seat);
         let Entry { state, holder, .. } = self.entries[index as usize];
         let is_known = self.is_holder(seat, index);
         match state {
-            // Of a flow that came from the one who has the credit and has not been heard yet; or of one that is over, and this is late: then it may be of the very one who has the
-            // credit now. Credit it stays until that one says that it uses it.
+            // The claimed flow came from the instance that has the credit and has not
+            // been heard yet. Or the claim is late and the flow over, and then the
+            // claimant may even be the instance that has the credit now. The index stays
+            // credit until that instance says that it uses it.
             State::Credit => {
                 let others = self.others.entry(index).or_default();
                 if !others.contains(&seat) {
@@ -456,7 +485,7 @@ impl List {
                 if !is_known {
                     self.others.entry(index).or_default().push(seat);
                 }
-                // Whatever was said of its end was said of another flow.
+                // Earlier news of an end concerned another flow.
                 self.entries[index as usize].is_over = false;
                 self.turn(index, State::Held, holder);
             }
@@ -464,7 +493,7 @@ impl List {
         }
     }
 
-    /// Of this index, which that one has claimed.
+    /// Drops dead holders of this index, which the instance at `seat` has claimed.
     fn forget_the_dead(&mut self, index: u32, seat: Seat) {
         if let Some(mut others) = self.others.remove(&index) {
             others.retain(|other| !self.is_dead(*other));
@@ -500,13 +529,14 @@ impl List {
         }
     }
 
-    /// It holds the index no more, because the flow is over or because another one has it.
+    /// The instance ceases to hold the index, because the flow is over or has moved.
     fn cease(&mut self, seat: Seat, index: u32, is_over: bool) {
         let entry = &mut self.entries[index as usize];
         entry.is_over |= is_over;
         let Entry { state, holder, is_over } = *entry;
         let next = self.others.get_mut(&index).and_then(|others| {
-            // What it has said as one of several was said first.
+            // Messages arrive in order, so a further holder's own message ends its own
+            // part first.
             let Some(at) = others.iter().position(|other| *other == seat) else { return others.pop() };
             others.swap_remove(at);
             Some(holder)
@@ -527,7 +557,7 @@ impl List {
         self.turn(index, state, NOBODY);
     }
 
-    /// Nobody is known to have had it.
+    /// Shortens the rest of an index that nobody is known to have used.
     fn rest_shortly(&mut self, index: u32) {
         match self.limits.unknown_rest {
             0 => self.turn(index, State::Free, NOBODY),
@@ -552,7 +582,7 @@ impl List {
             self.wanting.push_back(seat);
         }
         self.serve(out);
-        // Also who has as many as it may is told that there are no more for it.
+        // An instance whose credit is full is also told that it gets no more.
         let now = self.now;
         if !self.may_be_none()
             && let Some(instance) = self.instance(seat)
@@ -567,12 +597,13 @@ impl List {
         }
     }
 
-    /// What there is is not known yet.
+    /// True while the list does not know yet which indexes are free.
     fn may_be_none(&self) -> bool {
         self.past.is_some_and(|past| self.seats.contains_key(&past)) || self.settles_at.is_some()
     }
 
-    /// What nobody had has rested: what is still wanted is not there.
+    /// The unclaimed indexes of the past have rested: a request that is still open is
+    /// answered.
     fn settle_past(&mut self) {
         if self.settles_at.is_some_and(|at| at <= self.now) {
             self.settles_at = None;
@@ -584,7 +615,8 @@ impl List {
         }
     }
 
-    /// Assigns what is free to those who want some, in turn: first to those for whom others are asked.
+    /// Assigns free indexes to the instances that want some, in turn; those come first
+    /// for which others were asked to spare.
     fn serve(&mut self, out: &mut Vec<Output>) {
         while !self.wanting.is_empty() {
             let Some(index) = self.free.pop_front() else { return };
@@ -608,7 +640,8 @@ impl List {
         }
     }
 
-    /// Who has asked and not got enough hears so when nobody else can be expected to spare something any more. Who could be is asked: whoever has some at hand, and has not asked himself.
+    /// Denies open requests once no instance can be expected to spare an index. Instances
+    /// with unused indexes and no open request of their own are asked to spare some.
     fn answer(&mut self, out: &mut Vec<Output>) {
         if self.unanswered == 0 {
             return;
@@ -634,7 +667,7 @@ impl List {
         }
     }
 
-    /// Whoever has asked and not got enough, and has waited long enough, hears that there is no more.
+    /// Denies requests that are not served in full and have waited long enough.
     fn refuse(&mut self, is_enough: impl Fn(u64) -> bool, out: &mut Vec<Output>) {
         self.unanswered = 0;
         for instance in self.instances.iter_mut().flatten() {
@@ -655,7 +688,7 @@ impl List {
 
     fn due(&mut self, index: u32, out: &mut Vec<Output>) {
         match self.entries[index as usize].state {
-            // Whoever gets what the dead had may have a copy of a flow that had it.
+            // Recovery of the dead may bring a copy of a flow that had this index.
             State::Resting if self.dead > 0 => self.wake(index, self.limits.patience),
             State::Resting => self.turn(index, State::Free, NOBODY),
             State::Held | State::Lost if is_planted(Fault::ExpiresUnasked) => {
@@ -667,13 +700,15 @@ impl List {
         }
     }
 
-    /// Asks whoever may know of a flow with this index.
+    /// Asks all instances that may know of a flow with this index.
     fn ask(&mut self, index: u32, out: &mut Vec<Output>) {
         if self.questions.len() >= QUESTIONS && self.dead == 0 && self.unasked.len() < self.entries.len() {
             return self.unasked.push_back(index);
         }
         self.wake(index, self.limits.patience);
-        // One at a time: an answer says nothing of a later question. And somebody may be about to find out what the dead held.
+        // Questions about an index go one at a time, because an answer would not say to
+        // which it belongs. During a recovery there are no questions: indexes of the dead
+        // may be claimed any moment.
         if self.questions.contains_key(&index) || self.questions.len() >= QUESTIONS || self.dead > 0 {
             return;
         }
@@ -686,7 +721,7 @@ impl List {
         self.conclude(index);
     }
 
-    /// Places have become free.
+    /// Asks the questions that have waited for an earlier one to be answered.
     fn ask_more(&mut self, out: &mut Vec<Output>) {
         while self.dead == 0
             && self.questions.len() < QUESTIONS
@@ -698,7 +733,7 @@ impl List {
         }
     }
 
-    /// One of those who were asked has said what it had to say.
+    /// An asked instance has said all that it had to say about the index.
     fn answered(&mut self, seat: Seat, index: u32) {
         if let Some(question) = self.questions.get_mut(&index) {
             question.asked.retain(|asked| *asked != seat);

@@ -1,10 +1,13 @@
-//! A state server that may die: what it says is what its standby knows too.
+//! A state server with a standby: messages reveal only what the standby knows too.
 //!
-//! Theory of operation. A server is what its [inputs](Input) have made it, so the standby is another server that is given the same inputs. Messages leave, and what has come is acknowledged,
-//! when the standby has all inputs that led to them; what no instance has seen may be lost. When the standby goes on in the dead one's place, sessions begin anew, and each side says again what
-//! the other one has not heard.
+//! Theory of operation. A server's state follows from its [inputs](Input), so the standby
+//! is another server that gets the same inputs. A message leaves, and an arrived message
+//! is acknowledged, when the standby has all inputs that led to it. State that no
+//! instance has seen may be lost. When the standby takes the dead server's place,
+//! sessions begin anew, and each side sends what the other has not received.
 //!
-//! In: inputs, and how many of them the standby has. Out: inputs for the standby, messages for instances.
+//! In: inputs, and how many of them the standby has. Out: inputs for the standby,
+//! messages for instances.
 
 use crate::control::Message;
 use crate::server::{Input, Refused, Server};
@@ -12,10 +15,10 @@ use holdfast_wire::Peer;
 use holdfast_wire::fault::{Fault, is_planted};
 use std::collections::VecDeque;
 
-/// Inputs that wait for the standby before instances have to.
+/// Inputs that may wait for the standby. Beyond that, instances' messages are refused.
 const LOG: usize = 1 << 20;
 
-/// What may be said when the standby has so many inputs.
+/// The limits of an instance's link once the standby has so many inputs.
 #[derive(Debug, Clone)]
 struct Mark {
     number: u64,
@@ -28,21 +31,24 @@ struct Mark {
 #[derive(Debug, Clone)]
 pub struct Primary {
     server: Server,
-    /// Inputs that the standby does not have, as far as is known. The first one's number, counted from 0.
+    /// Inputs that the standby is not known to have. `first` is the first one's number,
+    /// counted from 0.
     log: VecDeque<Input>,
     first: u64,
     marks: VecDeque<Mark>,
     has_standby: bool,
-    /// From this number on the standby has what came before, too.
+    /// The standby is complete once it has all inputs before this number.
     attached: u64,
-    /// Which standby it is, counted.
+    /// Counts the standbys that were attached.
     attachment: u32,
-    /// What the time is ahead of the clock that it is told by.
+    /// How far the server's time is ahead of the clock that it is given.
     ahead: Option<u64>,
 }
 
 impl Primary {
-    /// This server goes on here, without a standby. Sessions that it had begin anew; before that it is to be told who lives, and who is dead and not recovered from: it may not have heard.
+    /// Continues this server without a standby. Its sessions begin anew. Before they do,
+    /// it is to be told which instances live, and which are dead and not recovered: it
+    /// may have missed that.
     pub fn new(server: Server) -> Primary {
         let (log, marks) = (VecDeque::new(), VecDeque::new());
         let mut primary = Primary { server, log, first: 0, marks, has_standby: false, attached: 0, attachment: 0, ahead: None };
@@ -57,8 +63,9 @@ impl Primary {
         &self.server
     }
 
-    /// There is a standby from now on: it begins with this server, and takes inputs from this number on. The third is what its word is known by ([`Primary::saved`]). Whoever was
-    /// standby before must not go on in this one's place any more.
+    /// Attaches a standby: it begins with the returned server, and takes inputs from the
+    /// returned number on. The third value names the attachment in [`Primary::saved`]. An
+    /// earlier standby must not take this server's place any more.
     pub fn attach(&mut self) -> (Server, u64, u32) {
         let next = self.first + self.log.len() as u64;
         (self.attached, self.has_standby) = (u64::MAX, true);
@@ -67,13 +74,13 @@ impl Primary {
         (self.server.clone(), next, self.attachment)
     }
 
-    /// There is no standby any more: what waits for it need not wait.
+    /// Detaches the standby: nothing waits for it any more.
     pub fn stand_alone(&mut self) {
         self.has_standby = false;
         self.skip();
     }
 
-    /// Nobody is to be given the inputs there have been until now.
+    /// Drops the inputs so far, which no standby needs.
     fn skip(&mut self) {
         self.first += self.log.len() as u64;
         self.log.clear();
@@ -82,12 +89,14 @@ impl Primary {
         peers.into_iter().for_each(|peer| self.allow(peer, None));
     }
 
-    /// Somebody could go on in its place: there is a standby, and it has said so.
+    /// True if a standby could take over: there is one, and it has said that it is
+    /// complete.
     pub fn is_safe(&self) -> bool {
         self.has_standby && self.first >= self.attached
     }
 
-    /// So much, or with a standby what has been said and heard until now.
+    /// Sets the limits of a link: to the mark, or without one to all that has been sent
+    /// and received until now. Without a standby there is no limit.
     fn allow(&mut self, peer: Peer, mark: Option<(u64, u64)>) {
         let has_standby = self.has_standby && !is_planted(Fault::SpeaksBeforeStandby);
         if let Some(link) = self.server.link(peer) {
@@ -97,13 +106,14 @@ impl Primary {
         }
     }
 
-    /// Something happens.
+    /// Applies an input.
     ///
     /// # Errors
-    /// As [`Server::apply`]. A session in which something was refused is over. [`Refused::Full`] also if the standby takes too little.
+    /// As [`Server::apply`]. A refused message ends its session. [`Refused::Full`] also
+    /// if the standby falls too far behind.
     pub fn apply(&mut self, mut input: Input) -> Result<(), Refused> {
         if let Input::Time(now) = &mut input {
-            // The clock of who was the server before may have been ahead.
+            // The previous server's clock may have been ahead.
             let server = self.server.now();
             *now = now.saturating_add(*self.ahead.get_or_insert(server.saturating_sub(*now)));
         }
@@ -114,7 +124,7 @@ impl Primary {
         }
         let new = if let Input::Joined(peer) = input { Some(peer) } else { None };
         if self.log.len() >= LOG && !matches!(input, Input::Said { .. }) {
-            // A standby that takes nothing for so long is none.
+            // A standby that falls so far behind is useless.
             self.stand_alone();
         }
         let outcome = match input {
@@ -142,7 +152,7 @@ impl Primary {
         Ok(())
     }
 
-    /// Inputs from this number on, for the standby. None if it is too old for what is kept.
+    /// Inputs from this number on, for the standby. `None` if they are not kept any more.
     pub fn inputs(&self, from: u64) -> Option<impl Iterator<Item = Input> + '_> {
         let skipped = from.checked_sub(self.first).filter(|skipped| *skipped <= self.log.len() as u64)?;
         Some(self.log.iter().skip(skipped as usize).copied())
@@ -164,7 +174,8 @@ impl Primary {
         }
     }
 
-    /// How many of this instance's messages have arrived, for the beginning of a session. `None` while the standby does not have them all: the session has to wait.
+    /// How many messages of this instance have arrived, for the beginning of a session.
+    /// `None` while the standby does not have them all: then the session has to wait.
     pub fn received(&mut self, peer: Peer) -> Option<u64> {
         self.server.link(peer).filter(|link| link.is_allowed()).map(|link| link.received())
     }
@@ -174,7 +185,7 @@ impl Primary {
         self.server.link(peer)?.poll()
     }
 
-    /// An acknowledgement for it, when nothing else has been said for a while.
+    /// An acknowledgement for this instance, if it has had no other message for a while.
     pub fn acknowledge(&mut self, peer: Peer) -> Option<Message> {
         self.server.link(peer)?.acknowledge()
     }

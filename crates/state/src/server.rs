@@ -1,15 +1,23 @@
 //! A state server: lists, and the instances that use them.
 //!
-//! Theory of operation (RESCue: the state manager). Each instance has a [link](Link) of its own; what it says goes to the list that it names, and what the lists have to say
-//! goes into the links. Passive operations are those that an instance asks for: indexes, statistics. Active ones begin here: questions about indexes of which nothing is heard, and the request to
-//! spare some. When instances are dead, and whoever gets their flows has them, all that live are asked to say by their own links that they have claimed what they have. When all have, everybody is asked once more: a flow may have moved from
-//! one that had not spoken yet to one that had, and its claim is ahead of the second answer. What was of the dead, and nobody has claimed then, is nobody's. If somebody else dies meanwhile it begins
-//! again when that one is recovered from, too: what it had to claim others will.
+//! Theory of operation (RESCue: the state manager). Each instance has a [link](Link) of
+//! its own. Its messages go to the list that they name, and messages of lists go into the
+//! links. Instances begin passive operations: indexes, statistics. The server begins
+//! active ones: questions about silent indexes, and requests to spare some. When
+//! instances have died and their flows have been recovered, the server holds a *roll
+//! call*: all living instances answer, by their own links, that they have claimed what
+//! their flows hold. After all have answered, a second roll call follows: a flow may have
+//! moved from an instance that had not answered to one that had, and its claim precedes
+//! the second answer. Indexes of the dead that nobody has claimed then are released. If
+//! another instance dies meanwhile, the roll call begins again when that one has been
+//! recovered too, because others will claim its share.
 //!
-//! A server that remembers nothing ([`Server::unknown`]) takes all indexes for those of a dead instance, its own [past](PAST). Instances see that its memory is another one, and claim what their flows
-//! have.
+//! A server that remembers nothing ([`Server::unknown`]) takes all indexes for those of a
+//! dead instance, the [past](PAST). Instances notice that its memory is another one, and
+//! claim what their flows have.
 //!
-//! In: [inputs](Input), in one order. Out: messages, by link. Two servers that are given the same inputs are the same.
+//! In: [inputs](Input), in one order. Out: messages, by link. Two servers with the same
+//! inputs are equal.
 
 use crate::control::{Form, Message, Opcode};
 use crate::link::Link;
@@ -19,14 +27,14 @@ use holdfast_wire::Peer;
 use holdfast_wire::fault::{Fault, is_planted};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a list is for.
+/// The kind of a list, with its size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Indexes, each of one flow.
+    /// Indexes, each at most one flow's.
     Indexes(Limits),
-    /// So many numbers that grow.
+    /// Numbers that only grow; how many.
     Counters(u32),
-    /// So many numbers that grow and become less.
+    /// Numbers that grow and shrink; how many.
     Gauge(u32),
 }
 
@@ -36,59 +44,65 @@ enum Content {
     Statistics(Statistics),
 }
 
-/// Something that happens to a server.
+/// An event that changes a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Input {
-    /// This instance exists. To be said before any flow, or copy of one, may go to it.
+    /// The instance exists. Must precede any flow, or copy of one, that goes to it.
     Joined(Peer),
-    /// It is dead, and nothing that it says counts any more. Also of one that never joined as far as is known here: others may be about to get its flows.
+    /// The instance is dead, and its messages do not count any more. An unknown instance
+    /// may be named too: others may be about to get its flows.
     Dead(Peer),
-    /// It is dead, and whoever gets a flow of it has got it.
+    /// The instance is dead, and its recovery is complete: every flow that survives is
+    /// elsewhere.
     Recovered(Peer),
-    /// A session with it has begun; so many of the messages to it have arrived there.
+    /// A session with the instance has begun; so many messages to it have arrived there.
     Begun {
-        /// With whom.
+        /// The instance.
         with: Peer,
-        /// How many.
+        /// Messages that have arrived.
         arrived: u64,
     },
     /// The session is over.
     Over(Peer),
-    /// It says something.
+    /// The instance sends a message.
     Said {
-        /// Who.
+        /// The sender.
         from: Peer,
-        /// What.
+        /// The message.
         message: Message,
     },
-    /// The time, ns, by any clock. If it goes back it stands still.
+    /// The time, ns, by any clock. Time that goes back is ignored.
     Time(u64),
-    /// Everybody has been named who lives, or is dead and not recovered from. To be said once to a server that remembers nothing.
+    /// All living instances have been named, and all dead ones that are not recovered.
+    /// Given once to a server that remembers nothing.
     Complete,
 }
 
-/// Why an input changed nothing. After [`Refused::Stranger`] and [`Refused::Full`] a session is of no use.
+/// Why an input changed nothing. After [`Refused::Stranger`] and [`Refused::Full`] the
+/// session has to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refused {
-    /// There is no such instance: it has not joined, or it is dead.
+    /// The instance is unknown: it has not joined, or it is dead.
     Unknown,
-    /// What it says does not go together with what it was told, or no session is under way.
+    /// The counts do not fit the link, or there is no session.
     Stranger,
-    /// It takes no messages any more.
+    /// The instance's link is full.
     Full,
-    /// There are as many instances as there can be.
+    /// The server has as many instances as it can have.
     Crowded,
 }
 
-/// Whose everything is that a server does not remember. No node has its number.
+/// The stand-in that holds everything that a server does not remember. No node has its
+/// number.
 pub const PAST: Peer = Peer { node: u16::MAX, incarnation: 0 };
 
-/// All that live are to say that they have claimed what they have.
+/// A roll call: all living instances are to say that they have claimed what their flows
+/// hold.
 #[derive(Debug, Clone)]
 struct Muster {
-    /// Who has not said so yet.
+    /// Instances that have not answered yet.
     waiting: BTreeSet<Peer>,
-    /// All are asked again after that.
+    /// A second roll call follows.
     again: bool,
 }
 
@@ -106,31 +120,36 @@ pub struct Server {
     lists: Vec<Content>,
     seats: BTreeMap<Peer, Seat>,
     memory: u64,
-    /// Not everybody has been named yet.
+    /// Not all instances have been named yet.
     is_incomplete: bool,
-    /// Those that are dead, and whether whoever gets their flows has them.
+    /// Dead instances, and whether their recovery is complete.
     dead: BTreeMap<Peer, bool>,
     muster: Option<Muster>,
-    /// How often all have been asked.
+    /// Counts roll calls.
     musters: u64,
-    /// The latest incarnation of each node that is dead, and that has been let go with all before it.
+    /// By node, the latest incarnation that is dead, and the latest that was released
+    /// with all before it.
     fenced: BTreeMap<u16, u32>,
     over: BTreeMap<u16, u32>,
     now: u64,
     failures: u64,
     out: Vec<Output>,
-    /// To whom something may have been said since this was looked at.
+    /// Instances to which messages may have been sent since the last look.
     touched: BTreeSet<Peer>,
 }
 
 impl Server {
-    /// A server with these lists, of which no instance has anything. Who leaves more than `waiting` messages (at least as many as may be due at a time) unacknowledged is not listened to. `memory` is what
-    /// it is known by, and no other server was. `None` if there are too many lists, or one is too large.
+    /// A server with these lists, all indexes free. An instance that leaves more than
+    /// `waiting` messages unacknowledged is not listened to; the limit is raised to what
+    /// may be due at a time. `memory` identifies this server's memory and must differ
+    /// from every earlier server's. `None` if there are too many lists, or one is too
+    /// large.
     pub fn new(kinds: &[Kind], waiting: usize, memory: u64) -> Option<Server> {
         Server::with(kinds, waiting, memory, List::new)
     }
 
-    /// The same where instances may have something of an earlier server, and nobody remembers what. Statistics are 0.
+    /// The same where instances may have indexes of an earlier server that is forgotten.
+    /// Statistics are 0.
     pub fn unknown(kinds: &[Kind], waiting: usize, memory: u64) -> Option<Server> {
         let mut server = Server::with(kinds, waiting, memory, |number, limits| List::unknown(number, limits, PAST))?;
         server.dead.insert(PAST, true);
@@ -149,7 +168,8 @@ impl Server {
             Kind::Counters(size) => Content::Statistics(Statistics::new(*size, false)),
             Kind::Gauge(size) => Content::Statistics(Statistics::new(*size, true)),
         };
-        // Room for what a busy instance is asked and given between two acknowledgements.
+        // Room for what a busy instance is asked and assigned between two
+        // acknowledgements.
         let of_list = |kind: &Kind| match kind {
             Kind::Indexes(limits) => QUESTIONS + limits.credit.min(limits.size) as usize + 8,
             Kind::Counters(_) | Kind::Gauge(_) => 8,
@@ -175,17 +195,18 @@ impl Server {
         })
     }
 
-    /// What it is known by: instances that remember another one begin anew.
+    /// The number that identifies this server's memory: instances that remember another
+    /// one begin anew.
     pub fn memory(&self) -> u64 {
         self.memory
     }
 
-    /// This one is dead, and not everybody has claimed what may have been its.
+    /// True if the instance is dead and its indexes are not released yet.
     pub fn is_mourning(&self, dead: Peer) -> bool {
         self.dead.contains_key(&dead)
     }
 
-    /// Those that are dead and may still be recovered from, as far as it was told.
+    /// Dead instances whose recovery is not known to be complete.
     pub fn unrecovered(&self) -> impl Iterator<Item = Peer> + '_ {
         self.dead.iter().filter(|(_, is_recovered)| !**is_recovered).map(|(peer, _)| *peer)
     }
@@ -195,7 +216,7 @@ impl Server {
         self.form
     }
 
-    /// How many of a list's indexes are what. `None` if there is no such list of indexes.
+    /// A list's indexes by state. `None` if there is no such list of indexes.
     pub fn account(&self, list: u32) -> Option<Account> {
         match self.lists.get(list as usize)? {
             Content::Indexes(list) => Some(list.account()),
@@ -203,7 +224,7 @@ impl Server {
         }
     }
 
-    /// The list of indexes of this number.
+    /// The list of indexes with this number.
     pub fn list(&self, list: u32) -> Option<&List> {
         match self.lists.get(list as usize)? {
             Content::Indexes(list) => Some(list),
@@ -211,12 +232,12 @@ impl Server {
         }
     }
 
-    /// What all instances have of a statistic.
+    /// The total of a statistic over all instances.
     pub fn statistic(&self, list: u32, index: u32) -> Option<i64> {
         self.statistics(list)?.totals().get(index as usize).copied()
     }
 
-    /// The list of statistics of this number.
+    /// The list of statistics with this number.
     pub fn statistics(&self, list: u32) -> Option<&Statistics> {
         match self.lists.get(list as usize)? {
             Content::Indexes(_) => None,
@@ -224,17 +245,17 @@ impl Server {
         }
     }
 
-    /// How many lists there are, of both kinds.
+    /// The number of lists, of both kinds.
     pub fn lists(&self) -> u32 {
         self.lists.len() as u32
     }
 
-    /// The latest time it was told, ns.
+    /// The latest time that it was given, ns.
     pub fn now(&self) -> u64 {
         self.now
     }
 
-    /// Messages whose sender was told that they are mistakes: [`Opcode::UpdateFailure`].
+    /// Messages that were refused as mistakes, by [`Opcode::UpdateFailure`].
     pub fn failures(&self) -> u64 {
         self.failures
     }
@@ -249,20 +270,20 @@ impl Server {
         self.seats.get(&peer).map_or(0, |seat| seat.link.waiting())
     }
 
-    /// Those that live, in order, beginning with this one or the next.
+    /// Living instances in order, from this one or the next one on.
     pub fn instances_from(&self, first: Peer) -> impl Iterator<Item = Peer> + '_ {
         self.seats.range(first..).map(|(peer, _)| *peer)
     }
 
-    /// Those that live.
+    /// Living instances.
     pub fn instances(&self) -> impl Iterator<Item = Peer> + '_ {
         self.seats.keys().copied()
     }
 
-    /// Something happens. What there is to say is in the links then.
+    /// Applies an input. The resulting messages lie in the links.
     ///
     /// # Errors
-    /// See [`Refused`]: nothing has changed.
+    /// [`Refused`] says why; nothing has changed then.
     pub fn apply(&mut self, input: Input) -> Result<(), Refused> {
         let outcome = match input {
             Input::Joined(peer) => self.join(peer),
@@ -288,7 +309,7 @@ impl Server {
         outcome
     }
 
-    /// To whom something may have been said since this was called last.
+    /// Instances to which messages may have been sent since the last call.
     pub fn take_touched(&mut self) -> BTreeSet<Peer> {
         core::mem::take(&mut self.touched)
     }
@@ -297,7 +318,8 @@ impl Server {
         for Output { to, message } in self.out.drain(..) {
             self.failures += u64::from(message.opcode == Opcode::UpdateFailure);
             let Some(seat) = self.seats.get_mut(&to) else { continue };
-            // That is said again as long as somebody wants something.
+            // `Spare` needs no queue: it is sent again as long as an instance wants
+            // indexes.
             if message.opcode != Opcode::Spare || seat.link.is_open() && seat.link.room() > 0 {
                 seat.link.push(message);
                 self.touched.insert(to);
@@ -305,7 +327,8 @@ impl Server {
         }
     }
 
-    /// Tells everybody what others have of gauges, as far as half of the link has room: what an instance waits for, or is asked, goes first.
+    /// Tells instances the sums of others' parts of gauges, in at most half of each link:
+    /// messages that an instance waits for, and questions, go first.
     fn tell_statistics(&mut self) {
         let Server { lists, seats, touched, .. } = self;
         for (list, content) in (0..).zip(lists) {
@@ -335,7 +358,7 @@ impl Server {
         }
         self.lists.iter_mut().filter_map(Content::statistics).for_each(|statistics| statistics.join(peer));
         let mut link = Link::new(self.form, self.waiting);
-        // It may get flows that the dead had from those who have got them.
+        // Flows of the dead may move to it from instances that have got them.
         if let Some(muster) = &mut self.muster {
             muster.waiting.insert(peer);
             link.push_with(self.musters, Message::new(Opcode::Muster, 0, 0));
@@ -351,7 +374,7 @@ impl Server {
         }
         let is_known = self.seats.remove(&peer).is_some();
         if !is_known && self.over.get(&peer.node).is_some_and(|over| peer.incarnation <= *over) {
-            // All have spoken of it already.
+            // All instances have answered for it already.
             return Ok(());
         }
         let mut has_room = true;
@@ -365,7 +388,7 @@ impl Server {
         *fenced = peer.incarnation.max(*fenced);
         self.touched.remove(&peer);
         self.dead.insert(peer, false);
-        // What it had to claim others claim, when they have it.
+        // Others will claim its share, once its flows are recovered.
         self.muster = None;
         Ok(())
     }
@@ -379,7 +402,7 @@ impl Server {
         Ok(())
     }
 
-    /// If nobody is about to get anything that was of the dead.
+    /// Begins the roll call if no recovery is under way.
     fn begin_muster(&mut self) {
         let is_ready = !self.is_incomplete && self.muster.is_none() && self.dead.values().all(|is_recovered| *is_recovered);
         if is_ready && !self.dead.is_empty() {
@@ -399,7 +422,7 @@ impl Server {
         self.muster = Some(Muster { waiting: self.seats.keys().copied().collect(), again });
     }
 
-    /// All that was of the dead and has not been claimed is nobody's.
+    /// Releases the unclaimed indexes of the dead.
     fn release(&mut self) {
         self.muster = None;
         let dead: Vec<Peer> = core::mem::take(&mut self.dead).into_keys().collect();
@@ -468,7 +491,7 @@ impl Server {
     }
 }
 
-/// Tells an instance what a statistic is.
+/// Sends an instance a statistic's value.
 fn tell(link: &mut Link, list: u32, index: u32, value: i64) {
     let opcode = if value < 0 { Opcode::LowerStatistics } else { Opcode::UpdateStatistics };
     link.push_with(value.unsigned_abs(), Message::new(opcode, list, index));

@@ -1,37 +1,55 @@
-//! One list of statistics, at the server: numbers of which every instance has a part.
+//! A list of statistics, at the server: numbers of which every instance has a part.
 //!
-//! Theory of operation (RESCue, sections III and IV). An instance says how its own part of a number has changed ([`Opcode::UpdateStatistics`](crate::Opcode::UpdateStatistics),
-//! [`Opcode::LowerStatistics`](crate::Opcode::LowerStatistics)), and its [link](crate::Link) sees to it that this counts once. What each instance has said is kept by instance, because that is what a death is about:
+//! Theory of operation (RESCue, sections III and IV). An instance says how its own part
+//! of a number has changed
+//! ([`Opcode::UpdateStatistics`](crate::Opcode::UpdateStatistics),
+//! [`Opcode::LowerStatistics`](crate::Opcode::LowerStatistics)), and its
+//! [link](crate::Link) makes sure that each change counts once. Parts are kept by
+//! instance, because an instance may die:
 //!
-//! - *Counters* grow only. What a dead instance has counted has been counted: the total keeps it, for ever.
-//! - A *gauge* says what is there now. A dead instance's part stays until it has been got over, as the indexes do that it held: by then whoever got its flows has counted them in its own part (`Chain::adopt`),
-//!   and has said so ahead of its answer to the roll call. So between a death and its end flows may be counted twice, or be counted and lost already; afterwards the total is the sum of what those have that live.
-//! - A flow that moves changes two parts, each by its own instance's messages. In between it may count twice, or not at all.
-//! - A lost session changes nothing: what had not arrived is said again, and what had is not.
+//! - *Counters* only grow. The total keeps what a dead instance has counted, for ever.
+//! - A *gauge* says how much there is now. A dead instance's part stays until its
+//!   recovery is over, like its indexes. By then the instances with its flows have
+//!   counted them in their own parts (`Chain::adopt`), and have said so
+//!   ahead of their answer to the roll call. Between a death and the end of its recovery
+//!   a flow may be counted twice, or be counted and lost already; afterwards the total is
+//!   the sum of the living instances' parts.
+//! - A moving flow changes two parts, each by its own instance's messages. Meanwhile it
+//!   may count twice, or not at all.
+//! - A lost session changes nothing: the link sends again what had not arrived, and only
+//!   that.
 //! - The next incarnation of an instance begins at 0; the earlier one is dead.
-//! - A server that remembers nothing begins at 0. Instances that meet it say all that they have, so what is there of the living is known again at once. What only the dead had counted is lost with the server that knew it; of a dead one that is not
-//!   got over yet the gauge's part is, which others are about to count.
+//! - A server that remembers nothing begins at 0. Instances that meet it send all of
+//!   their parts, so the gauges of the living are known again at once. Counts of dead
+//!   instances alone are lost with the server that knew them. The gauge part of a dead
+//!   instance whose recovery is not over is lost too; others are about to count it.
 //!
-//! What an instance had counted and not said when it died is lost: it says what has changed every few milliseconds.
+//! Changes that an instance had not sent when it died are lost: it sends them every few
+//! milliseconds.
 //!
-//! Functions read gauges, so each instance is told what all others together have of an item, when that has changed, whenever the server looks at the time: the latest value only, as far as half of its link is free. What it has itself it
-//! knows better.
+//! Functions read gauges. With each time input the server tells each instance the sum of
+//! all others' parts of an item that has changed: the latest value only, in at most half
+//! of its link. An instance knows its own part better.
 //!
-//! Numbers have 64 bits, with a sign. Sums wrap around: an instance that says nonsense makes nonsense of a total, and of nothing else.
+//! Numbers have 64 bits, with a sign. Sums wrap around: an instance that sends nonsense
+//! spoils its totals and nothing else.
 //!
-//! In: changes by instances, which there are, which are dead and got over. Out: totals, and what to tell whom. The same inputs give the same outputs.
+//! In: changes by instances; instances that join, die and are released. Out: totals, and
+//! values to be told. The same inputs give the same outputs.
 
 use holdfast_wire::Peer;
 use holdfast_wire::fault::{Fault, is_planted};
 use std::collections::{BTreeMap, VecDeque};
 
-/// What an instance has of the list, and what it knows of the others.
+/// An instance's part of the list, and what it was told of the others.
 #[derive(Debug, Clone)]
 struct Instance {
     part: Vec<i64>,
-    /// Nothing of what it knows where nobody is told: of counters, and of the dead.
+    /// The values that it was told. Empty for counters and for the dead, which are told
+    /// nothing.
     told: Vec<i64>,
-    /// Those that may differ from what it was told, in the order in which they began to, each once.
+    /// Numbers that may differ from what it was told, each once, in the order in which
+    /// they began to.
     untold: VecDeque<u32>,
     is_untold: Vec<bool>,
 }
@@ -51,40 +69,40 @@ impl Instance {
 pub struct Statistics {
     is_gauge: bool,
     totals: Vec<i64>,
-    /// Of those that live, and those that are dead and not got over.
+    /// Living instances, and dead ones that are not released.
     instances: BTreeMap<Peer, Instance>,
-    /// Numbers that some instance may have to be told.
+    /// Values that instances may have to be told, over all instances.
     untold: usize,
 }
 
 impl Statistics {
-    /// So many numbers, all 0: of a gauge, or counters.
+    /// A list of `size` numbers, all 0: a gauge, or counters.
     pub fn new(size: u32, is_gauge: bool) -> Statistics {
         let totals = vec![0; size as usize];
         Statistics { is_gauge, totals, instances: BTreeMap::new(), untold: 0 }
     }
 
-    /// What is there, or counters.
+    /// True for a gauge, false for counters.
     pub fn is_gauge(&self) -> bool {
         self.is_gauge
     }
 
-    /// What all together have of each number.
+    /// The totals over all instances.
     pub fn totals(&self) -> &[i64] {
         &self.totals
     }
 
-    /// What each has said that it has, those included that are dead and not got over.
+    /// Each instance's part, including dead ones that are not released.
     pub fn parts(&self) -> impl Iterator<Item = (Peer, &[i64])> + '_ {
         self.instances.iter().map(|(peer, instance)| (*peer, instance.part.as_slice()))
     }
 
-    /// There is somebody to be told something.
+    /// True if an instance has to be told something.
     pub fn has_untold(&self) -> bool {
         self.untold > 0
     }
 
-    /// This instance exists, and knows of nothing.
+    /// Adds an instance, whose part is 0 and which was told nothing.
     pub(crate) fn join(&mut self, peer: Peer) {
         let len = self.totals.len();
         let told = if self.is_gauge { len } else { 0 };
@@ -96,14 +114,15 @@ impl Statistics {
         }
     }
 
-    /// Everybody may have to be told of this number, but for whoever has changed it.
+    /// Notes that all instances but `except` may have to be told this number.
     fn note_others(&mut self, except: Peer, index: usize) {
         for (_, instance) in self.instances.iter_mut().filter(|(peer, _)| **peer != except) {
             self.untold += usize::from(instance.note(index));
         }
     }
 
-    /// Its part of this number has changed by so much. False if there is no such number, or no such instance: nothing has changed then.
+    /// Changes an instance's part of a number. False, without a change, if number or
+    /// instance are unknown.
     pub(crate) fn change(&mut self, by: Peer, index: u32, change: i64) -> bool {
         let at = index as usize;
         let part = self.instances.get_mut(&by).and_then(|instance| instance.part.get_mut(at));
@@ -114,7 +133,7 @@ impl Statistics {
         true
     }
 
-    /// It is dead: what it had stays for now, and it is told nothing.
+    /// The instance is dead: its part stays for now, and it is told nothing any more.
     pub(crate) fn fence(&mut self, peer: Peer) {
         if let Some(instance) = self.instances.get_mut(&peer) {
             self.untold -= instance.untold.len();
@@ -122,7 +141,7 @@ impl Statistics {
         }
     }
 
-    /// These have been got over. What they had of a gauge others have.
+    /// Removes instances whose recovery is over. Their parts of a gauge are others' now.
     pub(crate) fn release(&mut self, dead: &[Peer]) {
         for peer in dead {
             self.fence(*peer);
@@ -137,14 +156,16 @@ impl Statistics {
         }
     }
 
-    /// A number as this instance is told of it: a counter's total; of a gauge, what all others have.
+    /// The value that this instance is told: a counter's total; of a gauge, the sum of
+    /// all others' parts.
     pub(crate) fn told_to(&self, peer: Peer, index: u32) -> Option<i64> {
         let total = self.totals.get(index as usize)?;
         let part = self.instances.get(&peer).and_then(|instance| instance.part.get(index as usize)).filter(|_| self.is_gauge);
         Some(total.wrapping_sub(part.copied().unwrap_or(0)))
     }
 
-    /// A number that this instance is to be told of: what all others have is not what it was told.
+    /// The next number that this instance is to be told: its value differs from the last
+    /// one told.
     pub(crate) fn poll_untold(&mut self, peer: Peer) -> Option<(u32, i64)> {
         let Statistics { totals, instances, untold, .. } = self;
         let instance = instances.get_mut(&peer)?;
@@ -201,7 +222,8 @@ mod tests {
         assert_eq!((list.told_to(B, 1), list.told_to(B, 2)), (Some(0), None));
     }
 
-    /// A dead one's part of a gauge is there until it has been got over; what it has counted is there for ever.
+    /// A dead instance's part of a gauge stays until it is released; its counts stay for
+    /// ever.
     #[test]
     fn what_the_dead_had_goes_when_others_have_it() {
         let mut gauge = list(true);
@@ -247,7 +269,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever happens, a gauge's total is the sum of the parts, and everybody who has been told knows what the others have.
+        /// A gauge's total is the sum of the parts after any events, and instances that
+        /// have been told everything know the sum of the others' parts.
         #[test]
         fn totals_are_sums(steps in prop::collection::vec(step(), 0..200)) {
             let peer = |node| Peer { node, incarnation: 1 };

@@ -1,22 +1,25 @@
-//! When indexes are due: a wheel of wheels over millions of them.
+//! A timing wheel over millions of indexes: finds those that are due.
 //!
-//! Theory of operation (Varghese and Lauck, "Hashed and Hierarchical Timing Wheels", 1987, scheme 7). Four wheels of 64 slots, each of which turns 64 times slower
-//! than the one before; a slot is a list through the indexes themselves. A deadline that moves away, the usual thing, is only written: the index stays where it is filed, and is filed again
-//! when that has come. So news of an index costs one store, and what is due is found without looking at what is not.
+//! Theory of operation (Varghese and Lauck, "Hashed and Hierarchical Timing Wheels",
+//! 1987, scheme 7). Four wheels of 64 slots, each of which turns 64 times slower than the
+//! one before; a slot is a list linked through the indexes themselves. A deadline that
+//! moves away, the usual case, is only written: the index stays where it is filed, and is
+//! filed again when that slot comes. So news of an index costs one store, and finding due
+//! indexes touches no others.
 
 const BITS: u32 = 6;
 const SLOTS: usize = 1 << BITS;
 const WHEELS: usize = 4;
-/// Farther away than this many steps an index is looked at on the way.
+/// An index that is due farther away than this many steps is looked at on the way.
 const REACH: u64 = 1 << (BITS * WHEELS as u32);
 
-/// Nothing is due later than this many steps from now.
+/// Deadlines are at most this many steps away.
 const FARTHEST: u64 = 1 << 30;
 
 const NONE: u32 = u32::MAX;
 const NOT_FILED: u8 = u8::MAX;
 
-/// Where an index is filed.
+/// The position of an index in the wheels.
 #[derive(Debug, Clone, Copy)]
 struct Entry {
     next: u32,
@@ -29,18 +32,19 @@ struct Entry {
 
 const UNFILED: Entry = Entry { next: NONE, before: NONE, due: 0, wheel: NOT_FILED, slot: 0 };
 
-/// See the module. Steps are the caller's unit of time; a deadline that is more than 2^30 of them away is brought closer.
+/// See the module. Steps are the caller's unit of time; a deadline that is more than 2^30
+/// of them away is brought closer.
 #[derive(Debug, Clone)]
 pub struct Wheel {
     entries: Vec<Entry>,
     slots: [[u32; SLOTS]; WHEELS],
-    /// How many are filed in each wheel.
+    /// Indexes filed in each wheel.
     filed: [usize; WHEELS],
     now: u64,
 }
 
 impl Wheel {
-    /// Of so many indexes, none of which is due.
+    /// A wheel of so many indexes, none of which is due.
     pub fn new(size: u32) -> Wheel {
         Wheel { entries: vec![UNFILED; size as usize], slots: [[NONE; SLOTS]; WHEELS], filed: [0; WHEELS], now: 0 }
     }
@@ -50,26 +54,28 @@ impl Wheel {
         self.now
     }
 
-    /// The index is due at this step, or at the next one if that is over, whatever was said before.
+    /// Sets the index due at this step, or at the next one if this step is over. An
+    /// earlier deadline is replaced.
     #[inline]
     pub fn set(&mut self, index: u32, due: u64) {
         let due = due.clamp(self.now + 1, self.now + FARTHEST);
         let entry = &mut self.entries[index as usize];
         let is_later = entry.wheel != NOT_FILED && (due as u32).wrapping_sub(entry.due) as i32 >= 0;
         entry.due = due as u32;
-        // Where it is filed it is looked at no later than it was due before.
+        // The present slot comes no later than the earlier deadline, so a later one needs
+        // no filing.
         if !is_later {
             self.unlink(index);
             self.file(index, due);
         }
     }
 
-    /// The index is not due any more.
+    /// Makes the index not due any more.
     pub fn cancel(&mut self, index: u32) {
         self.unlink(index);
     }
 
-    /// When the index is due, if it is.
+    /// The step at which the index is due, if it is.
     pub fn due(&self, index: u32) -> Option<u64> {
         let entry = &self.entries[index as usize];
         (entry.wheel != NOT_FILED)
@@ -94,7 +100,8 @@ impl Wheel {
 
     fn file(&mut self, index: u32, due: u64) {
         let due = due.min(self.now + REACH - 1);
-        // The highest bits in which it differs from now say which wheel reaches it.
+        // The highest bit in which the step differs from now names the wheel that reaches
+        // it.
         let differing = 63 - (due ^ self.now).max(1).leading_zeros();
         let wheel = ((differing / BITS) as usize).min(WHEELS - 1);
         let slot = (due >> (wheel as u32 * BITS)) as usize % SLOTS;
@@ -107,7 +114,8 @@ impl Wheel {
         self.filed[wheel] += 1;
     }
 
-    /// As [`Wheel::advance`], over more than a turn of the slowest wheel: each index is looked at once.
+    /// As [`Wheel::advance`], over more than a turn of the slowest wheel: each index is
+    /// looked at once.
     fn jump(&mut self, now: u64, expired: &mut dyn FnMut(u32) -> Option<u64>) {
         let filed: Vec<(u32, u64)> = (0..self.entries.len() as u32).filter_map(|index| Some((index, self.due(index)?))).collect();
         filed.iter().for_each(|(index, _)| self.unlink(*index));
@@ -121,13 +129,15 @@ impl Wheel {
         }
     }
 
-    /// Goes on to `now` and calls `expired` for each index that is due by then. It may set it again, by what it gives back.
+    /// Advances to `now` and calls `expired` for each index that is due by then. A
+    /// returned step sets the index again.
     pub fn advance(&mut self, now: u64, mut expired: impl FnMut(u32) -> Option<u64>) {
         if now.saturating_sub(self.now) >= REACH {
             return self.jump(now, &mut expired);
         }
         while self.now < now {
-            // Up to where the first wheel that is not empty goes on, nothing happens.
+            // Skip to the next turn of the first wheel that is not empty: nothing is due
+            // before.
             let Some(first) = self.filed.iter().position(|filed| *filed > 0) else {
                 self.now = now;
                 return;
@@ -138,7 +148,8 @@ impl Wheel {
                 return;
             }
             self.now += 1;
-            // Slower wheels first: what falls out of them may be due at this very step.
+            // Slower wheels first: an index that leaves them may be due at this very
+            // step.
             for wheel in (0..WHEELS).rev() {
                 let shift = wheel as u32 * BITS;
                 if self.now & ((1 << shift) - 1) != 0 {
@@ -187,7 +198,8 @@ mod tests {
     }
 
     proptest! {
-        /// Each index is called at exactly the step at which it is due, once, whatever was said of it before.
+        /// Each index is called once, at exactly the step at which it is due, whatever
+        /// was set before.
         #[test]
         fn everything_comes_when_it_is_due(start in prop_oneof![Just(0u64), 0u64..100_000, Just((1u64 << 32) - 50)], steps in prop::collection::vec(step(), 1..60)) {
             let mut wheel = Wheel::new(16);
@@ -222,7 +234,8 @@ mod tests {
         }
     }
 
-    /// A clock that begins with the machine's age, or stood still for days, is caught up with at once.
+    /// A clock that begins at the machine's age, or stood still for days, is caught up
+    /// with at once.
     #[test]
     fn a_long_pause_is_no_long_walk() {
         let mut wheel = Wheel::new(3);
@@ -251,7 +264,7 @@ mod tests {
         assert_eq!(called, [0, 0, 2, 1]);
     }
 
-    /// What `expired` gives back counts, and one call may go over many steps.
+    /// The returned step counts, and one call may go over many steps.
     #[test]
     fn an_index_may_come_again() {
         let mut wheel = Wheel::new(2);

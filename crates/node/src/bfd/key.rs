@@ -1,4 +1,4 @@
-//! Who signs BFD packets, and how (RFC 5880, section 6.7).
+//! BFD authentication: how packets are signed and verified (RFC 5880, section 6.7).
 
 use super::Discard;
 use holdfast_wire::bfd::{Authentication, Control, DIGEST, MAX_PASSWORD};
@@ -6,24 +6,25 @@ use sha1::{Digest, Sha1};
 use subtle::ConstantTimeEq;
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
-/// How packets are authenticated.
+/// The authentication type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyKind {
-    /// Simple password (section 6.7.2): keeps out mistakes, and nobody who listens.
+    /// Simple password (section 6.7.2): keeps out mistakes, but no listener.
     Password,
-    /// Keyed SHA1 (section 6.7.4): a packet counts again only as long as its number is the latest.
+    /// Keyed SHA1 (section 6.7.4): a packet counts again only as long as its number is
+    /// the latest.
     KeyedSha1,
     /// Meticulous keyed SHA1: each number counts once.
     MeticulousKeyedSha1,
 }
 
-/// A session's key. Forgotten bytes are wiped.
+/// A session's key. Freed memory is wiped.
 #[derive(Clone, Zeroize, ZeroizeOnDrop)]
 pub struct Key {
     #[zeroize(skip)]
     kind: KeyKind,
     id: u8,
-    /// Behind its length, zeros.
+    /// The secret, padded with zeros.
     secret: [u8; Key::MAX_LEN],
     len: usize,
 }
@@ -35,10 +36,11 @@ impl core::fmt::Debug for Key {
 }
 
 impl Key {
-    /// Bytes of the longest key of SHA1 (section 4.4).
+    /// Bytes of the longest SHA1 key (section 4.4).
     pub const MAX_LEN: usize = 20;
 
-    /// The key with this number. `None` if the secret is empty or longer than its kind allows: 16 bytes of a password, 20 of the others.
+    /// The key with this number. `None` if the secret is empty or longer than its kind
+    /// allows: 16 bytes of a password, 20 of the others.
     pub fn new(kind: KeyKind, id: u8, secret: &[u8]) -> Option<Key> {
         let most = if kind == KeyKind::Password { MAX_PASSWORD } else { Key::MAX_LEN };
         if secret.is_empty() || secret.len() > most {
@@ -49,22 +51,22 @@ impl Key {
         Some(Key { kind, id, secret: padded, len: secret.len() })
     }
 
-    /// How it signs.
+    /// The authentication type.
     pub fn kind(&self) -> KeyKind {
         self.kind
     }
 
-    /// Its number.
+    /// The key's number.
     pub fn id(&self) -> u8 {
         self.id
     }
 
-    /// What it is made of.
+    /// The secret.
     pub fn secret(&self) -> &[u8] {
         &self.secret[..self.len]
     }
 
-    /// Signs as the other does.
+    /// True if both keys are the same.
     pub fn is_same(&self, other: &Key) -> bool {
         (self.kind, self.id) == (other.kind, other.id) && bool::from(self.secret().ct_eq(other.secret()))
     }
@@ -73,7 +75,7 @@ impl Key {
         self.kind == KeyKind::MeticulousKeyedSha1
     }
 
-    /// The section of a packet before it is signed.
+    /// The authentication section of a packet before it is signed.
     pub(super) fn section(&self, sequence: u32) -> Authentication<'_> {
         match self.kind {
             KeyKind::Password => Authentication::Password { key_id: self.id, password: self.secret() },
@@ -81,7 +83,8 @@ impl Key {
                 is_meticulous: self.is_meticulous(),
                 key_id: self.id,
                 sequence,
-                // Where the digest comes, the key is while the digest is made (section 6.7.4).
+                // The key stands in the digest's place while the digest is computed
+                // (section 6.7.4).
                 digest: self.secret,
             },
         }
@@ -95,9 +98,10 @@ impl Key {
         }
     }
 
-    /// Whether the packet in this payload was signed with this key. Its sequence number, if it has one.
+    /// Verifies the packet in this payload. Returns its sequence number, if it has one.
     ///
-    /// `last`: the number of the last packet that was taken, if that still means something (section 6.8.1, `bfd.AuthSeqKnown`).
+    /// `last`: the number of the last packet that was taken, while it is valid (section
+    /// 6.8.1, `bfd.AuthSeqKnown`).
     pub(super) fn verify(&self, packet: &Control<'_>, payload: &[u8], last: Option<u32>) -> Result<Option<u32>, Discard> {
         match packet.authentication {
             Some(Authentication::Password { key_id, password }) if self.kind == KeyKind::Password => {
@@ -116,7 +120,7 @@ impl Key {
                 if !bool::from(sum.finalize().as_slice().ct_eq(&digest[..])) {
                     return Err(Discard::Unauthenticated);
                 }
-                // Numbers go round.
+                // Sequence numbers wrap around.
                 let ahead = last.map(|last| sequence.wrapping_sub(last));
                 let least = u32::from(self.is_meticulous());
                 match ahead {

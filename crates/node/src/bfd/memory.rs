@@ -1,10 +1,12 @@
-//! What outlives whoever has a session, so that the next one goes on with it and the other side notices nothing.
+//! The state of a session that outlives its process, so that the next incarnation
+//! continues it and the other side notices nothing.
 
-/// A session in plain words, to be kept where they outlive a process. What they mean is [`Session`](super::Session)'s and [`Sessions`](super::Sessions)'s business.
+/// A session as plain words, to be kept where they outlive a process.
+/// [`Session`](super::Session) and [`Sessions`](super::Sessions) define their meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Memory(pub [u64; Memory::WORDS]);
 
-/// Bytes of [`Memory`]'s word of small things, lowest first.
+/// Bytes of [`Memory`]'s word of small fields, lowest first.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Byte {
     State,
@@ -14,12 +16,12 @@ pub(super) enum Byte {
     RemoteDiagnostic,
     Multiplier,
     IsDemanding,
-    /// The caller's own: see [`Memory::is_marked`].
+    /// A bit of the caller's own: see [`Memory::is_marked`].
     Mark,
 }
 
 impl Memory {
-    /// How many words.
+    /// The number of words.
     pub const WORDS: usize = 9;
 
     pub(super) fn halves(low: u32, high: u32) -> u64 {
@@ -43,15 +45,15 @@ impl Memory {
     pub(super) const INTERVALS: usize = 5;
     pub(super) const SENT_AT: usize = 6;
     pub(super) const SINCE: usize = 7;
-    /// How often it was down, and above that the UDP port.
+    /// The number of downs, and above that the UDP port.
     pub(super) const DOWNS: usize = 8;
 
-    /// What the caller has made of the session besides: one bit, which is its own.
+    /// A bit that the caller keeps with the session.
     pub fn is_marked(&self) -> bool {
         self.byte(Byte::Mark) != 0
     }
 
-    /// See [`Memory::is_marked`].
+    /// Sets the bit of [`Memory::is_marked`].
     pub fn mark(&mut self, is_marked: bool) {
         let mut bytes = self.0[Memory::SMALL].to_le_bytes();
         bytes[Byte::Mark as usize] = u8::from(is_marked);

@@ -1,22 +1,33 @@
-//! Whether a router next door is alive, known within milliseconds: bidirectional forwarding detection (RFC 5880) over one hop (RFC 5881), in
-//! asynchronous mode.
+//! Bidirectional forwarding detection: finds out within milliseconds whether a
+//! neighbouring router is alive (RFC 5880), over one hop (RFC 5881), in asynchronous
+//! mode.
 //!
-//! Theory of operation. Both sides send small packets to each other, as often as the slower of sender and receiver allows. A side that has heard nothing for a
-//! *detection time*, which is the sender's multiplier times that interval, takes the other for dead; one that hears the other say that it hears nothing
-//! knows of a one-way cut just as soon. A session comes up in three steps (Down, Init, Up: RFC 5880, section 6.2), so that Up means that both hear each
-//! other. While it is not up, packets go once a second. Every change of an interval is confirmed by a poll and its answer before anybody relies on it
-//! (section 6.8.3); that an interval became shorter for who sends, or longer for who waits, needs no confirmation.
+//! Theory of operation. Both sides send small packets to each other, as often as the
+//! slower of sender and receiver allows. A side that has heard nothing for a *detection
+//! time*, which is the sender's multiplier times that interval, takes the other for dead.
+//! A one-way cut is noticed as soon, because a side also says that it hears nothing. A
+//! session comes up in three steps (Down, Init, Up: RFC 5880, section 6.2), and Up means
+//! that both sides hear each other. Before that, packets go once a second. A change of an
+//! interval is confirmed by a poll and its answer before a side relies on it (section
+//! 6.8.3). A shorter interval of the sender, or a longer one of the receiver, needs no
+//! confirmation.
 //!
-//! Nobody beyond the link can speak for a neighbour: packets have a TTL that no router could have left them (RFC 5881, section 5), which the caller checks.
-//! Against those on the link there are keys ([`Key`]): each packet is signed and numbered, and numbers do not come again.
+//! Packets from beyond the link are refused: their TTL shows that a router has forwarded
+//! them (RFC 5881, section 5), which the caller checks. Keys ([`Key`]) protect against
+//! attackers on the link: each packet is signed and numbered, and numbers do not come
+//! again.
 //!
-//! A session outlives whoever has it, if its [`Memory`] does: the next one goes on under the same discriminator and with the next number, and as long as the pause
-//! was shorter than the other side's detection time nobody goes down. That the other side has it so is asked at once, by a poll.
+//! A session outlives its process if its [`Memory`] does: the next incarnation continues
+//! under the same discriminator and with the next number. If the pause was shorter than
+//! the other side's detection time, neither side goes down. A poll asks at once whether
+//! the other side agrees.
 //!
-//! Left out: echo and demand mode of this side's own (the other side's is honoured, RFC 5880, section 6.6), keyed MD5 (section 4.3: nobody should rely on it),
-//! several keys at a time, several hops (RFC 5883).
+//! Left out: echo and demand mode of this side's own (the other side's is honoured, RFC
+//! 5880, section 6.6), keyed MD5 (section 4.3 advises against it), several keys at a
+//! time, several hops (RFC 5883).
 //!
-//! In: UDP payloads, the time, random numbers. Out: UDP payloads, when something is due, changes of state. Never: what follows from a change.
+//! In: UDP payloads, the time, random numbers. Out: UDP payloads, the time of the next
+//! one, changes of state. Never: the consequences of a change.
 
 mod key;
 mod memory;
@@ -35,12 +46,14 @@ use holdfast_wire::bfd::Malformed;
 /// Why a packet changed nothing (RFC 5880, section 6.8.6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Discard {
-    /// It is no control packet that a session could look at.
+    /// No control packet that a session could use.
     Malformed(Malformed),
-    /// It names a session that is not there, or is of nobody who has one.
+    /// The named session does not exist, or the packet names none and its source has
+    /// none.
     NoSession,
-    /// It is not signed, signed though no key is configured, or not signed with the session's key.
+    /// The packet is unsigned, signed although no key is configured, or signed with
+    /// another key.
     Unauthenticated,
-    /// Its sequence number came before, or is too far ahead.
+    /// The sequence number has come before, or is too far ahead.
     Replayed,
 }

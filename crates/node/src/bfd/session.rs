@@ -1,4 +1,5 @@
-//! One session (RFC 5880, sections 6.2 and 6.8). Times are nanoseconds, intervals microseconds, as on the wire.
+//! A BFD session (RFC 5880, sections 6.2 and 6.8). Times are nanoseconds, intervals
+//! microseconds, as on the wire.
 
 use super::memory::Byte;
 use super::{Discard, Key, Memory};
@@ -6,47 +7,51 @@ use holdfast_wire::bfd::{Control, Diagnostic, MAX_LEN, State};
 
 /// The least interval at which a session that is not up sends, µs (section 6.8.3).
 const SLOW: u32 = 1_000_000;
-/// How long the key before the present one counts at most, ns.
+/// For so long after a change of keys the former key counts at most, ns.
 const BOTH_COUNT: u64 = 60_000_000_000;
 /// ns in a µs.
 const MICROSECOND: u64 = 1000;
 
-/// What a session is told at its start.
+/// A session's configuration.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// The least interval between packets that it sends while it is up, µs, not 0.
+    /// The least interval between packets that this side sends while it is up, µs, not 0.
     pub min_transmit: u32,
-    /// The least interval at which it takes packets, µs; 0: it wants none, and nothing is detected while the other side sends none.
+    /// The least interval at which this side takes packets, µs. 0: it wants none, and
+    /// detects nothing while the other side sends none.
     pub min_receive: u32,
-    /// After so many of its packets are missing, the other side takes this one for dead. Not 0.
+    /// Missing packets after which the other side takes this one for dead. Not 0.
     pub multiplier: u8,
-    /// Signs packets, and refuses those that are not signed.
+    /// The key that signs packets, and that received packets must be signed with.
     pub key: Option<Key>,
 }
 
-/// What became of a session.
+/// A change of a session's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Change {
-    /// What it was.
+    /// The state before.
     pub from: State,
-    /// What it is.
+    /// The state now.
     pub to: State,
-    /// Why.
+    /// The reason.
     pub diagnostic: Diagnostic,
 }
 
-/// What two sides have agreed on.
+/// The timers that both sides have agreed on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timers {
-    /// Between packets of this side, before the jitter, µs.
+    /// Interval between packets of this side, before the jitter, µs.
     pub transmit: u32,
-    /// Between packets of the other side, as it has said last, µs. `None` while it is not heard.
+    /// Interval between packets of the other side, as it has said last, µs. `None` while
+    /// it is not heard.
     pub receive: Option<u32>,
-    /// Without a packet for so long, it is taken for dead, µs. `None` while it is not heard.
+    /// Silence after which the other side is taken for dead, µs. `None` while it is not
+    /// heard.
     pub detection: Option<u64>,
 }
 
-/// What is known of the other side; of one that is not heard, what section 6.8.1 says that variables begin with.
+/// The other side's variables; while it is not heard, the initial values of section
+/// 6.8.1.
 #[derive(Debug)]
 struct Remote {
     discriminator: u32,
@@ -72,14 +77,15 @@ impl Remote {
     };
 }
 
-/// How far a poll sequence is (section 6.5).
+/// The progress of a poll sequence (section 6.5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Poll {
     Idle,
-    /// The next packet asks. An answer that comes before it was asked for something else.
+    /// The next packet polls. An answer before that belongs to an earlier poll.
     Wanted,
     Asked,
-    /// Something changed since it asked: the answer is not about that, and it will ask again.
+    /// Parameters changed after the poll: its answer is not about them, and another poll
+    /// follows.
     Outdated,
 }
 
@@ -87,42 +93,48 @@ enum Poll {
 #[derive(Debug)]
 pub struct Session {
     settings: Settings,
-    /// The key before this one, and until when it counts: the other side may not have changed its own yet.
+    /// The former key and the end of its validity: the other side may not have changed
+    /// its own yet.
     former: Option<(Key, u64)>,
     discriminator: u32,
     state: State,
     diagnostic: Diagnostic,
     remote: Remote,
-    /// The part of (`DesiredMinTxInterval`, `RequiredMinRxInterval`) that holds by now, µs: a longer transmit interval, and a shorter receive
-    /// interval, hold once the other side knows of them (section 6.8.3).
+    /// The values of (`DesiredMinTxInterval`, `RequiredMinRxInterval`) in use, µs. A
+    /// longer transmit interval, and a shorter receive interval, are used once the other
+    /// side knows of them (section 6.8.3).
     in_use: (u32, u32),
     /// The pair that was decided on last.
     decided: (u32, u32),
     poll: Poll,
     owes_final: bool,
-    /// What it would say differs from what it said last: it does not wait for the next interval (section 6.8.7).
+    /// The next packet would differ from the last: it does not wait for the interval
+    /// (section 6.8.7).
     is_urgent: bool,
-    /// The last packet that went because it was time.
+    /// The time of the last periodic packet.
     sent_at: Option<u64>,
-    /// By how much the interval after it is shortened, in parts of 2^32.
+    /// The part of 2^32 by which the interval after it is shortened.
     jitter: u32,
-    /// Between packets of this side when it was up last, µs.
+    /// Interval between packets of this side when it was up last, µs.
     last_interval: u32,
     sequence: u32,
-    /// The last sequence number that was taken, and until when it means something (section 6.8.1, `bfd.AuthSeqKnown`).
+    /// The last sequence number that was taken, and the end of its validity (section
+    /// 6.8.1, `bfd.AuthSeqKnown`).
     taken: Option<(u32, u64)>,
     since: u64,
     downs: u64,
     down_for: Diagnostic,
-    /// It goes on where an earlier life was, and the other side has not been heard since.
+    /// The session continues an earlier incarnation's, and the other side has not been
+    /// heard since.
     is_resumed: bool,
-    /// The other side went down while nobody was here.
+    /// The other side went down while this side had no process.
     was_away: bool,
 }
 
 impl Session {
-    /// A session that is down and has heard nobody. `discriminator`: its own name for it, not 0, of no other session; `sequence`: where its numbers
-    /// begin, best at random (section 6.8.1).
+    /// A session that is down and has heard nothing. `discriminator`: this side's name
+    /// for it, not 0, of no other session; `sequence`: its first sequence number, best at
+    /// random (section 6.8.1).
     ///
     /// # Panics
     /// If the discriminator, the transmit interval or the multiplier is 0.
@@ -154,8 +166,10 @@ impl Session {
         }
     }
 
-    /// What an earlier life has left, by the same clock. It is up still if the other side cannot have missed that life yet; otherwise it is down, under the same name
-    /// and with the next number. `None` if that is no session.
+    /// Continues a session from its memory, by the same clock. The session is still up if
+    /// the other side cannot have missed the earlier incarnation yet; otherwise it is
+    /// down, under the same discriminator and with the next number. `None` if the memory
+    /// holds no session.
     ///
     /// # Panics
     /// As [`Session::new`].
@@ -173,7 +187,8 @@ impl Session {
             min_receive,
             min_transmit,
             multiplier: memory.byte(Byte::Multiplier),
-            // What came meanwhile nobody has heard: it has a whole detection time from now on.
+            // Packets that came meanwhile are lost, so the other side has a whole
+            // detection time from now on.
             heard: Some(now),
         };
         let (was, down_for, since) = (state(Byte::State)?, diagnostic(Byte::DownFor)?, memory.0[Memory::SINCE]);
@@ -201,7 +216,8 @@ impl Session {
         let is_missed = now.saturating_sub(memory.0[Memory::SENT_AT]) >= is_missed_after;
         if was == State::Up && up.remote.state == State::Up && !is_missed {
             up.decide();
-            // Whatever was asked before: where the other side is, it says at once.
+            // A poll has the other side tell its state at once, whatever was asked
+            // before.
             up.poll = Poll::Wanted;
             return Some(up);
         }
@@ -222,7 +238,7 @@ impl Session {
         })
     }
 
-    /// What the next life needs to go on, as it is now.
+    /// The memory for the next incarnation, as of now.
     pub fn memory(&self) -> Memory {
         let Session { remote, .. } = self;
         let (taken, until) = self.taken.unwrap_or_default();
@@ -249,47 +265,48 @@ impl Session {
         ])
     }
 
-    /// It went down because the other side had missed it while nobody was here, which says nothing about the way.
+    /// True if the session went down because the other side missed it while it had no
+    /// process: that says nothing about the link.
     pub fn was_away(&self) -> bool {
         self.was_away
     }
 
-    /// Its state.
+    /// The state.
     pub fn state(&self) -> State {
         self.state
     }
 
-    /// Why its state changed last.
+    /// The reason of the last change of state.
     pub fn diagnostic(&self) -> Diagnostic {
         self.diagnostic
     }
 
-    /// Its own name for itself.
+    /// This side's name for the session.
     pub fn discriminator(&self) -> u32 {
         self.discriminator
     }
 
-    /// The other side's name for it; 0 while that is not known.
+    /// The other side's name for the session; 0 while that is not known.
     pub fn remote_discriminator(&self) -> u32 {
         self.remote.discriminator
     }
 
-    /// What the other side said last of its state, and why it is so. Of one that is not heard: Down.
+    /// The state and reason that the other side said last. Down if it is not heard.
     pub fn remote(&self) -> (State, Diagnostic) {
         (self.remote.state, self.remote.diagnostic)
     }
 
-    /// When its state changed last.
+    /// The time of the last change of state.
     pub fn since(&self) -> u64 {
         self.since
     }
 
-    /// How often it was up and is so no longer, and why, the last time.
+    /// How often the session has gone down, and the reason of the last time.
     pub fn downs(&self) -> (u64, Diagnostic) {
         (self.downs, self.down_for)
     }
 
-    /// What holds at the moment.
+    /// The timers in use.
     pub fn timers(&self) -> Timers {
         let is_heard = self.remote.heard.is_some();
         Timers {
@@ -299,7 +316,7 @@ impl Session {
         }
     }
 
-    /// Section 6.8.2.
+    /// The transmit interval (section 6.8.2).
     fn transmit_interval(&self) -> u32 {
         self.in_use.0.max(self.remote.min_receive)
     }
@@ -308,7 +325,7 @@ impl Session {
         self.in_use.1.max(self.remote.min_transmit)
     }
 
-    /// Section 6.8.4, ns.
+    /// The detection time (section 6.8.4), ns.
     fn detection_time(&self) -> u64 {
         u64::from(self.remote.multiplier) * u64::from(self.receive_interval()) * MICROSECOND
     }
@@ -317,7 +334,7 @@ impl Session {
         self.remote.heard.map(|heard| heard.saturating_add(self.detection_time()))
     }
 
-    /// Other intervals and multiplier than at its start (section 6.8.3), while it runs.
+    /// Changes intervals and multiplier of a running session (section 6.8.3).
     ///
     /// # Panics
     /// As [`Session::new`].
@@ -329,7 +346,8 @@ impl Session {
         self.decide();
     }
 
-    /// Intervals follow from the settings and the state; a change of them is told by a poll sequence (section 6.8.3).
+    /// Intervals follow from the settings and the state; a change of them is told by a
+    /// poll sequence (section 6.8.3).
     fn decide(&mut self) {
         let least = if self.state == State::Up { 1 } else { SLOW };
         let decided = (self.settings.min_transmit.max(least), self.settings.min_receive);
@@ -346,8 +364,10 @@ impl Session {
         self.in_use = (self.in_use.0.min(decided.0), self.in_use.1.max(decided.1));
     }
 
-    /// Another key. Until the other side has used it, but for a minute at most, the key before it counts too, and signs while the other side is heard: so that
-    /// one may change its own a moment later, and the session stays up. False if the key is the same.
+    /// Changes the key. Until the other side has used it, but for a minute at most, the
+    /// former key counts too, and signs while the other side is heard. An operator can
+    /// change the other side's key a moment later, and the session stays up. False if the
+    /// key is the same.
     pub fn set_key(&mut self, key: Key, now: u64) -> bool {
         if self.settings.key.as_ref().is_some_and(|own| own.is_same(&key)) {
             return false;
@@ -356,7 +376,7 @@ impl Session {
         true
     }
 
-    /// Signs the next packet.
+    /// The key of the next packet.
     fn signing_key(&self, now: u64) -> Option<&Key> {
         match &self.former {
             Some((former, until)) if now < *until && self.remote.heard.is_some() => Some(former),
@@ -364,7 +384,8 @@ impl Session {
         }
     }
 
-    /// Holds the session down, or lets it come up again (section 6.8.16). The other side is told so, and does not take it for a failure.
+    /// Holds the session down, or lets it come up again (section 6.8.16). The other side
+    /// is told, and does not take it for a failure.
     pub fn set_admin_down(&mut self, is_down: bool, now: u64) -> Option<Change> {
         match (is_down, self.state) {
             (true, State::AdminDown) => None,
@@ -374,7 +395,9 @@ impl Session {
         }
     }
 
-    /// It is held down, and the other side has not said yet that it knows: it may have missed that, and would take it for a failure. Not longer than that side is heard.
+    /// True while the session is held down and the other side has not confirmed: it may
+    /// have missed that, and would take it for a failure. Ends when the other side is not
+    /// heard.
     pub fn is_taking_leave(&self) -> bool {
         self.state == State::AdminDown && self.remote.state == State::Up
     }
@@ -393,10 +416,11 @@ impl Session {
         Some(Change { from, to, diagnostic })
     }
 
-    /// A packet of this session, which is in `payload` (section 6.8.6). What it changes, if anything.
+    /// Takes a packet of this session, which lies in `payload` (section 6.8.6). Returns
+    /// the change of state, if there is one.
     ///
     /// # Errors
-    /// Why it is not believed; then it has changed nothing.
+    /// The reason why the packet is not believed; then nothing has changed.
     pub fn handle(&mut self, packet: &Control<'_>, payload: &[u8], now: u64) -> Result<Option<Change>, Discard> {
         let sequence = match &self.settings.key {
             None if packet.authentication.is_some() => return Err(Discard::Unauthenticated),
@@ -409,7 +433,7 @@ impl Session {
                     }
                     (verified, _) => {
                         let sequence = verified?;
-                        // From now on only its new one counts.
+                        // The other side uses the new key; the former one is not needed.
                         self.former = None;
                         sequence
                     }
@@ -454,7 +478,8 @@ impl Session {
         Ok(change)
     }
 
-    /// What the time brings: the other side was silent for the detection time (sections 6.8.1 and 6.8.4).
+    /// Advances the time: the other side may have been silent for the detection time
+    /// (sections 6.8.1 and 6.8.4).
     pub fn handle_timeout(&mut self, now: u64) -> Option<Change> {
         if self.deadline().is_none_or(|deadline| now < deadline) {
             return None;
@@ -466,7 +491,7 @@ impl Session {
         None
     }
 
-    /// When the next packet is due. `None` if none is.
+    /// The time of the next packet, if there is one.
     fn due(&self) -> Option<u64> {
         if self.owes_final {
             return Some(0);
@@ -481,17 +506,19 @@ impl Session {
         if self.remote.is_demanding && are_both_up && self.poll == Poll::Idle {
             return None;
         }
-        // Who has not heard of the end expects packets as often as before.
+        // A side that has not heard of the end expects packets as often as before.
         let interval = if self.is_taking_leave() { self.last_interval } else { self.transmit_interval() };
         let interval = u64::from(interval) * MICROSECOND;
-        // Section 6.8.7: by 0 to 25 % shorter, and by 10 % at least if the other side waits for one packet only.
+        // Jitter of section 6.8.7: shorter by 0 to 25 %, and by 10 % at least if the
+        // other side waits for one packet only.
         let (least, most) = if self.settings.multiplier == 1 { (10, 25) } else { (0, 25) };
         let drawn = (u128::from(interval) * (most - least) * u128::from(self.jitter)) >> 32;
         let shortened = interval - (u128::from(interval) * least / 100 + drawn / 100) as u64;
         Some(self.sent_at.map_or(0, |sent| sent.saturating_add(shortened)))
     }
 
-    /// The next packet that is due, written into `into`: its length. Call it until there is none. `random`: one number for each packet's jitter.
+    /// Writes the next packet that is due into `into` and returns its length. Call it
+    /// until there is none. `random`: one number for each packet's jitter.
     pub fn poll_transmit(&mut self, now: u64, random: &mut dyn FnMut() -> u64, into: &mut [u8; MAX_LEN]) -> Option<usize> {
         if self.due().is_none_or(|due| now < due) {
             return None;
@@ -521,7 +548,7 @@ impl Session {
             required_min_echo_rx: 0,
             authentication: self.signing_key(now).map(|key| key.section(self.sequence)),
         };
-        // There is room for every packet, and a key fits.
+        // Cannot fail: there is room for every packet, and a key fits.
         let len = packet.write(into).ok()?;
         if let Some(key) = self.signing_key(now) {
             key.sign(&mut into[..len]);
@@ -529,7 +556,8 @@ impl Session {
         Some(len)
     }
 
-    /// When [`Session::handle_timeout`] or [`Session::poll_transmit`] has something to do next.
+    /// The time at which [`Session::handle_timeout`] or [`Session::poll_transmit`] has
+    /// something to do next.
     pub fn poll_timeout(&self) -> u64 {
         self.due().unwrap_or(u64::MAX).min(self.deadline().unwrap_or(u64::MAX))
     }

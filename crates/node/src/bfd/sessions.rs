@@ -1,34 +1,35 @@
-//! All sessions of an edge: whose a packet is (RFC 5880, section 6.3; RFC 5881, section 3), and what is due next.
+//! All sessions of an edge: finds the session of a packet (RFC 5880, section 6.3; RFC
+//! 5881, section 3), and the next that is due.
 
 use super::{Change, Discard, Memory, Session, Settings};
 use holdfast_wire::bfd::{Control, MAX_LEN, MIN_SOURCE_PORT};
 
-/// Sessions of one edge at most: a discriminator's lowest byte says which one it is.
+/// Sessions of an edge at most: a discriminator's lowest byte names the session.
 pub const MAX_SESSIONS: usize = 256;
 
-/// Somebody to have a session with.
+/// A router to have a session with.
 #[derive(Debug, Clone)]
 pub struct Peer {
-    /// At this port.
+    /// The port that leads to it.
     pub port: u8,
-    /// Its address, IPv4 as IPv4-mapped.
+    /// The address, IPv4 as IPv4-mapped.
     pub address: [u8; 16],
-    /// How.
+    /// The session's settings.
     pub settings: Settings,
 }
 
 /// A packet to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Outgoing {
-    /// The place of its session.
+    /// The session's index.
     pub at: usize,
-    /// By this port.
+    /// The port to send by.
     pub port: u8,
-    /// To this address.
+    /// The destination address.
     pub peer: [u8; 16],
-    /// From this UDP port, the same for all packets of a session (RFC 5881, section 4).
+    /// The source UDP port, the same for all packets of a session (RFC 5881, section 4).
     pub source_port: u16,
-    /// Bytes of it.
+    /// Bytes of the packet.
     pub len: usize,
 }
 
@@ -44,20 +45,22 @@ struct Entry {
 #[derive(Debug)]
 pub struct Sessions {
     entries: Vec<Entry>,
-    /// Nothing is due earlier.
+    /// A time before which nothing is due.
     next: u64,
 }
 
 impl Sessions {
-    /// A session with each peer. `random` gives names and first numbers, which nobody should be able to guess, and which are others after every start.
+    /// A session with each peer. `random` gives discriminators and first sequence
+    /// numbers, which must be hard to guess and differ after every start.
     ///
     /// # Panics
-    /// If there are more than [`MAX_SESSIONS`], or settings that are none ([`Session::new`]).
+    /// If there are more than [`MAX_SESSIONS`], or settings are invalid
+    /// ([`Session::new`]).
     pub fn new(peers: Vec<Peer>, random: &mut dyn FnMut() -> u64, now: u64) -> Sessions {
         Sessions::resume(peers, &[], random, now)
     }
 
-    /// As [`Sessions::new`], but those of which there is a memory, in the same places, go on.
+    /// As [`Sessions::new`], but sessions with a memory at the same index continue.
     ///
     /// # Panics
     /// As [`Sessions::new`].
@@ -69,7 +72,7 @@ impl Sessions {
             .zip(peers)
             .map(|(at, peer)| {
                 let numbers = random();
-                // Never 0, and never another session's.
+                // The discriminator is never 0, and never another session's.
                 let discriminator = ((numbers >> 32) as u32 | 1 << 31) & !0xff | at;
                 let source_port = MIN_SOURCE_PORT + ((first_port + at) % ports) as u16;
                 let resume = |memory: &Memory| {
@@ -94,27 +97,28 @@ impl Sessions {
         self.next = self.entries.iter().map(|entry| entry.session.poll_timeout()).min().unwrap_or(u64::MAX);
     }
 
-    /// How many there are.
+    /// The number of sessions.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// True if there is none.
+    /// True if there is no session.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Each with its port and its peer's address, in the order in which they were given.
+    /// Each session with its port and its peer's address, in the order in which they were
+    /// given.
     pub fn iter(&self) -> impl Iterator<Item = (u8, &[u8; 16], &Session)> {
         self.entries.iter().map(|entry| (entry.port, &entry.address, &entry.session))
     }
 
-    /// The session with this peer at this port.
+    /// The index of the session with this peer at this port.
     pub fn find(&self, port: u8, address: &[u8; 16]) -> Option<usize> {
         self.entries.iter().position(|entry| entry.port == port && entry.address == *address)
     }
 
-    /// What the next life needs to go on with the session in this place.
+    /// The memory from which the next incarnation continues the session at this index.
     pub fn memory(&self, at: usize) -> Option<Memory> {
         let entry = self.entries.get(at)?;
         let mut memory = entry.session.memory();
@@ -122,28 +126,30 @@ impl Sessions {
         Some(memory)
     }
 
-    /// The session in this place.
+    /// The session at this index.
     pub fn get_mut(&mut self, at: usize) -> Option<&mut Session> {
-        // Whatever is done with it, something may be due.
+        // The caller may change it, so something may be due.
         self.next = 0;
         self.entries.get_mut(at).map(|entry| &mut entry.session)
     }
 
-    /// Holds every session down. The other sides are told, and do not take it for a failure.
+    /// Holds every session down. The other sides are told, and do not take it for a
+    /// failure.
     pub fn take_leave(&mut self, now: u64) {
         self.entries.iter_mut().for_each(|entry| _ = entry.session.set_admin_down(true, now));
         self.look_ahead();
     }
 
-    /// Somebody has not said yet that it knows: see [`Session::is_taking_leave`].
+    /// True while a peer has not confirmed that: see [`Session::is_taking_leave`].
     pub fn is_taking_leave(&self) -> bool {
         self.entries.iter().any(|entry| entry.session.is_taking_leave())
     }
 
-    /// A UDP payload from this address at this port. Which session it changed, and how.
+    /// Takes a UDP payload from this address at this port. Returns the index of the
+    /// session whose state it changed, with the change.
     ///
     /// # Errors
-    /// Why it is discarded; then it has changed nothing.
+    /// The reason why it is discarded; then nothing has changed.
     pub fn handle(&mut self, port: u8, source: &[u8; 16], payload: &[u8], now: u64) -> Result<Option<(usize, Change)>, Discard> {
         let packet = Control::parse(payload).map_err(Discard::Malformed)?;
         let at = match packet.your_discriminator {
@@ -151,7 +157,7 @@ impl Sessions {
             named => {
                 let at = (named & 0xff) as usize;
                 let is_it = |entry: &&Entry| entry.session.discriminator() == named;
-                // A session is with one neighbour, and stays with it.
+                // A session belongs to one neighbour, and stays with it.
                 let is_from_there = |entry: &&Entry| entry.port == port && entry.address == *source;
                 self.entries.get(at).filter(is_it).filter(is_from_there).map(|_| at)
             }
@@ -162,7 +168,7 @@ impl Sessions {
         Ok(change.map(|change| (at, change)))
     }
 
-    /// What the time brings: each change, with its session's place.
+    /// Advances the time. `changed` gets each change with its session's index.
     pub fn handle_timeout(&mut self, now: u64, mut changed: impl FnMut(usize, Change)) {
         if now < self.next {
             return;
@@ -175,7 +181,7 @@ impl Sessions {
         self.look_ahead();
     }
 
-    /// The next packet that is due, written into `into`. Call it until there is none.
+    /// Writes the next packet that is due into `into`. Call it until there is none.
     pub fn poll_transmit(&mut self, now: u64, random: &mut dyn FnMut() -> u64, into: &mut [u8; MAX_LEN]) -> Option<Outgoing> {
         if now < self.next {
             return None;
@@ -189,7 +195,7 @@ impl Sessions {
         None
     }
 
-    /// When something is due next.
+    /// The time at which something is due next.
     pub fn poll_timeout(&self) -> u64 {
         self.next
     }

@@ -1,4 +1,4 @@
-//! What a fabric message frame looks like.
+//! The format of a fabric message frame.
 
 use crate::address::{NodeId, mac_of};
 use holdfast_protection::Peer;
@@ -6,8 +6,8 @@ use holdfast_wire::header::ETHERTYPE_FABRIC;
 use zerocopy::byteorder::network_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// What a fabric message frame begins with, after the Ethernet header. In a sealed frame all of it but the tag is associated data, and the
-/// records after it are encrypted.
+/// The header after the Ethernet header. In a sealed frame all of it but the tag is
+/// associated data, and the records after it are encrypted.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub(super) struct Header {
@@ -18,10 +18,11 @@ pub(super) struct Header {
     pub(super) source: U16,
     pub(super) destination: U16,
     pub(super) source_incarnation: U32,
-    /// 0: the sender does not know it yet, and only asks for it.
+    /// The receiver's incarnation. 0: the sender does not know it and asks for it.
     pub(super) destination_incarnation: U32,
-    /// Number of this frame, from 1, and after 2^32 of them from 0. If it [only acknowledges](ONLY_ACKNOWLEDGES): the counter, its low half, of a frame that [asked](ASKS)
-    /// for that, or 0.
+    /// The frame's number, from 1, and after 2^32 of them from 0. In a frame that [only
+    /// acknowledges](ONLY_ACKNOWLEDGES): the low half of the counter of a frame that
+    /// [asked](ASKS) for it, or 0.
     pub(super) sequence: U32,
     /// The next number that the sender expects from its peer.
     pub(super) acknowledgement: U32,
@@ -34,52 +35,55 @@ pub(super) struct Header {
     /// Number of the cluster key under which the frame is sealed.
     pub(super) key: u8,
     pub(super) reserved: [u8; 3],
-    /// How many frames the sender has sent to anybody, this one included: never twice the same, a repeated frame has a new one. It orders what
-    /// is said of acknowledgement and credit, and of a sealed frame it is the nonce.
+    /// Frames that the sender has sent to any node, including this one. A repeated frame
+    /// has a new counter. The counter orders acknowledgements and credits, and is the
+    /// nonce of a sealed frame.
     pub(super) counter: U64,
-    /// The sender's life; 0 without keys.
+    /// The sender's life number; 0 without keys.
     pub(super) source_life: U64,
-    /// The receiver's, 0 if the sender does not know it yet, and without keys.
+    /// The receiver's life number; 0 if the sender does not know it, and without keys.
     pub(super) destination_life: U64,
-    /// Of the AEAD; 0 without keys.
+    /// The AEAD's tag; 0 without keys.
     pub(super) tag: [u8; TAG_LEN],
 }
 
 pub(crate) const MAGIC: u16 = 0x4846;
 pub(super) const VERSION: u8 = 6;
-/// Flag: the frame has no number and no records. Every number is some frame's, so none can say it.
+/// Flag: the frame has no number and no records. A flag is needed because every number is
+/// some frame's.
 pub(super) const ONLY_ACKNOWLEDGES: u8 = 1;
-/// Flag: the receiver, if the frame is meant for it, repeats this frame's counter. Only
-/// frames that only acknowledge carry it.
+/// Flag: the receiver repeats this frame's counter. Only frames that only acknowledge
+/// carry it.
 pub(super) const ASKS: u8 = 4;
 /// Flag: the frame is sealed.
 pub(super) const SEALED: u8 = 2;
 pub(super) const ETHERNET_LEN: usize = 14;
 pub(crate) const TAG_LEN: usize = 16;
 pub(super) const HEADER_LEN: usize = size_of::<Header>();
-/// Bytes of the header that a tag vouches for.
+/// Bytes of the header that the tag authenticates.
 pub(super) const ASSOCIATED_LEN: usize = HEADER_LEN - TAG_LEN;
-/// Kind and length.
+/// Bytes of a record's kind and length.
 pub(super) const RECORD_HEADER_LEN: usize = 3;
-/// The kind of a record that is a part of a longer one: that one's kind (1), which part it is (1), and its bytes.
+/// The kind of a record that is a part of a longer one. The record's own kind (1 byte)
+/// follows, its place (1), and the part's bytes.
 pub(super) const PART: u8 = u8::MAX;
-/// Which part: none before, none behind. One in the middle is neither.
+/// Flags of a part's place: the first, the last. A part in the middle has neither.
 pub(super) const FIRST_PART: u8 = 2;
 pub(super) const LAST_PART: u8 = 1;
-/// Before a part's bytes.
+/// Bytes before a part's content.
 pub(super) const PART_HEADER_LEN: usize = 2;
 
-/// Who a frame is for.
+/// The receiver of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Destination {
     pub(super) node: NodeId,
-    /// 0 if it is not known.
+    /// 0 if unknown.
     pub(super) incarnation: u32,
-    /// 0 if it is not known, and without keys.
+    /// The life number. 0 if unknown, and without keys.
     pub(super) life: u64,
 }
 
-/// What one side tells the other of what it has and can take.
+/// Acknowledgement and credit that a frame tells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Answer {
     pub(super) acknowledgement: u32,
@@ -119,7 +123,8 @@ pub(super) fn write(bytes: &mut Vec<u8>, me: Peer, to: NodeId, cluster: u32, seq
     bytes.extend_from_slice(records);
 }
 
-/// Makes a frame that only acknowledges say this counter back, if it is one, and ask for its own.
+/// Makes a frame that only acknowledges repeat this counter, unless it is 0, and ask for
+/// its own.
 pub(super) fn say_back(bytes: &mut [u8], counter: u32, asks: bool) {
     if let Ok((header, _)) = Header::mut_from_prefix(&mut bytes[ETHERNET_LEN..]) {
         header.sequence = counter.into();
@@ -127,7 +132,7 @@ pub(super) fn say_back(bytes: &mut [u8], counter: u32, asks: bool) {
     }
 }
 
-/// Writes what changes from one transmission of a frame to the next.
+/// Writes the fields that change from one transmission of a frame to the next.
 pub(super) fn refresh(bytes: &mut [u8], to: Destination, answer: Answer, counter: u64) {
     if let Ok((header, _)) = Header::mut_from_prefix(&mut bytes[ETHERNET_LEN..]) {
         header.destination_incarnation = to.incarnation.into();
@@ -139,7 +144,7 @@ pub(super) fn refresh(bytes: &mut [u8], to: Destination, answer: Answer, counter
     }
 }
 
-/// Where the records that fit into `limit` bytes end.
+/// The end of the records that fit into `limit` bytes.
 pub(super) fn gather(queue: &[u8], from: usize, limit: usize) -> usize {
     let mut end = from;
     while let Some(header) = queue.get(end..end + RECORD_HEADER_LEN) {
@@ -157,16 +162,17 @@ pub(super) fn are_records(bytes: &[u8]) -> bool {
     gather(bytes, 0, bytes.len()) == bytes.len()
 }
 
-/// What anybody on the way can read of a frame that is not sealed: for traces, and for worlds that fail when a certain message passes.
+/// A reader of frames that are not sealed: for traces, and for worlds that fail when a
+/// certain message passes.
 #[derive(Debug, Clone, Copy)]
 pub struct Overheard<'a> {
-    /// Sender of the frame.
+    /// The sender.
     pub source: Peer,
-    /// Receiver of the frame. Incarnation 0: the sender does not know it yet.
+    /// The receiver. Incarnation 0: the sender does not know it yet.
     pub destination: Peer,
     /// The frame's number.
     pub sequence: u32,
-    /// The number that its sender expects next.
+    /// The number that the sender expects next.
     pub acknowledgement: u32,
     records: &'a [u8],
 }

@@ -7,9 +7,9 @@ use holdfast_protection::Peer;
 /// A record that arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Arrived {
-    /// From whom.
+    /// The sender.
     pub from: Peer,
-    /// Its kind.
+    /// The kind.
     pub kind: u8,
     start: usize,
     len: usize,
@@ -20,9 +20,9 @@ pub struct Arrived {
 pub struct Inbox {
     bytes: Vec<u8>,
     records: Vec<Arrived>,
-    /// Long records of which not every part has come, with their kinds.
+    /// Long records of which parts are missing, with their kinds.
     parts: Vec<(Peer, u8, Vec<u8>)>,
-    /// Peers that began a new life; everything of the old one is void.
+    /// Peers that began a new incarnation; everything of the earlier one is void.
     pub restarted: Vec<Peer>,
 }
 
@@ -32,7 +32,7 @@ impl Inbox {
         self.records_from(0)
     }
 
-    /// The records, without so many at the beginning.
+    /// The records, without the first `at`.
     pub(crate) fn records_from(&self, at: usize) -> impl Iterator<Item = (Arrived, &[u8])> + '_ {
         self.records
             .get(at..)
@@ -41,20 +41,20 @@ impl Inbox {
             .map(|record| (*record, &self.bytes[record.start..record.start + record.len]))
     }
 
-    /// Forgets them.
+    /// Forgets the records.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.records.clear();
         self.restarted.clear();
     }
 
-    /// A peer has begun a new life.
+    /// Notes that a peer has begun a new incarnation.
     pub(super) fn restart(&mut self, peer: Peer) {
         self.parts.retain(|(known, ..)| known.node != peer.node);
         self.restarted.push(peer);
     }
 
-    /// Bytes that they take.
+    /// Bytes that the records take.
     pub(super) fn len(&self) -> usize {
         self.bytes.len() + self.records.len() * RECORD_HEADER_LEN
     }
@@ -75,7 +75,9 @@ impl Inbox {
         }
     }
 
-    /// Takes a part of a long record, and with the last one the record. One whose sender began a new life, or which does not fit to what came before, is given up.
+    /// Takes a part of a long record, and with the last part delivers the record. A
+    /// record is given up if its sender began a new incarnation, or its parts do not fit
+    /// together.
     fn take_part(&mut self, from: Peer, body: &[u8]) {
         let Some((&[kind, place], body)) = body.split_first_chunk::<PART_HEADER_LEN>() else { return };
         let (is_first, is_last) = (place & FIRST_PART != 0, place & LAST_PART != 0);

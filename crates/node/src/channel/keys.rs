@@ -1,11 +1,14 @@
 //! Keys of a cluster, and the sealing of frames with them.
 //!
-//! AES-256-GCM of RustCrypto: pure Rust, so nothing but rustc builds it and it is the same on every target, with the processor's AES where it has
-//! it. For a full frame ring takes half the time (0.7 instead of 1.9 µs for 2300 bytes, 0.21 instead of 0.30 µs for 300) with C and
-//! assembler of its own; ChaCha20-Poly1305 is slower in both. What would have to change for another is this file.
+//! AES-256-GCM of RustCrypto: pure Rust, so rustc alone builds it and it is the same on
+//! every target, with the processor's AES where it has it. For a full frame ring takes
+//! half the time (0.7 instead of 1.9 µs for 2300 bytes, 0.21 instead of 0.30 µs for 300),
+//! with C and assembler of its own; ChaCha20-Poly1305 is slower in both. Another library
+//! would change this file only.
 //!
-//! A nonce must never come twice under a key. A sender's key is therefore its own for one life (see [`Seal::new`]), and within a life the nonce
-//! is the counter of the frames that it has sent, which is never set back, not by a change of keys either.
+//! A nonce must never come twice under a key. A sender's key is therefore its own for one
+//! life (see [`Seal::new`]). Within a life the nonce is the counter of the frames that it
+//! has sent, which is never set back, not by a change of keys either.
 
 use super::format::{ASSOCIATED_LEN, ETHERNET_LEN, HEADER_LEN, Header, SEALED, TAG_LEN};
 use aes_gcm::aead::AeadInOut;
@@ -17,7 +20,7 @@ use sha2::Sha256;
 use zerocopy::{FromBytes, IntoBytes};
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
-/// Keys that a ring may hold: the current one, and on the way to another the old and the next.
+/// Keys that a ring may hold: the current one, and during a change the old and the next.
 pub const MAX_KEYS: usize = 8;
 
 /// A key with the number by which frames name it.
@@ -31,19 +34,21 @@ pub struct Key {
 
 /// The keys of a cluster: frames are sealed under the first, and accepted under all.
 ///
-/// To change the key without losing a frame, first give every node the next one behind the current, then put it in front, then leave the old one out.
-/// A node that is given a new ring goes on where it was; whatever nobody could open meanwhile is repeated.
+/// To change the key without losing a frame, first give every node the next key behind
+/// the current, then put it in front, then leave the old one out. A node that is given a
+/// new ring continues its channels; frames that could not be opened meanwhile are
+/// repeated.
 #[derive(Clone, PartialEq, Eq)]
 pub struct KeyRing(Vec<Key>);
 
 /// Why keys are no ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyRingError {
-    /// There is none.
+    /// The ring has no key.
     Empty,
-    /// There are more than [`MAX_KEYS`].
+    /// The ring has more than [`MAX_KEYS`].
     TooMany,
-    /// Two have this number.
+    /// Two keys have this number.
     SameNumber(u8),
 }
 
@@ -85,7 +90,7 @@ impl KeyRing {
     }
 }
 
-// A secret is never printed, whatever prints what holds it.
+// Debug output never prints a secret.
 impl core::fmt::Debug for KeyRing {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_list().entries(self.0.iter().map(|key| key.number)).finish()
@@ -99,23 +104,24 @@ pub(crate) struct Opener {
 }
 
 impl Opener {
-    /// Of the cluster's key that it was derived from.
+    /// The number of the cluster key from which this key is derived.
     pub(crate) fn number(&self) -> u8 {
         self.number
     }
 
-    /// Encrypts where the bytes lie. The tag, which vouches for what is associated with them too; `None` for more bytes than any frame has.
+    /// Encrypts in place. Returns the tag, which authenticates `associated` too; `None`
+    /// for more bytes than any frame has.
     pub(crate) fn encrypt(&self, counter: u64, associated: &[u8], bytes: &mut [u8]) -> Option<[u8; TAG_LEN]> {
         self.cipher.encrypt_inout_detached(&nonce(counter), associated, bytes.into()).ok().map(Into::into)
     }
 
-    /// Decrypts where the bytes lie. False, and they are worth nothing, if the tag is not theirs.
+    /// Decrypts in place. False if the tag is wrong; the bytes are garbage then.
     pub(crate) fn decrypt(&self, counter: u64, associated: &[u8], bytes: &mut [u8], tag: [u8; TAG_LEN]) -> bool {
         self.cipher.decrypt_inout_detached(&nonce(counter), associated, bytes.into(), &tag.into()).is_ok()
     }
 }
 
-/// A cluster's keys, ready to derive from: the current one first.
+/// A cluster's keys, ready to derive from; the current one first.
 pub(crate) struct Roots(Vec<(u8, Hkdf<Sha256>)>);
 
 impl Roots {
@@ -123,13 +129,13 @@ impl Roots {
         Roots(ring.keys().iter().map(|key| (key.number, Hkdf::new(None, &key.secret))).collect())
     }
 
-    /// The key for what these parts name together, from each of the cluster's: the current one first.
+    /// The keys with this name, one derived from each cluster key; the current one first.
     pub(crate) fn derive(&self, name: &[&[u8]]) -> Vec<Opener> {
         self.0.iter().map(|root| derive(root, name)).collect()
     }
 
     fn derive_current(&self, name: &[&[u8]]) -> Opener {
-        // A ring has at least one.
+        // A ring has at least one key.
         derive(&self.0[0], name)
     }
 
@@ -138,7 +144,7 @@ impl Roots {
     }
 }
 
-/// Seals what an endpoint sends.
+/// Seals frames of an endpoint.
 pub(super) struct Seal {
     me: Peer,
     cluster: u32,
@@ -158,7 +164,7 @@ fn nonce(counter: u64) -> Nonce<aes_gcm::aead::consts::U12> {
 
 fn derive((number, root): &(u8, Hkdf<Sha256>), name: &[&[u8]]) -> Opener {
     let mut secret = [0; 32];
-    // Neither can fail: the lengths are right.
+    // Neither call can fail: the lengths are right.
     let _ = root.expand_multi_info(name, &mut secret);
     let cipher = Aes256Gcm::new(&secret.into());
     secret.zeroize();
@@ -172,11 +178,14 @@ fn named<T>(cluster: u32, peer: Peer, life: u64, derive: impl FnOnce(&[&[u8]]) -
 }
 
 impl Seal {
-    /// Seals for an endpoint.
+    /// The seal of an endpoint.
     ///
-    /// That no two lives seal under the same key is what the number of the life is for, drawn at random by who starts the process: the incarnation
-    /// alone tells the lives of a node apart only as long as the coordinator remembers them, and a box that is stopped and started again counts
-    /// from the beginning, with the same cluster key. Two lives of one node and incarnation would have to draw the same of 2^64 numbers.
+    /// The life number makes sure that no two lives seal under the same key. The process
+    /// that starts draws it at random, because the incarnation is not enough: the
+    /// coordinator tells incarnations apart only as long as it remembers them, and a box
+    /// that is stopped and started again counts from the beginning, with the same cluster
+    /// key. Two lives of one node and incarnation would have to draw the same of 2^64
+    /// numbers.
     pub(super) fn new(me: Peer, cluster: u32, life: NonZeroU64, ring: &KeyRing) -> Seal {
         let roots = Roots::new(ring);
         let own = named(cluster, me, life.get(), |name| roots.derive_current(name));
@@ -191,12 +200,12 @@ impl Seal {
         self.life.get()
     }
 
-    /// What opens the frames of a peer in one life.
+    /// The keys that open frames of a peer in one life.
     pub(super) fn openers(&self, peer: Peer, life: u64) -> Vec<Opener> {
         named(self.cluster, peer, life, |name| self.roots.derive(name))
     }
 
-    /// A frame that is complete but for its tag, sealed.
+    /// Seals a frame that is complete but for its tag.
     pub(super) fn seal(&mut self, frame: &[u8], counter: u64) -> Option<&[u8]> {
         self.scratch.clear();
         self.scratch.extend_from_slice(frame);
@@ -210,8 +219,8 @@ impl Seal {
         Some(&self.scratch)
     }
 
-    /// True if a frame's sender has a key of the cluster; [`Seal::opened`] has its records then. `known` are the openers of the sender's life, if
-    /// it is known.
+    /// True if the frame's sender has a key of the cluster; [`Seal::opened`] then has its
+    /// records. `known` are the keys of the sender's life, if it is known.
     pub(super) fn open(&mut self, header: &Header, records: &[u8], known: Option<&[Opener]>) -> bool {
         let made;
         let known = known.map(|known| known.iter().find(|opener| opener.number == header.key));
@@ -233,7 +242,7 @@ impl Seal {
         opener.decrypt(header.counter.get(), associated, self.scratch.as_mut_slice(), header.tag)
     }
 
-    /// The records that were opened last.
+    /// The records of the last frame that was opened.
     pub(super) fn opened(&self) -> &[u8] {
         &self.scratch
     }

@@ -1,4 +1,4 @@
-//! One peer's channel: what is under way to it, and what came early from it.
+//! The channel to one peer: frames in flight to it, and frames from it that came early.
 
 use super::FabricConfig;
 use super::format::{Answer, Destination, ETHERNET_LEN, HEADER_LEN, after};
@@ -11,99 +11,105 @@ use std::collections::VecDeque;
 
 /// Frames in flight per peer.
 pub(super) const WINDOW: u32 = 1024;
-/// Frames that may be sent to a peer that has not said yet how many it has room for.
+/// Frames that may be sent to a peer that has not told its credit yet.
 const FIRST_CREDIT: u32 = 64;
 /// Overdue frames that are repeated together, when the peer is known to hear.
 pub(super) const OVERDUE_AT_ONCE: usize = 16;
-/// If so many frames in succession rise below the newest counter, it is that one which was not true.
+/// The newest counter is wrong if so many frames in succession rise below it.
 const RISING: u32 = 8;
-/// After so many timeouts in succession a life that a single frame has named may not be there.
+/// Timeouts in succession after which an incarnation that a single frame has named may
+/// not exist.
 const UNANSWERED: u32 = 3;
 /// Bytes of records that wait to be put into frames, per peer.
 pub(super) const QUEUE_BYTES: usize = 4 << 20;
 
 pub(super) struct Sent {
     pub(super) sequence: u32,
-    /// As it is without a seal.
+    /// The frame before it is sealed.
     pub(super) bytes: Vec<u8>,
-    /// When it last went out.
+    /// The time of the last transmission.
     pub(super) at: u64,
-    /// How often it did.
+    /// Transmissions so far.
     pub(super) tries: u32,
-    /// Something later has arrived without it. Stays until the frame is overdue all the same: answers that were under way while it was
-    /// repeated tell of the same gap.
+    /// A later frame has arrived without this one. The flag stays until the frame is
+    /// overdue all the same: answers that were under way while it was repeated tell of
+    /// the same gap.
     pub(super) missed: bool,
-    /// It is to go out now: it was missed, or there is room for it again.
+    /// The frame is to go out now: it was missed, or there is room for it again.
     pub(super) is_due: bool,
     pub(super) arrived: bool,
 }
 
 impl Sent {
-    /// It is not just waited for since it was sent.
+    /// False if the frame was sent once and only waits for its acknowledgement.
     pub(super) fn is_disturbed(&self) -> bool {
         self.tries > 1 || self.is_due || self.arrived
     }
 }
 
-/// What the endpoint notes of a channel. It stays when the peer begins a new life.
+/// The endpoint's bookkeeping for a channel. It stays when the peer begins a new
+/// incarnation.
 #[derive(Default, Clone, Copy)]
 pub(super) struct Place {
-    /// It is in the list of those that may have something to do.
+    /// The channel is in the list of those that may have something to do.
     pub(super) is_busy: bool,
-    /// It is in the list of those whose room may have changed.
+    /// The channel is in the list of those whose room may have changed.
     pub(super) has_changed: bool,
 }
 
-/// A claim, not proven yet, that the peer lives under another incarnation than the known one.
+/// An unproven claim that the peer has another incarnation than the known one.
 #[derive(Clone, Copy)]
 pub(super) struct Challenge {
     pub(super) incarnation: u32,
     pub(super) at: u64,
-    /// Counters of the latest frames that asked for proof, 0 for none: the claimed life
-    /// must repeat one. The answer to one may be on its way while the next goes out.
+    /// Counters of the latest frames that asked for proof, 0 for none: the claimed
+    /// incarnation must repeat one. The answer to one may be on its way while the next
+    /// goes out.
     pub(super) counters: [u32; 16],
 }
 
-/// One direction each way between two nodes.
+/// The channel between two nodes, in both directions.
 pub(super) struct Channel {
     pub(super) peer: Peer,
     pub(super) place: Place,
-    /// The peer's life, once it is known; 0 without keys.
+    /// The peer's life number, once it is known; 0 without keys.
     life: u64,
-    /// That incarnation is no more: nothing goes to it, and nothing that comes from it counts.
+    /// The incarnation has ended: nothing goes to it, and its frames are refused.
     is_closed: bool,
-    /// More than one frame has named the incarnation, or somebody who knows has.
+    /// More than one frame, or the coordinator's view, has named the incarnation.
     is_certain: bool,
     challenge: Option<Challenge>,
-    /// The incarnation that the latest frame named while nobody is known to live here, 0 for none.
+    /// The incarnation that the latest frame named while none is known here; 0 for none.
     named: u32,
     openers: Vec<Opener>,
-    /// Only where frames are sealed: most of what a channel needs that is not used.
+    /// Only with sealed frames. Boxed because it is most of an unused channel's memory.
     replays: Option<Box<Replays>>,
     pub(super) next_sequence: u32,
     pub(super) flight: VecDeque<Sent>,
-    /// Not all that is in flight was sent once, in order, and is waited for: only then it must be looked through.
+    /// Some frame in flight was repeated, is due, or has arrived out of order: only then
+    /// all of them must be looked at.
     pub(super) is_disturbed: bool,
     pub(super) queue: Vec<u8>,
     pub(super) queued_from: usize,
     pub(super) expected: u32,
-    /// The frames after `expected` that have come, each at its place.
+    /// Frames after `expected` that have arrived, by distance.
     early: VecDeque<Option<Vec<u8>>>,
     early_bytes: usize,
     pub(super) acknowledge: bool,
-    /// The first frame that the peer has not said to have room for.
+    /// The first frame for which the peer has not announced room.
     limit: u32,
-    /// Counter of the newest frame that said so.
+    /// The counter of the newest frame that announced it.
     heard: u64,
-    /// Counter of the last frame that was older, and how many such have come in succession, each newer than the one before.
+    /// The counter of the last frame older than that, and how many such have come in
+    /// succession, each newer than the one before.
     behind: (u64, u32),
-    /// The credit that was given to the peer last.
+    /// The credit that was last given to the peer.
     given: u16,
-    /// When the peer was last asked who it is, or tried for room.
+    /// The time at which the peer was last asked for its incarnation, or probed for room.
     pub(super) asked: Option<u64>,
     smoothed_rtt: u64,
     pub(super) backoff: u32,
-    /// When the newest frame of this life came, in its turn or not.
+    /// The arrival time of this incarnation's newest frame, in order or not.
     pub(super) heard_at: Option<u64>,
 }
 
@@ -139,36 +145,38 @@ impl Channel {
         }
     }
 
-    /// As after many frames.
+    /// Sets the sequence numbers as after many frames.
     #[cfg(test)]
     pub(super) fn start_at(&mut self, sequence: u32) {
         (self.next_sequence, self.expected, self.limit) = (sequence, sequence, sequence.wrapping_add(FIRST_CREDIT));
     }
 
-    /// True if the peer's present life is known: only then is anything sent to it that is not for another.
+    /// True if the peer's present life is known. Before that only probes go to it.
     pub(super) fn is_known(&self, is_sealed: bool) -> bool {
         !self.is_closed && self.peer.incarnation != 0 && (!is_sealed || self.life != 0)
     }
 
-    /// True if that incarnation lives, as far as anybody has told.
+    /// True if the incarnation lives, as far as is known.
     pub(super) fn is_open(&self) -> bool {
         !self.is_closed && self.peer.incarnation != 0
     }
 
-    /// True if a single frame has named the incarnation, and nobody answers: that frame may have
-    /// been damaged.
+    /// True if a single frame has named the incarnation, and it does not answer: that
+    /// frame may have been damaged.
     pub(super) fn may_be_nobody(&self) -> bool {
         !self.is_certain && self.backoff >= UNANSWERED
     }
 
-    /// True if a single frame has named the incarnation, which said nothing, and nothing that was sent to it has arrived.
+    /// True if a single frame has named the incarnation, which has sent nothing, and no
+    /// frame to it has arrived.
     fn is_unproven(&self) -> bool {
         let sent = self.next_sequence.wrapping_sub(1);
         let has_arrived = self.flight.len() as u32 != sent || self.flight.iter().any(|sent| sent.arrived);
         !self.is_certain && self.expected == 1 && !has_arrived
     }
 
-    /// Records that are under way, and those that wait behind them. For frames that are not sealed.
+    /// Records in flight, and those that wait behind them. For frames that are not
+    /// sealed.
     fn unanswered(&self) -> Vec<u8> {
         let under_way = self.flight.iter().map(|sent| &sent.bytes[ETHERNET_LEN + HEADER_LEN..]);
         under_way.chain([&self.queue[self.queued_from..]]).collect::<Vec<_>>().concat()
@@ -181,15 +189,16 @@ impl Channel {
         known != 0 && (is_certain && after(known, peer.incarnation) || self.is_closed && known == peer.incarnation)
     }
 
-    /// True if a later incarnation has said something here, or taken something: its channel
-    /// cannot begin anew, because the other end goes on where it is.
+    /// True if a later incarnation has sent or received something here: its channel
+    /// cannot begin anew, because the other end continues it.
     pub(super) fn has_heard_later(&self, peer: Peer) -> bool {
         self.is_open() && after(self.peer.incarnation, peer.incarnation) && !self.is_unproven()
     }
 
-    /// True if a frame is not believed that it comes from this life: what is damaged or forged would
-    /// be believed, and what is true be taken for the past for good. Either another one is known to
-    /// live here, or nobody is, the frame has records, and none before it has named the same life.
+    /// True if a frame does not prove that it comes from this incarnation. If a damaged
+    /// or forged frame were believed, true ones would count as the past for good. In
+    /// doubt are frames that name another incarnation than the known one, and, while none
+    /// is known, frames with records that are the first to name theirs.
     pub(super) fn is_doubtful(&self, peer: Peer, has_records: bool) -> bool {
         match self.is_open() {
             true => self.peer.incarnation != peer.incarnation,
@@ -197,13 +206,14 @@ impl Channel {
         }
     }
 
-    /// Notes that a frame has named this life, and not more: it asked who lives here, or was not
-    /// believed.
+    /// Notes that a frame has named this incarnation without being believed, or only
+    /// asked for ours.
     pub(super) fn note_named(&mut self, peer: Peer) {
         self.named = peer.incarnation;
     }
 
-    /// Begins to ask that incarnation to show that it is there. False if it, or another, was asked a moment ago.
+    /// Begins to ask the incarnation for proof. False if it, or another, was asked a
+    /// moment ago.
     pub(super) fn begin_challenge(&mut self, incarnation: u32, now: u64, pause: u64) -> bool {
         let is_due = self.challenge.is_none_or(|challenge| now >= challenge.at.saturating_add(pause));
         if is_due {
@@ -214,7 +224,7 @@ impl Channel {
         is_due
     }
 
-    /// Notes the counter of the frame that asked this incarnation to prove itself.
+    /// Notes the counter of the frame that asked this incarnation for proof.
     pub(super) fn note_challenge(&mut self, incarnation: u32, counter: u64) {
         if let Some(challenge) = self.challenge.as_mut().filter(|challenge| challenge.incarnation == incarnation) {
             challenge.counters.rotate_right(1);
@@ -222,7 +232,7 @@ impl Channel {
         }
     }
 
-    /// True if the peer has repeated the counter of a frame that asked it to prove itself.
+    /// True if the peer has repeated the counter of a frame that asked it for proof.
     pub(super) fn has_answered(&self, peer: Peer, counter: u32) -> bool {
         let is_answer = |challenge: Challenge| challenge.incarnation == peer.incarnation && challenge.counters.contains(&counter);
         counter != 0 && self.challenge.is_some_and(is_answer)
@@ -233,35 +243,38 @@ impl Channel {
         self.is_certain = true;
     }
 
-    /// The peer has not taken what this side sent before it knew who is here: it is to go out again.
+    /// Has all frames in flight go out again: the peer refused them before it knew this
+    /// incarnation.
     pub(super) fn repeat_all(&mut self) {
         self.is_disturbed |= !self.flight.is_empty();
         self.flight.iter_mut().filter(|sent| !sent.arrived).for_each(|sent| sent.is_due = true);
     }
 
-    /// The incarnation is no more.
+    /// Ends the incarnation.
     pub(super) fn close(&mut self) {
         *self = Channel { is_closed: true, place: self.place, ..Channel::new(self.peer) };
     }
 
-    /// Learns who lives there now. True if somebody else was known to.
+    /// Learns the node's incarnation. True if another one was known.
     pub(super) fn set_peer(&mut self, peer: Peer) -> bool {
         if self.is_past(peer) || self.peer == peer {
             return false;
         }
         if self.is_open() {
-            // An unproven incarnation may never have been. Its records are for whoever is there, as before anybody was known.
+            // An unproven incarnation may never have existed. Its records are for the
+            // true one, as before any was known.
             let is_unproven = self.is_unproven();
             let queue = if is_unproven { self.unanswered() } else { Vec::new() };
             *self = Channel { place: self.place, queue, ..Channel::new(peer) };
             return !is_unproven;
         }
-        // Nobody was known: what waits is for whoever it is.
+        // No incarnation was known: waiting records are for whichever comes.
         (self.peer, self.is_closed, self.is_certain, self.asked, self.backoff) = (peer, false, false, None, 0);
         false
     }
 
-    /// Learns the peer's life from a frame, with what opens the others.
+    /// Learns the peer's life number from a frame, and derives the keys of its other
+    /// frames.
     pub(super) fn set_life(&mut self, life: u64, counter: u64, seal: &Seal) {
         if self.life != life {
             self.life = life;
@@ -277,12 +290,13 @@ impl Channel {
         self.openers = if self.life == 0 { Vec::new() } else { seal.openers(self.peer, self.life) };
     }
 
-    /// What opens the frames of a peer in one life, if that is the one here.
+    /// The keys that open frames of a peer in one life, if this channel is that life's.
     pub(super) fn openers_of(&self, peer: Peer, life: u64) -> Option<&[Opener]> {
         (self.peer == peer && self.life == life && life != 0).then_some(self.openers.as_slice())
     }
 
-    /// Refuses what another life of the same incarnation has sent, and what came before. For frames whose seal has been opened.
+    /// Refuses frames of another life of the same incarnation, and replayed ones. For
+    /// frames whose seal has been opened.
     pub(super) fn accept_counter(&mut self, peer: Peer, life: u64, counter: u64) -> Result<(), DropReason> {
         if self.peer != peer || self.life == 0 {
             return Ok(());
@@ -311,7 +325,7 @@ impl Channel {
         self.queued_from < self.queue.len()
     }
 
-    /// Gives back the queue's room that is not needed any more.
+    /// Frees the part of the queue that has been sent.
     pub(super) fn compact(&mut self) {
         if !self.has_queued() {
             self.queue.clear();
@@ -327,8 +341,9 @@ impl Channel {
         (base << self.backoff.min(6)).min(config.max_timeout)
     }
 
-    /// Repeated frames that may be under way together. Against silence the oldest is enough: the rest would not tell more. Once the peer
-    /// answers again, what is overdue follows.
+    /// Repeated frames that may be under way together. A silent peer gets the oldest
+    /// only: more would not tell more. Once the peer answers again, overdue frames
+    /// follow.
     pub(super) fn budget(&self) -> usize {
         if self.backoff > 0 { 1 } else { OVERDUE_AT_ONCE }
     }
@@ -343,14 +358,16 @@ impl Channel {
         self.has_queued() && self.flight.len() < WINDOW as usize && self.has_credit(self.next_sequence)
     }
 
-    /// True if records wait, the peer has no room, and no frame is under way whose answer would tell of some. One is then sent all the same, now
-    /// and then: the news of room may have been lost.
+    /// True if records wait, the peer has no room, and no frame is under way whose answer
+    /// would tell of room. A frame is then sent all the same, now and then: the news of
+    /// room may have been lost.
     pub(super) fn must_try(&self) -> bool {
         self.has_queued() && self.flight.is_empty() && !self.has_credit(self.next_sequence)
     }
 
-    /// Frames from the expected one on that this side has room for. Those that came early are among them. Half of the buffer is for them, the other
-    /// half for what goes before them into the inbox.
+    /// Frames from the expected one on for which this side has room, including those that
+    /// came early. Half of the buffer is for these, the other half for the frames that go
+    /// before them into the inbox.
     fn credit(config: &FabricConfig, inbox: &Inbox) -> u16 {
         let free = (config.buffer / 2).saturating_sub(inbox.len());
         (free / config.mtu).min(WINDOW as usize) as u16
@@ -361,22 +378,23 @@ impl Channel {
         self.has_told_of_little(config) && Channel::credit(config, inbox) >= Channel::much(config)
     }
 
-    /// As many frames as make the peer go on as before.
+    /// The credit with which the peer continues at full speed.
     fn much(config: &FabricConfig) -> u16 {
         Channel::credit(config, &Inbox::default()).div_ceil(2)
     }
 
     fn has_told_of_little(&self, config: &FabricConfig) -> bool {
-        // What is given before anything was said does not count as little.
+        // The initial credit does not count as little.
         self.given < Channel::much(config).min(FIRST_CREDIT as u16)
     }
 
-    /// True if there is nothing to send and nothing to wait for: [`Channel::due`] is never, until something is queued or comes.
+    /// True if the channel has nothing to send and nothing to wait for: [`Channel::due`]
+    /// is `None` until a record is queued or a frame arrives.
     pub(super) fn is_idle(&self, config: &FabricConfig) -> bool {
         self.is_settled() && !self.acknowledge && !self.has_told_of_little(config)
     }
 
-    /// What the peer is told now.
+    /// Acknowledgement and credit to tell the peer now.
     pub(super) fn answer(&mut self, config: &FabricConfig, inbox: &Inbox) -> Answer {
         self.given = Channel::credit(config, inbox);
         let bit = |(at, frame): (usize, &Option<Vec<u8>>)| u64::from(frame.is_some()) << at;
@@ -384,7 +402,8 @@ impl Channel {
         Answer { acknowledgement: self.expected, selective, credit: self.given }
     }
 
-    /// What the peer says it has, frames before `acknowledgement` and those in the bitmap after it, and has room for.
+    /// Takes the peer's acknowledgement (frames before `acknowledgement`, and those in
+    /// the bitmap after it) and its credit.
     pub(super) fn handle_answer(&mut self, answer: Answer, counter: u64, now: u64, spare: &mut Vec<Vec<u8>>) {
         let Answer { acknowledgement, selective, credit } = answer;
         if after(acknowledgement, self.next_sequence) {
@@ -404,7 +423,8 @@ impl Channel {
         }
         self.handle_selective(acknowledgement, selective, now);
         if counter > self.heard || self.rises_behind(counter) {
-            // Whoever sends nothing new may be dead for long: what is late, or comes again, says nothing of now.
+            // Only a new counter shows that the peer lives: a late or repeated frame may
+            // be from a peer that died long ago.
             self.is_certain |= self.heard > 0;
             (self.heard, self.behind, self.heard_at) = (counter, (0, 0), Some(now));
             let limit = acknowledgement.wrapping_add(credit.into());
@@ -412,7 +432,8 @@ impl Channel {
                 // The peer was silent for want of room only.
                 self.backoff = 0;
             }
-            // Frames beyond the old limit were refused for want of room, if they came: now they are not.
+            // Frames beyond the old limit were refused if they arrived; now the peer has
+            // room for them.
             if self.flight.back().is_some_and(|last| !after(self.limit, last.sequence)) {
                 self.is_disturbed = true;
                 for sent in &mut self.flight {
@@ -428,7 +449,8 @@ impl Channel {
         }
     }
 
-    /// A frame is older than the newest. True if there have been so many of them that the newest cannot be what it says.
+    /// A frame is older than the newest. True if so many have come that the newest
+    /// counter must be wrong.
     fn rises_behind(&mut self, counter: u64) -> bool {
         let (last, count) = self.behind;
         self.behind = (counter, if counter > last { count + 1 } else { 1 });
@@ -445,11 +467,12 @@ impl Channel {
             if distance < 64 && selective & 1 << distance != 0 && !sent.arrived {
                 sent.arrived = true;
                 measure(&mut self.smoothed_rtt, sent, now);
-                // The peer hears: no reason to be patient with what it misses.
+                // The peer hears: frames that it misses need no longer time-out.
                 self.backoff = 0;
             }
         }
-        // Something later has arrived: what is missing before it was lost, or is late by so much that repeating it costs less.
+        // A later frame has arrived, so a missing one before it is lost, or so late that
+        // repeating it costs less.
         let last_arrived = self.flight.iter().rposition(|sent| sent.arrived).unwrap_or(0);
         for sent in self.flight.iter_mut().take(last_arrived) {
             if !sent.arrived && !sent.missed {
@@ -467,7 +490,8 @@ impl Channel {
         inbox: &mut Inbox,
         spare: &mut Vec<Vec<u8>>,
     ) -> Result<(), DropReason> {
-        // Also of what is refused: the peer repeats it because it does not know better.
+        // A refused frame is acknowledged too: the peer repeats it because an
+        // acknowledgement was lost.
         self.acknowledge = true;
         if sequence == self.expected {
             if inbox.len() + records.len() > config.buffer {
@@ -485,7 +509,8 @@ impl Channel {
             return Ok(());
         }
         let distance = sequence.wrapping_sub(self.expected);
-        // A frame that was delivered before comes again because its acknowledgement is late: nothing is lost.
+        // A frame that was delivered comes again because its acknowledgement is late: no
+        // loss.
         if !after(sequence, self.expected) {
             return Ok(());
         }
@@ -496,7 +521,8 @@ impl Channel {
         if self.early.get(place).is_some_and(Option::is_some) {
             return Ok(());
         }
-        // Half of the room is kept for the frame that is missing: without it these would never leave.
+        // Half of the room is kept for the missing frame: without that frame these would
+        // never leave.
         if inbox.len() + self.early_bytes + records.len() > config.buffer / 2 {
             return Err(DropReason::QueueFull);
         }
@@ -511,7 +537,7 @@ impl Channel {
         Ok(())
     }
 
-    /// When this channel has something to send, without further input.
+    /// The time at which this channel has something to send, without further input.
     pub(super) fn due(&self, config: &FabricConfig, inbox: &Inbox, is_sealed: bool) -> Option<u64> {
         if !self.is_known(is_sealed) {
             let ask = |at: Option<u64>| at.map_or(0, |at| at.saturating_add(self.timeout(config)));
@@ -535,7 +561,8 @@ impl Channel {
             }
             let due = if sent.is_due { 0 } else { sent.at.saturating_add(timeout) };
             soonest = Some(soonest.map_or(due, |soonest| soonest.min(due)));
-            // Behind as many repeated frames as may be under way nothing goes out, however overdue it is: nobody needs to wake up for it.
+            // Behind a full budget of repeated frames nothing goes out, however overdue,
+            // so nothing is due.
             budget -= usize::from(sent.tries > 1);
             if budget == 0 {
                 break;
@@ -544,14 +571,15 @@ impl Channel {
         soonest
     }
 
-    /// True if everything that was sent has arrived.
+    /// True if all that was sent has arrived.
     pub(super) fn is_settled(&self) -> bool {
         self.flight.is_empty() && !self.has_queued()
     }
 }
 
-/// Takes the round trip of a frame that is known to have arrived just now, if it tells anything: of one that went out twice nobody knows
-/// which copy is answered (Karn), and one that was missed is late by more than the way.
+/// Measures the round trip of a frame that is known to have arrived just now. A frame
+/// that went out twice tells nothing, because the answer may be to either copy (Karn),
+/// and a missed frame is later than its round trip.
 fn measure(smoothed_rtt: &mut u64, sent: &Sent, now: u64) {
     if sent.tries == 1 && !sent.missed {
         let sample = now.saturating_sub(sent.at).max(1);

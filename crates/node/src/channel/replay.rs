@@ -1,14 +1,15 @@
-//! Which counters of a sender have been seen: a sliding bitmap.
+//! Replay protection: a sliding bitmap of a sender's counters.
 
-/// Counters behind the highest that are told apart. A channel has at most 1024 frames in flight; bare acknowledgements and repetitions go between
-/// them, and a frame overtaken by so many is repeated anyway. Of packets between hosts as many may overtake one.
+/// Counters behind the highest that are told apart. A channel has at most 1024 frames in
+/// flight, with bare acknowledgements and repetitions between them; a frame overtaken by
+/// so many is repeated anyway. A packet between hosts may be overtaken by as many.
 pub(crate) const SPAN: u64 = 4096;
 
 /// See the module. Counters begin at 1; 0 is never fresh.
 #[derive(Clone)]
 pub(crate) struct Replays {
     highest: u64,
-    /// One bit per counter of the span, at its place modulo the span.
+    /// One bit per counter of the span, at its position modulo the span.
     seen: [u64; SPAN as usize / 64],
 }
 
@@ -57,7 +58,8 @@ mod tests {
     use std::collections::HashSet;
 
     proptest! {
-        /// Counters come in any order, with jumps of any size: none is fresh twice, and every one that is not too old is fresh once.
+        /// Counters come in any order, with jumps of any size: none is fresh twice, and
+        /// every counter that is not too old is fresh once.
         #[test]
         fn a_counter_is_fresh_once(steps in proptest::collection::vec((0u64..3, 0u64..6000), 1..600)) {
             let (mut replays, mut seen, mut highest) = (Replays::default(), HashSet::new(), 0u64);
@@ -78,7 +80,7 @@ mod tests {
         }
     }
 
-    /// The last counters that there are.
+    /// The last counters before the overflow.
     #[test]
     fn the_end_of_the_numbers_is_no_overflow() {
         let mut replays = Replays::default();

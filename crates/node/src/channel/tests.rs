@@ -1,4 +1,4 @@
-//! Two endpoints that know each other, and what a network may do to their frames.
+//! Two endpoints that know each other, and a network between their frames.
 
 use super::link::OVERDUE_AT_ONCE;
 use super::*;
@@ -35,7 +35,7 @@ fn pair(config: FabricConfig, ring: Option<&KeyRing>) -> (Fabric, Fabric) {
     (a, b)
 }
 
-/// An endpoint whose life has a number of its own.
+/// An endpoint with a life number of its own.
 fn endpoint(me: Peer, config: FabricConfig, ring: Option<&KeyRing>) -> Fabric {
     let mut fabric = Fabric::new(me, config);
     if let Some(ring) = ring {
@@ -60,7 +60,8 @@ fn settle(a: &mut Fabric, b: &mut Fabric, now: u64) {
     }
 }
 
-/// A frame is heard although it cannot be delivered yet; when it, or an earlier one, comes again long after, nothing is heard: its sender may be dead.
+/// A frame is heard although it cannot be delivered yet; when it, or an earlier one,
+/// comes again long after, nothing is heard: its sender may be dead.
 #[test]
 fn what_comes_again_says_nothing_of_now() {
     let (mut a, mut b) = pair(FabricConfig::default(), None);
@@ -83,7 +84,8 @@ fn what_comes_again_says_nothing_of_now() {
     assert_eq!(b.heard_at(Peer { incarnation: 2, ..A }), None);
 }
 
-/// A frame is overtaken, and acknowledged before it was repeated: what was measured of others still says how far away the peer is.
+/// A frame is overtaken, and acknowledged before it was repeated: what was measured of
+/// others still says how far away the peer is.
 #[test]
 fn a_frame_that_was_only_late_does_not_spoil_the_estimate() {
     let (mut a, mut b) = pair(FabricConfig::default(), None);
@@ -94,7 +96,8 @@ fn a_frame_that_was_only_late_does_not_spoil_the_estimate() {
         sent.extend(frames(&mut a, now));
     }
     now += MILLISECOND;
-    // The second comes first. Both answers are there before the sender gets to repeat anything.
+    // The second comes first. Both answers are there before the sender gets to repeat
+    // anything.
     for at in [1, 0] {
         b.handle_frame(&sent[at], now).unwrap();
         for answer in frames(&mut b, now) {
@@ -107,7 +110,8 @@ fn a_frame_that_was_only_late_does_not_spoil_the_estimate() {
     assert_eq!(a.poll_timeout(), Some(now + 20 * MILLISECOND));
 }
 
-/// A frame is lost, and it takes a while until the peer has it again: those behind it were not under way for so long.
+/// A frame is lost, and it takes a while until the peer has it again: those behind it
+/// were not under way for so long.
 #[test]
 fn a_loss_does_not_spoil_the_estimate_of_those_that_arrived() {
     let (mut a, mut b) = pair(FabricConfig::default(), None);
@@ -137,7 +141,8 @@ fn a_loss_does_not_spoil_the_estimate_of_those_that_arrived() {
     assert_eq!(a.poll_timeout(), Some(now + 20 * MILLISECOND));
 }
 
-/// The first of many frames is lost, and each of the others is acknowledged by itself: the lost one is repeated once, then only when it is overdue.
+/// The first of many frames is lost, and each of the others is acknowledged by itself:
+/// the lost one is repeated once, then only when it is overdue.
 #[test]
 fn a_gap_is_filled_once_however_many_answers_tell_of_it() {
     let (mut a, mut b) = pair(FabricConfig::default(), None);
@@ -171,8 +176,8 @@ fn a_gap_is_filled_once_however_many_answers_tell_of_it() {
     assert_eq!(frames(&mut a, now).len(), 1);
 }
 
-/// A peer was not heard for long, and then has a later frame but not the first: it hears again, so what it misses is repeated without the patience that
-/// the silence had taught.
+/// A peer was not heard for long, and then has a later frame but not the first: it hears
+/// again, so what it misses is repeated without the patience that the silence had taught.
 #[test]
 fn a_peer_that_hears_again_is_not_treated_as_silent() {
     let (mut a, mut b) = pair(FabricConfig::default(), None);
@@ -196,7 +201,8 @@ fn a_peer_that_hears_again_is_not_treated_as_silent() {
     assert!(patience < 1000 * MILLISECOND, "{patience} ns");
 }
 
-/// More frames than are repeated together are missing, and the first of them are under way again: there is nothing to do until an answer comes.
+/// More frames than are repeated together are missing, and the first of them are under
+/// way again: there is nothing to do until an answer comes.
 #[test]
 fn a_gap_longer_than_what_is_repeated_together_keeps_nobody_awake() {
     let (mut a, mut b) = pair(FabricConfig::default(), None);
@@ -239,7 +245,8 @@ fn frames_cut_anywhere_are_refused() {
     assert!(b.handle_frame(&frame, 1).is_ok());
 }
 
-/// A peer falls silent with many frames under way: what is overdue is repeated now and then, and in between there is nothing to do.
+/// A peer falls silent with many frames under way: what is overdue is repeated now and
+/// then, and in between there is nothing to do.
 #[test]
 fn a_silent_peer_keeps_nobody_awake() {
     let (mut a, _) = pair(FabricConfig::default(), None);

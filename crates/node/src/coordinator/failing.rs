@@ -1,6 +1,8 @@
-//! Who has failed, and what becomes of that: from silence, or the word that a process has ended, to the account.
+//! Failures of runtimes: from silence, or the end of a process, to the account of the
+//! recovery.
 //!
-//! In: the time, what managers say. Out: fences, views, words to those who recover. Never: a failure before the fence is acknowledged.
+//! In: the time, managers' reports. Out: fences, views, orders to recover. Never: a
+//! failure before the fence is acknowledged.
 
 use super::memory::{Entry, Place};
 use super::{Coordinator, HOPELESS, Hearing, Swept};
@@ -10,15 +12,18 @@ use holdfast_protection::Peer;
 use holdfast_wire::fault::{Fault, is_planted};
 
 impl Coordinator {
-    /// It has been given up, and nothing more is let out of it wherever packets leave.
+    /// True if the runtime has been given up and every host where packets leave has
+    /// fenced it.
     pub(super) fn is_fenced(&self, at: usize) -> bool {
         let Hearing { suspected, fenced, .. } = &self.hearings[at];
         let is_fenced = |host: &u16| fenced.iter().any(|(by, _)| by == host);
         suspected.is_some() && self.serving_hosts().iter().all(is_fenced)
     }
 
-    /// Others of its host are given up too, and have not ended yet. Who is asked first what it has of one would be told that another has the flow, and throw
-    /// away what is needed when that one's end is known: their failures are one.
+    /// True if other runtimes of its host are given up too and not yet fenced. Their
+    /// failures count as one: a holder that is asked about the first alone would be told
+    /// that another has the flow, and would throw away the copy that is needed when that
+    /// one's end is known.
     fn is_one_of_several(&self, at: usize) -> bool {
         let host = self.memory.places[at].member.host;
         let is_pending = |other: usize| {
@@ -29,9 +34,11 @@ impl Coordinator {
         self.is_joined() && (0..self.hearings.len()).any(is_pending)
     }
 
-    /// Silence is a failure while others speak and could take over. When nobody is heard it is the machine that stands still: to give up the last ones
-    /// would lose every flow for nothing. They do not fall silent at the same instant: who was heard last then is no witness against the others.
-    /// Only who stays silent for long is given up all the same, so that a new one may serve.
+    /// True if silence counts as a failure: other runtimes speak and could take over. If
+    /// none is heard, the machine stands still, and giving up the last runtimes would
+    /// lose every flow for nothing. Runtimes do not fall silent at the same instant, so a
+    /// runtime that was heard last then is no witness against the others. A runtime that
+    /// is silent for very long is given up all the same, so that a new one may serve.
     pub(super) fn has_failed(&self, at: usize, silent: u64, now: u64) -> bool {
         let timeout = self.config.hang_timeout;
         if silent <= timeout || now <= self.hearings[at].spared_until {
@@ -47,7 +54,8 @@ impl Coordinator {
         is_anybody_heard && !(may_wait && self.may_fail_together(at, now)) || silent > timeout.saturating_mul(HOPELESS)
     }
 
-    /// Another one of its host has been silent for nearly as long: it will be heard soon, or fail with this one.
+    /// True if another runtime of its host has been silent for nearly as long: that one
+    /// will be heard soon, or fail with this one.
     pub(super) fn may_fail_together(&self, at: usize, now: u64) -> bool {
         let (host, timeout) = (self.memory.places[at].member.host, self.config.hang_timeout);
         let is_silent = |(other, (place, hearing)): (usize, (&Place, &Hearing))| {
@@ -58,7 +66,8 @@ impl Coordinator {
         self.is_joined() && self.memory.places.iter().zip(&self.hearings).enumerate().any(is_silent)
     }
 
-    /// Those have failed whose processes have ended, could not be started, or are fenced, everywhere, and all that belong together with them.
+    /// Fails the runtimes that are fenced everywhere, because their processes have ended,
+    /// never started, or hang; and with them all whose failures count as one.
     pub(super) fn settle_ends(&mut self, now: u64) {
         let has_ended = |coordinator: &Coordinator, at: usize| {
             let is_hung = coordinator.hearings[at].suspected == Some(Cause::Hung);
@@ -75,8 +84,10 @@ impl Coordinator {
         }
     }
 
-    /// Somebody is heard after all who serve in his cluster were silent: what stood still was the machine, the manager that carries their frames, or the
-    /// link to this coordinator. The others may need a moment longer. Who is only starting has not been silent.
+    /// A runtime is heard after all of its cluster were silent: the machine stood still,
+    /// or the manager that carries their frames, or the link to this coordinator. The
+    /// others get a moment longer. Runtimes that are only starting do not count as
+    /// silent.
     pub(super) fn end_silence(&mut self, at: usize, now: u64) {
         let cluster = self.memory.places[at].member.cluster;
         let serves = |place: &Place| place.member.cluster == cluster && place.member.state.serves();
@@ -102,7 +113,7 @@ impl Coordinator {
             return self.suspect(at, Cause::Hung);
         }
         if !self.may_be_asked(host) {
-            // Its manager will be heard, or be given up with its host.
+            // The manager will be heard, or be given up with its host.
             return;
         }
         let hearing = &mut self.hearings[at];
@@ -111,14 +122,14 @@ impl Coordinator {
         }
     }
 
-    /// Its host says that it does not stand still.
+    /// The runtime's host says that it does not stand still.
     pub(super) fn spare(&mut self, peer: Peer, now: u64) {
         if let Some(at) = self.at(peer) {
             (self.hearings[at].is_doubted, self.hearings[at].spared_until) = (false, now + self.config.hang_timeout / 4);
         }
     }
 
-    /// It is given up as soon as it is fenced wherever packets leave.
+    /// Suspects a runtime: it is given up as soon as it is fenced wherever packets leave.
     pub(super) fn suspect(&mut self, at: usize, cause: Cause) {
         if self.hearings[at].suspected.replace(cause).is_none() {
             self.hearings[at].suspected_at = self.last_turn;
@@ -126,8 +137,9 @@ impl Coordinator {
         }
     }
 
-    /// Gives a runtime up. Its flows are counted by the switches' routes if all are known, which leave out
-    /// flows of which nothing has been released; else by its last word; else by its last report.
+    /// Gives a runtime up. Its flows are counted by the switches' routes if all are
+    /// known, which leave out flows of which nothing has been released; else by its last
+    /// word; else by its last report.
     pub(super) fn fail(&mut self, at: usize, now: u64) {
         let peer = self.memory.places[at].member.peer();
         let hearing = core::mem::replace(&mut self.hearings[at], Hearing::new(now, false));
@@ -136,14 +148,14 @@ impl Coordinator {
         let flows = sent.or(hearing.last).unwrap_or(hearing.report.flows);
         let mut notice = hearing.notice;
         if cause == Cause::Hung && notice.silent == 0 {
-            // Its manager is gone with it, or has not seen it.
+            // The manager is gone with it, or has not seen the runtime stand still.
             notice.silent = hearing.suspected_at.saturating_sub(hearing.last_heard);
         }
         self.record(Entry::Failed { peer, cause, at: now, flows, notice });
         self.pending.forget(peer.node);
         self.forget_demand(peer);
         self.push_view();
-        // Who never served has nothing that others could get.
+        // A runtime that never served has no flows to recover.
         if self.failovers().all(|failover| failover.dead != peer) {
             let Peer { node, incarnation } = peer;
             let over = |server| (server, Control::Sweep { node, incarnation, is_over: true });
@@ -151,7 +163,7 @@ impl Coordinator {
         }
     }
 
-    /// Asks those to fence it that have not said that they have.
+    /// Asks the managers that have not confirmed it to fence the runtime.
     pub(super) fn fence(&mut self, at: usize) {
         let Peer { node, incarnation } = self.memory.places[at].member.peer();
         let own = self.memory.places[at].member.host;
@@ -162,11 +174,14 @@ impl Coordinator {
         }
     }
 
-    /// Tells the switches of which dead the routes may be swept, and the state server what is over.
+    /// Tells switches of which dead runtimes they may sweep the routes, and the state
+    /// servers which recoveries are over.
     pub(super) fn tell_sweeps(&mut self) {
         for (dead, is_over) in self.memory.to_be_swept(self.is_joined()) {
             for observer in self.observers() {
-                // Those who waited may have been waiting for this one, and what they have claimed since may lead to another; a new life of the switch waits for the last word.
+                // A sweep may be sent twice. Claimants that waited may have waited for
+                // this sweep, and their claims since may lead to another dead runtime; a
+                // new incarnation of the switch waits for the final sweep.
                 let known = self.swept.iter_mut().find(|swept| swept.dead == dead && swept.observer == observer);
                 match known {
                     Some(swept) if swept.is_over || !is_over => continue,
@@ -178,8 +193,8 @@ impl Coordinator {
         }
     }
 
-    /// A switch that has seen all of a recovery knows how many flows nobody has asked for. Every incarnation
-    /// of the coordinator is told so; the first word counts.
+    /// A switch that has seen all of a recovery tells how many flows were not claimed. It
+    /// tells every incarnation of the coordinator; the first report counts.
     pub(super) fn note_unclaimed(&mut self, dead: Peer, switch: NodeId, flows: u64) {
         let known = self.failovers().find(|failover| failover.dead == dead);
         if known.is_some_and(|known| known.unclaimed.iter().all(|(other, _)| *other != switch)) {
@@ -187,7 +202,7 @@ impl Coordinator {
         }
     }
 
-    /// Ends the failovers of which everything is known.
+    /// Ends the recoveries that are complete.
     pub(super) fn finish_recoveries(&mut self, now: u64) {
         self.tell_sweeps();
         while let Some(dead) = self.memory.finished() {

@@ -1,15 +1,22 @@
-//! Several hosts: whose managers are there, which of them serve which ports, and who may speak there.
+//! Several hosts: which managers are there, which host serves which ports, and which
+//! runtimes may speak there.
 //!
-//! Theory of operation. A manager is *known* when it has told, in this life of the coordinator, which processes it has; processes are started on known hosts only.
-//! The ports are divided among switches, most often a single one. One host serves the ports of a switch in a term ([`quorum`](crate::quorum)). The coordinator begins
-//! another term when the host that serves is not heard for a patience, or says that it does not serve although it knows of the term. A switch is where the
-//! configuration wants it as long as that host may serve when it is looked for one; else where the fewest are. What has moved does not move back before it must.
-//! Beats say how many of the ports have links that are up: a switch moves, too, when another host has had more of them for a patience, and at once from a host that
-//! ends as planned, or whose runtimes are all drained.
-//! Whoever lived on a host that is not heard is given up with it.
+//! Theory of operation. A manager is *known* when it has told, in this incarnation of the
+//! coordinator, which processes it has; processes are started on known hosts only. The
+//! ports are divided among switches, most often a single one. One host serves the ports
+//! of a switch in a term ([`quorum`](crate::quorum)). The coordinator begins another term
+//! when the serving host is silent for a time-out, or says that it does not serve
+//! although it knows of the term. A switch is given to its configured host if that one
+//! may serve; otherwise to the host that serves the fewest. A switch does not move back
+//! before it must. Beats say how many of the ports have links that are up. A switch moves
+//! when another host has had more of them for a time-out, and at once from a host that
+//! ends as planned, or whose runtimes are all drained. A silent host is given up with all
+//! its processes.
 //!
-//! A runtime is fenced where packets leave: by every manager that serves a switch, wherever the runtime's own host is, because flows of each of them may be there. It
-//! has failed when all of them have said so. Its own host's is asked too, so that its process ends, but not waited for.
+//! A runtime is fenced where packets leave: by every manager that serves a switch,
+//! wherever the runtime's own host is, because each of them may have flows of it. The
+//! runtime has failed when all of them have confirmed. Its own host's manager is asked
+//! too, so that its process ends, but not waited for.
 
 use super::memory::{Entry, Place, Serving};
 use super::{Cause, Coordinator, MemberState};
@@ -22,34 +29,34 @@ use holdfast_wire::DropReason;
 /// A host of the cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HostConfig {
-    /// It has the ports' devices: it may serve them.
+    /// The host has the ports' devices: it may serve them.
     pub has_ports: bool,
-    /// Runtimes are started there.
+    /// Runtimes are started on the host.
     pub has_runtimes: bool,
 }
 
 /// A switch of the cluster.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SwitchPlace {
-    /// The chains on its ports, counted from 0. Of an only switch none are named: it has all.
+    /// The chains on its ports, counted from 0. Empty for an only switch, which has all.
     pub chains: Vec<u16>,
-    /// The host that is to serve it if it can.
+    /// The host that is to serve the switch if it can.
     pub host: Option<u16>,
 }
 
 /// The hosts of a cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostsConfig {
-    /// In the order of their numbers.
+    /// The hosts in the order of their numbers.
     pub hosts: Vec<HostConfig>,
     /// The switches among which the ports are divided, in the order of their numbers.
     pub switches: Vec<SwitchPlace>,
-    /// See [`Quorum`](crate::quorum::Quorum), ns.
+    /// The time-out of [`Quorum`](crate::quorum::Quorum), ns.
     pub patience: u64,
 }
 
 impl HostsConfig {
-    /// Everything is on one host.
+    /// A single host.
     pub fn one() -> HostsConfig {
         HostsConfig {
             hosts: vec![HostConfig { has_ports: true, has_runtimes: true }],
@@ -58,7 +65,7 @@ impl HostsConfig {
         }
     }
 
-    /// The services, before anybody is known.
+    /// The initial services, before any host is known.
     pub(super) fn services(&self) -> Vec<Serving> {
         let host = self.hosts.iter().position(|host| host.has_ports).unwrap_or(0) as u16;
         let service = |place: &SwitchPlace| Serving { chains: place.chains.clone(), host, life: 0, term: 0, switch_life: 0 };
@@ -69,45 +76,46 @@ impl HostsConfig {
     pub(super) fn places(&self) -> impl Iterator<Item = u16> + Clone + '_ {
         let with = self.hosts.iter().zip(0..).filter(|(host, _)| host.has_runtimes).map(|(_, number)| number);
         let with: Vec<u16> = with.collect();
-        // With none at all there is nothing to count.
+        // Without any such host there is nothing to count.
         let with = if with.is_empty() { vec![0] } else { with };
         with.into_iter().cycle()
     }
 }
 
-/// What is known of a host and need not be remembered.
+/// The coordinator's knowledge of a host that need not be remembered.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Known {
-    /// Its manager has told which processes it has.
+    /// The manager has told which processes it has.
     pub(super) is_known: bool,
     heard_at: Option<u64>,
     beat: Option<Beat>,
-    /// When that came.
+    /// The arrival time of that beat.
     beat_at: u64,
-    /// Since when it has said that it is not connected to more than half of all.
+    /// The time since which the host has not been connected to more than half of all.
     alone_since: Option<u64>,
 }
 
 impl Known {
-    /// Of a host whose manager's new life has been heard at that time, and has told nothing yet.
+    /// A host whose manager's new incarnation was heard at that time, and has told
+    /// nothing yet.
     pub(super) fn heard(at: u64) -> Known {
         Known { heard_at: Some(at), ..Known::default() }
     }
 }
 
 impl Coordinator {
-    /// There are other hosts.
+    /// True if there are other hosts.
     pub(super) fn is_joined(&self) -> bool {
         self.config.hosts.hosts.len() > 1
     }
 
-    /// It is on this host, and not on the first. Said before anything is decided.
+    /// Places the coordinator on this host. To be called before any decision.
     pub fn live_on(&mut self, host: u16) {
         self.own_host = host;
         self.place_services();
     }
 
-    /// Says who is to serve first, as long as nobody has.
+    /// Chooses the first serving hosts, while no service has begun.
     pub(super) fn place_services(&mut self) {
         if self.memory.services.iter().all(|service| service.term == 0) {
             let may_serve = |coordinator: &Coordinator, host| coordinator.config.hosts.hosts[usize::from(host)].has_ports;
@@ -118,7 +126,8 @@ impl Coordinator {
         }
     }
 
-    /// Which of these hosts is to serve a switch beside those services: the one that the configuration names, or one that serves the fewest.
+    /// The host that is to serve a switch beside those services: the configured one, or
+    /// one that serves the fewest.
     fn choose(&self, switch: usize, beside: &[Serving], may_serve: impl Fn(u16) -> bool) -> Option<u16> {
         let preferred = self.config.hosts.switches[switch].host;
         let count = |host: &u16| beside.iter().filter(|service| service.host == *host).count();
@@ -126,7 +135,8 @@ impl Coordinator {
         preferred.filter(|host| may_serve(*host)).or_else(any)
     }
 
-    /// The hosts in the order in which they are to serve: the coordinator's own is the last, so that both do not fail together.
+    /// The hosts in the order in which they are to serve: the coordinator's own is the
+    /// last, so that both do not fail together.
     fn in_order(&self) -> impl Iterator<Item = u16> + use<> {
         let (own, count) = (self.own_host, self.hosts.len() as u16);
         (0..count).filter(move |host| *host != own).chain([own])
@@ -146,23 +156,24 @@ impl Coordinator {
         manager_of(memory.at_node(node).map_or(memory.services[0].host, |at| memory.places[at].member.host))
     }
 
-    /// The managers that are there.
+    /// The managers that are known.
     pub(super) fn managers(&self) -> Vec<NodeId> {
         let known = self.hosts.iter().zip(0..).filter(|(host, _)| host.is_known);
         known.map(|(_, number)| manager_of(number)).collect()
     }
 
-    /// A manager that serves has not told yet who lives.
+    /// True if a serving manager has not told yet which processes live.
     pub(super) fn is_waiting_for_manager(&self) -> bool {
         self.memory.services.iter().any(|service| !self.is_there(service.host))
     }
 
-    /// Everyone whose place is on a host that is there.
+    /// True if the host's manager is known.
     pub(super) fn is_there(&self, host: u16) -> bool {
         self.hosts.get(usize::from(host)).is_some_and(|host| host.is_known)
     }
 
-    /// A manager is asked who lives. What it was to be told before, it is told anew when it has answered.
+    /// Asks a manager for its living processes. Messages that wait for it are dropped: it
+    /// is told everything when it has answered.
     pub(super) fn ask_manager(&mut self, node: NodeId) {
         self.pending.forget(node);
         let is_its = |place: &Place| manager_of(place.member.host) == node;
@@ -171,27 +182,28 @@ impl Coordinator {
         self.pending.push((node, Control::Account { handled: 0 }));
     }
 
-    /// A manager lives.
+    /// Takes a manager's beat.
     pub(super) fn handle_beat(&mut self, from: Peer, beat: Beat, now: u64) {
         let Some(host) = host_of(from.node).filter(|host| usize::from(*host) < self.hosts.len()) else { return };
         if beat.services.len() != self.memory.services.len() {
-            // It goes by another configuration, or speaks another version.
+            // The manager has another configuration, or another version.
             return self.drops.count(DropReason::Malformed);
         }
         let is_connected = is_majority(beat.connected, self.hosts.len() as u16);
-        // What it says now may hide for how long it said nothing.
+        // This beat may hide a long silence before it.
         self.note_unsteady(now);
         let known = &mut self.hosts[usize::from(host)];
         let was_there = known.heard_at.is_some() && known.alone_since.is_none();
         (known.heard_at, known.beat, known.beat_at) = (Some(now), Some(beat), now);
         known.alone_since = if is_connected { None } else { known.alone_since.or(Some(now)) };
-        // It was away for a while and is the same as before: what it has is another question.
+        // The manager was away for a while, in the same incarnation: its processes may
+        // have changed.
         if is_connected && !was_there && !known.is_known {
             self.ask_manager(from.node);
         }
     }
 
-    /// A manager has told who lives, after everything else that it had to say.
+    /// A manager has told which processes live, after all its earlier news.
     pub(super) fn welcome(&mut self, host: u16) {
         self.hosts[usize::from(host)].is_known = true;
         self.forget_told();
@@ -200,7 +212,7 @@ impl Coordinator {
         }
         self.tell_service(self.last_turn);
         self.tell_managers();
-        // What it was asked before may be lost.
+        // Its earlier orders may be lost.
         let is_asked =
             |at: &usize| self.hearings[*at].suspected.is_some() && self.memory.places[*at].member.state != MemberState::Failed;
         for at in (0..self.hearings.len()).filter(is_asked).collect::<Vec<_>>() {
@@ -221,7 +233,7 @@ impl Coordinator {
         }
     }
 
-    /// Runtimes report to the managers that are there.
+    /// Tells the runtimes to which managers they report.
     pub(super) fn tell_managers(&mut self) {
         if self.is_joined() {
             let peers: Vec<Peer> = self.managers().into_iter().filter_map(|node| self.fabric.peer(node)).collect();
@@ -232,7 +244,8 @@ impl Coordinator {
         }
     }
 
-    /// The managers that serve are told who of other hosts may speak. Not who is about to be fenced.
+    /// Tells the serving managers which runtimes of other hosts may speak: all but those
+    /// about to be fenced.
     pub(super) fn admit(&mut self) {
         if !self.is_joined() {
             return;
@@ -247,45 +260,48 @@ impl Coordinator {
         }
     }
 
-    /// More than half of the hosts are heard, and its own is connected to as many, both ways. Without that it is this coordinator that is cut off: it gives
-    /// nobody up.
+    /// True if more than half of the hosts are heard, and the own host is connected to as
+    /// many, both ways. Otherwise this coordinator is cut off itself, and gives no
+    /// runtime up.
     pub(super) fn has_quorum(&self) -> bool {
         if !self.is_joined() {
             return true;
         }
-        // When its own link is cut, all the others fall silent within a moment: the last of them to be missed must not be taken for a majority.
+        // When the own link is cut, all the others fall silent within a moment: the last
+        // of them to be missed must not be taken for a majority.
         let is_fresh = |host: &Known| self.is_fresh(host);
-        // Nor does it help to hear the others while they do not hear what is decided here.
+        // Hearing the others does not help while they do not hear this coordinator's
+        // decisions.
         let own = Some(&self.hosts[usize::from(self.own_host)]).filter(|own| is_fresh(own));
         let connected = own.and_then(|own| own.beat.as_ref()).map_or(0, |beat| beat.connected);
         let count = self.hosts.len() as u16;
         is_majority(connected, count) && is_majority(self.hosts_that(is_fresh), count)
     }
 
-    /// It has been heard a moment ago.
+    /// True if the host was heard within half of a time-out.
     pub(super) fn is_fresh(&self, host: &Known) -> bool {
         host.heard_at.is_some_and(|at| self.last_turn.saturating_sub(at) <= self.config.hosts.patience / 2)
     }
 
-    /// A host is there, is heard, and hears more than half of all.
+    /// True if a host is known, is heard, and hears more than half of all.
     fn is_well(&self, host: &Known) -> bool {
         let is_leaving = host.beat.as_ref().is_some_and(|beat| beat.is_leaving);
         host.is_known && self.is_fresh(host) && host.alone_since.is_none() && !is_leaving
     }
 
-    /// The host has told that it is about to end.
+    /// True if the host has said that it is about to end.
     pub(super) fn is_leaving(&self, host: u16) -> bool {
         self.hosts[usize::from(host)].beat.as_ref().is_some_and(|beat| beat.is_leaving)
     }
 
-    /// All of its runtimes are out of service by an operator's order.
+    /// True if all of its runtimes are out of service by an operator's order.
     fn is_drained(&self, host: u16) -> bool {
         let mut own = self.memory.places.iter().filter(|place| place.member.host == host && !place.is_spare).peekable();
         own.peek().is_some() && own.all(|place| place.is_drained && place.member.state == MemberState::Failed)
     }
 
     /// How well a host could serve a switch: whether it stays, and how many links it has.
-    /// None if it could not serve at all.
+    /// `None` if it could not serve at all.
     fn rank(&self, switch: usize, host: u16) -> Option<(bool, u8)> {
         let (at, count) = (usize::from(host), self.hosts.len() as u16);
         let known = &self.hosts[at];
@@ -296,12 +312,12 @@ impl Coordinator {
         Some((stays, beat.services.get(switch).map_or(0, |service| service.links)))
     }
 
-    /// The best of all.
+    /// The best rank of all hosts.
     fn best_rank(&self, switch: usize) -> Option<(bool, u8)> {
         (0..self.hosts.len() as u16).filter_map(|host| self.rank(switch, host)).max()
     }
 
-    /// Another host could serve a switch better than the one that does.
+    /// True if another host could serve a switch better than the present one.
     fn is_badly_served(&self, switch: usize) -> bool {
         let own = self.rank(switch, self.memory.services[switch].host);
         own.is_some_and(|own| self.best_rank(switch) > Some(own))
@@ -311,8 +327,8 @@ impl Coordinator {
         (0..self.memory.services.len()).any(|switch| self.is_badly_served(switch))
     }
 
-    /// The switch has been badly served for long enough to move it: links come and go. A
-    /// host that is about to end is not given that time.
+    /// True if the switch has been badly served for long enough to move it: links come
+    /// and go. A host that is about to end is not given that time.
     fn is_to_move(&mut self, switch: u16, now: u64) -> bool {
         let at = usize::from(switch);
         let own = self.rank(at, self.memory.services[at].host);
@@ -324,23 +340,27 @@ impl Coordinator {
         own.is_some_and(|(stays, _)| !stays) || now.saturating_sub(since) > self.config.hosts.patience
     }
 
-    /// A host that was there is silent or hears nobody: it may be about to be given up, with its runtimes. Or one was cut off a moment ago: it may hear of as few as before
-    /// for a while, and if one of those dies it stops to serve; with its switch goes the log.
+    /// True if a known host is silent or hears no majority: it may be about to be given
+    /// up, with its runtimes. Also true for a time-out after a host was cut off: it may
+    /// still hear too few, and if one of those dies it stops to serve, and its switch's
+    /// packet log is lost.
     pub(super) fn is_anybody_unwell(&self) -> bool {
         let was_unsteady = self.last_turn.saturating_sub(self.unsteady_at) <= self.config.hosts.patience;
         self.is_joined()
             && (was_unsteady || self.is_any_badly_served() || self.hosts.iter().any(|host| host.is_known && !self.is_well(host)))
     }
 
-    /// Looks whether every host that is there hears this one's manager and is heard here. What its beats echo shows it: one that is long on its way, or from a host that hears
-    /// nothing, echoes what is old.
+    /// Notes the time if a known host does not hear this host's manager, or is not heard
+    /// here. Echoes show both: a beat that is long on its way, or from a host that hears
+    /// nothing, echoes an old beat.
     fn note_unsteady(&mut self, now: u64) {
         if self.longest_way(now).is_none_or(|longest| longest > self.config.hosts.patience / 2) {
             self.unsteady_at = now;
         }
     }
 
-    /// How long ago the oldest beat of this host was sent that another one's last beat answers, by this host's clock. None if one that is there has said nothing.
+    /// The age of the oldest beat of this host that another host's last beat echoes, by
+    /// this host's clock. `None` if a known host has sent no beat.
     fn longest_way(&self, now: u64) -> Option<u64> {
         let own = usize::from(self.own_host);
         let Known { beat, beat_at, .. } = &self.hosts[own];
@@ -350,12 +370,12 @@ impl Coordinator {
         echoes.map(|echo| Some(own_time.saturating_sub(echo?))).try_fold(0, |longest, way| Some(way?.max(longest)))
     }
 
-    /// A bit for each of these hosts.
+    /// A bit mask of the hosts that match.
     pub(super) fn hosts_that(&self, are_meant: impl Fn(&Known) -> bool) -> u16 {
         self.hosts.iter().zip(0..).filter(|(host, _)| are_meant(host)).fold(0, |bits, (_, number)| bits | 1 << number)
     }
 
-    /// Looks whether the hosts are there, and whether the ports are served.
+    /// Gives up silent hosts, and has the ports served.
     pub(super) fn look_after_hosts(&mut self, now: u64) {
         if !self.is_joined() {
             return;
@@ -369,14 +389,16 @@ impl Coordinator {
             return;
         }
         if !had_quorum {
-            // This coordinator was cut off, or nobody was there yet: how long the others were silent says nothing about them.
+            // This coordinator was cut off, or no host was there yet: the others' silence
+            // says nothing about them.
             for known in &mut self.hosts {
                 (known.heard_at, known.alone_since) = (known.heard_at.map(|_| now), known.alone_since.map(|_| now));
             }
             self.hearings.iter_mut().for_each(|hearing| hearing.last_heard = now);
             self.quorum_at = now;
         }
-        // One that does not hear the others is no use either: its link is cut in one direction.
+        // A host that does not hear the others is given up too: its link is cut in one
+        // direction.
         let is_late = |at: Option<u64>| at.is_some_and(|at| now.saturating_sub(at) > patience);
         let is_lost = |host: &Known| is_late(host.heard_at) || is_late(host.alone_since) && host.is_known;
         let lost: Vec<u16> = self.hosts.iter().zip(0..).filter(|(host, _)| is_lost(host)).map(|(_, number)| number).collect();
@@ -397,13 +419,12 @@ impl Coordinator {
             self.serve_elsewhere(switch, now);
         }
         if !served.is_empty() && now.saturating_sub(self.refreshed_at) > patience {
-            // By this the managers know, too, that there is a coordinator.
+            // The message also tells the managers that there is a coordinator.
             self.tell_service(now);
         }
     }
 
-    /// For so long nothing of the hosts was seen: whatever they have time for begins so much
-    /// later.
+    /// This process stood still for so long: all deadlines of hosts move by that time.
     pub(super) fn stand_still(&mut self, unwatched: u64, now: u64) {
         let later = |at: &mut u64| *at = now.min(*at + unwatched);
         let of_hosts = self.hosts.iter_mut().flat_map(|known| [&mut known.heard_at, &mut known.alone_since]);
@@ -411,7 +432,8 @@ impl Coordinator {
         self.given_at.iter_mut().chain([&mut self.began_at, &mut self.quorum_at]).for_each(later);
     }
 
-    /// Frames of a manager count as hearing its host: what it says may be stuck behind one that was lost.
+    /// Any frame of a manager counts as a sign of life: its messages may be stuck behind
+    /// a lost one.
     fn hear_hosts(&mut self) {
         for host in 0..self.hosts.len() {
             let heard = self.fabric.peer(manager_of(host as u16)).and_then(|peer| self.fabric.heard_at(peer));
@@ -420,7 +442,7 @@ impl Coordinator {
         }
     }
 
-    /// Whoever lives on these hosts is given up.
+    /// Gives up all processes of these hosts.
     fn give_up(&mut self, lost: &[u16]) {
         for at in 0..self.memory.places.len() {
             let member = self.memory.places[at].member;
@@ -430,35 +452,38 @@ impl Coordinator {
         }
     }
 
-    /// Whoever is to serve is given time to begin; and in a new life of this coordinator, every host to be heard. As long as it is cut off nobody has that time.
+    /// True if a new service, or a new incarnation of this coordinator, is to be given
+    /// time. While the coordinator is cut off that time does not begin.
     fn is_soon_after(&self, since: u64, now: u64) -> bool {
         now.saturating_sub(since.max(self.quorum_at)) <= 3 * self.config.hosts.patience
     }
 
-    /// Nothing is heard of a host, although it has had the time to say something.
+    /// True if a host has never been heard, although it has had the time to speak.
     pub(super) fn is_gone(&self, host: u16, now: u64) -> bool {
         self.hosts[usize::from(host)].heard_at.is_none() && !self.is_soon_after(self.began_at, now)
     }
 
-    /// Its manager would answer a question.
+    /// True if the host's manager would answer a question.
     pub(super) fn may_be_asked(&self, host: u16) -> bool {
         let known = &self.hosts[usize::from(host)];
         known.is_known && (!self.is_joined() || self.is_fresh(known))
     }
 
-    /// The host that is to serve a switch does, or may be about to.
+    /// True if the host that is to serve a switch does, or may be about to.
     fn is_served(&self, switch: u16, now: u64) -> bool {
         let at = usize::from(switch);
         let (Serving { host, term, life, .. }, count) = (&self.memory.services[at], self.hosts.len() as u16);
         let known = &self.hosts[usize::from(*host)];
         let Some(beat) = known.beat.as_ref().filter(|_| *term > 0) else {
-            // A new life of its manager has been heard, whose first beat may be late or lost.
+            // A new incarnation of its manager has been heard, whose first beat may be
+            // late or lost.
             let is_new = known.heard_at.is_some() && self.is_soon_after(self.given_at[at], now);
             return *term > 0 && (is_new || self.is_soon_after(self.began_at, now));
         };
         let service = beat.services.get(at).copied().unwrap_or_default();
         match service {
-            // The manager that was to serve is no more. Each term is one life of the switch: the next manager cannot go on with it.
+            // The manager that was to serve is gone. Each term is one incarnation of the
+            // switch: the next manager cannot continue it.
             _ if self.manager_life(*host) != *life => false,
             service if service.term > *term => false,
             service if service.term == *term && !service.serves => {
@@ -473,7 +498,7 @@ impl Coordinator {
         self.fabric.peer(manager_of(host)).map_or(0, |peer| peer.incarnation)
     }
 
-    /// Service of a switch is given to a host.
+    /// Gives a switch's service to a host, in a new term.
     pub(super) fn give_service(&mut self, switch: u16, host: u16, now: u64) {
         let at = usize::from(switch);
         let heard = self.hosts.iter().filter_map(|known| known.beat.as_ref()).filter_map(|beat| beat.services.get(at));
@@ -486,7 +511,8 @@ impl Coordinator {
         self.tell_managers();
     }
 
-    /// Another host, or the same anew, is to serve a switch: one that has ports, as many of them up as any, and is connected to more than half of all.
+    /// Begins another term of a switch, at another host or the same: one that has ports,
+    /// as many of them up as any, and is connected to more than half of all.
     fn serve_elsewhere(&mut self, switch: u16, now: u64) {
         let at = usize::from(switch);
         let Some(best) = self.best_rank(at) else { return };
@@ -497,12 +523,13 @@ impl Coordinator {
             services.iter().zip(0..).filter(|(_, other)| *other != switch).map(|(one, _)| one.clone()).collect();
         let chosen = if may_serve(serving) { Some(serving) } else { self.choose(at, &beside, may_serve) };
         let Some(host) = chosen else { return };
-        // They begin together: the first one may need a moment longer.
+        // The hosts begin together: the first one may need a moment longer.
         if term == 0 && host != serving && now.saturating_sub(self.began_at) < self.config.start_timeout {
             return;
         }
         self.give_service(switch, host, now);
-        // Whoever was to be fenced is fenced where packets leave now; those of a host that is gone go with it.
+        // Suspects have to be fenced where packets leave now; runtimes of a host that is
+        // gone go with it.
         for at in 0..self.memory.places.len() {
             let member = self.memory.places[at].member;
             if member.state == MemberState::Failed {
@@ -515,7 +542,7 @@ impl Coordinator {
             }
         }
         self.admit();
-        // The switch there knows nobody: what it is told it asks for.
+        // The switch there is new, and asks for what it needs.
         let node = switch_node(switch);
         self.pending.forget(node);
         self.switches.retain(|(known, _)| known.node != node);
@@ -527,12 +554,13 @@ impl Coordinator {
             return u64::MAX;
         }
         let patience = self.config.hosts.patience;
-        // Who is late is so at once, not at the next regular look.
+        // A host that is late is given up at once, not at the next regular turn.
         let late = self.hosts.iter().filter_map(|host| host.heard_at).map(|at| at + patience + 1);
         late.filter(|at| *at > self.last_turn).fold(self.last_turn + patience / 4, u64::min)
     }
 
-    /// Whether flows would survive the death of any one host, as far as the hosts themselves go.
+    /// True if flows would survive the death of any one host, as far as the hosts
+    /// themselves go.
     pub fn survives_host(&self) -> bool {
         let count = self.hosts.len() as u16;
         let well = self.hosts_that(|host| self.is_well(host));

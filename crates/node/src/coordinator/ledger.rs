@@ -1,12 +1,17 @@
-//! Who may lease what: the account of every pool, kept by the coordinator.
+//! The account of every pool, kept by the coordinator: blocks, their owners, and numbers
+//! held elsewhere.
 //!
-//! Theory of operation (DESIGN, section 12: a partition belongs to an incarnation). A block is free, granted to one incarnation of one
-//! runtime, or quarantined because that incarnation died. While it is quarantined the recovering runtimes report which of its
-//! numbers their flows hold; when all have reported, the block can be granted again, without those. A number that a flow holds outside the
-//! block's owner is *foreign*: the ledger knows who has the flow, so that the number becomes free when the flow ends there, or
-//! is lost with that runtime. When flow and block are at one runtime the number is that runtime's own affair.
+//! Theory of operation (DESIGN, section 12: a partition belongs to an incarnation). A
+//! block is free, granted to one incarnation of one runtime, or quarantined because that
+//! incarnation died. While it is quarantined, the recovering runtimes report which of its
+//! numbers their flows hold. When all have reported, the block can be granted again,
+//! without those. A number that a flow holds outside the block's owner is *foreign*: the
+//! ledger knows the flow's runtime, so that the number becomes free when the flow ends
+//! there, or is lost with that runtime. A number whose flow and block are at one runtime
+//! is that runtime's own affair.
 //!
-//! What a runtime tells may come late, after that of the one to which the flow has gone on: the newest epoch counts.
+//! A runtime's report may arrive after that of the runtime to which the flow has moved
+//! on: the newest epoch counts.
 
 use crate::channel::format::after;
 use crate::message::PoolId;
@@ -16,19 +21,19 @@ use holdfast_wire::fault::{Fault, is_planted};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 
-/// So many numbers are remembered of those that are foreign no more: word of one that is forgotten and was still on its way keeps the number taken for as
-/// long as its sender lives.
+/// Numbers that are foreign no more and whose epochs are remembered. A late report about
+/// a forgotten one keeps the number taken for as long as its sender lives.
 const SETTLED: usize = 1024;
 
-/// Word that is older than this, in epochs, is none: they have begun again since.
+/// Distance in epochs from which on a report counts as newer: epochs have wrapped around.
 const LATE: u32 = 1 << 24;
 
 /// Numbers that are foreign no more.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
 struct Settled {
-    /// Under which epoch they last were.
+    /// The epochs under which they last were.
     epochs: BTreeMap<u32, u32>,
-    /// In the order in which they came.
+    /// The order in which they came.
     order: VecDeque<u32>,
 }
 
@@ -63,20 +68,21 @@ struct Block {
 /// The account of one pool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ledger {
-    /// Which pool.
+    /// The pool.
     pub id: PoolId,
     blocks: Vec<Block>,
-    /// Who has the flow that holds a foreign number, and under which epoch it came there.
+    /// The runtimes whose flows hold foreign numbers, and the epochs under which the
+    /// flows came there.
     holders: BTreeMap<u32, (Peer, u32)>,
     settled: Settled,
     cursor: usize,
     step: usize,
 }
 
-/// How a pool's numbers are spread at this moment.
+/// A pool's numbers by state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Account {
-    /// Blocks nobody has.
+    /// Free blocks.
     pub free: usize,
     /// Blocks granted.
     pub granted: usize,
@@ -91,18 +97,21 @@ impl Ledger {
     pub fn new(id: PoolId, size: u32) -> Ledger {
         let count = size.div_ceil(BLOCK_LEN) as usize;
         let blocks = (0..count).map(|_| Block { owner: Owner::Nobody, foreign: [0; 4] }).collect();
-        // Blocks are granted far apart, so that every runtime gets some of every address of a NAT pool.
+        // Blocks are granted far apart, so that every runtime gets some of every address
+        // of a NAT pool.
         let step = (1..=count.max(1)).rev().find(|step| step * 8 <= count * 5 && gcd(*step, count.max(1)) == 1).unwrap_or(1);
         Ledger { id, blocks, holders: BTreeMap::new(), settled: Settled::default(), cursor: 0, step }
     }
 
-    /// Up to `count` free blocks, in the order in which they are to be granted. Nothing has changed.
+    /// Up to `count` free blocks, in the order in which they are to be granted. Changes
+    /// nothing.
     pub fn pick(&self, count: usize) -> Vec<u32> {
         let numbers = (0..self.blocks.len()).map(|turn| (self.cursor + turn * self.step) % self.blocks.len());
         numbers.filter(|at| self.blocks[*at].owner == Owner::Nobody).take(count).map(|at| at as u32).collect()
     }
 
-    /// Gives these blocks to a runtime, if they are free. Returns them with the numbers in them that flows elsewhere hold.
+    /// Grants these blocks to a runtime, if they are free. Returns them with their
+    /// numbers that flows elsewhere hold.
     pub fn take(&mut self, to: Peer, blocks: &[u32]) -> Vec<(u32, BlockMask)> {
         let mut granted = Vec::with_capacity(blocks.len());
         for &number in blocks {
@@ -111,7 +120,8 @@ impl Ledger {
             self.cursor = (number as usize + self.step) % count;
             block.owner = Owner::Runtime(to);
             granted.push((number, block.foreign));
-            // Of the numbers in it that its own flows hold it has reported, and keeps account from now on.
+            // The runtime has reported the numbers that its own flows hold, and accounts
+            // for them from now on.
             let numbers = number * BLOCK_LEN..(number + 1) * BLOCK_LEN;
             let own = self.holders.range(numbers).filter(|(_, (holder, _))| *holder == to).map(|(number, _)| *number);
             for number in own.collect::<Vec<_>>() {
@@ -122,17 +132,18 @@ impl Ledger {
         granted
     }
 
-    /// Whether nobody has the block.
+    /// True if the block has no owner.
     pub fn is_unowned(&self, block: u32) -> bool {
         self.blocks.get(block as usize).is_some_and(|block| block.owner == Owner::Nobody)
     }
 
-    /// Whether this is an account of a pool of `size` numbers.
+    /// True if this is an account of a pool of `size` numbers.
     pub fn fits(&self, size: u32) -> bool {
         self.blocks.len() == size.div_ceil(BLOCK_LEN) as usize
     }
 
-    /// The runtime gives back a block of which it has no number in use. What flows elsewhere hold of it stays taken.
+    /// The runtime returns a block of which it uses no number. Numbers that flows
+    /// elsewhere hold stay taken.
     pub fn give_back(&mut self, from: Peer, block: u32) {
         if let Some(block) = self.blocks.get_mut(block as usize)
             && block.owner == Owner::Runtime(from)
@@ -141,7 +152,7 @@ impl Ledger {
         }
     }
 
-    /// The runtime died: what it had rests until [`Ledger::release`].
+    /// The runtime died: its blocks are quarantined until [`Ledger::release`].
     pub fn quarantine(&mut self, dead: Peer) {
         for block in &mut self.blocks {
             if block.owner == Owner::Runtime(dead) {
@@ -150,8 +161,8 @@ impl Ledger {
         }
     }
 
-    /// A flow that came to `holder` under this epoch, or 0 if that is not known, holds this number. Returns the runtime that has its block and must be told
-    /// that it is taken.
+    /// A flow that came to `holder` under this epoch (0 if unknown) holds this number.
+    /// Returns the owner of its block, which must be told that the number is taken.
     pub fn adopted(&mut self, holder: Peer, number: u32, epoch: u32) -> Option<Peer> {
         if self.is_past(number, epoch) {
             return None;
@@ -172,8 +183,9 @@ impl Ledger {
         }
     }
 
-    /// Every runtime has reported what it recovered of `dead`: the rest is free. Returns numbers that were lost with it and whose
-    /// block is another runtime's, with that runtime.
+    /// Every runtime has reported its recoveries of `dead`: frees the rest. Returns
+    /// numbers that were lost with it and lie in another runtime's block, with that
+    /// runtime.
     pub fn release(&mut self, dead: Peer) -> Vec<(Peer, u32)> {
         for block in &mut self.blocks {
             if block.owner == Owner::Quarantined(dead) {
@@ -184,14 +196,16 @@ impl Ledger {
         lost.into_iter().filter_map(|number| self.returned(dead, number).map(|owner| (owner, number))).collect()
     }
 
-    /// A flow at `from` gave a foreign number back. Returns the runtime that has its block and must be told.
+    /// A flow at `from` returned a foreign number. Returns the owner of its block, which
+    /// must be told.
     pub fn returned(&mut self, from: Peer, number: u32) -> Option<Peer> {
         let block = self.blocks.get_mut((number / BLOCK_LEN) as usize)?;
         match self.holders.get(&number) {
             Some((holder, _)) if *holder == from => {}
-            // The block was on its way to where the flow was, with this number marked as taken.
+            // The block was on its way to the flow's runtime, with this number marked as
+            // taken.
             None if block.owner == Owner::Runtime(from) => return Some(from),
-            // Another has the flow now.
+            // Another runtime has the flow now.
             _ => return None,
         }
         set(&mut block.foreign, number % BLOCK_LEN, false);
@@ -202,19 +216,21 @@ impl Ledger {
         }
     }
 
-    /// The newest epoch of which it is remembered that a number's flow had it.
+    /// The newest epoch that is remembered of any number's flow.
     pub fn newest_epoch(&self) -> Option<u32> {
         let held = self.holders.values().map(|(_, epoch)| *epoch);
         let known = held.chain(self.settled.epochs.values().copied()).filter(|epoch| *epoch != 0);
         known.reduce(newer)
     }
 
-    /// Nobody is left who could say anything of earlier epochs, or remember them: they may begin again.
+    /// Forgets epochs: no runtime is left that could report earlier ones, so they may
+    /// begin again.
     pub fn forget_epochs(&mut self) {
         self.settled = Settled::default();
     }
 
-    /// Whether the flow that had this number under this epoch is known to have gone on, or to have ended.
+    /// True if the flow that had this number under this epoch is known to have moved on,
+    /// or to have ended.
     fn is_past(&self, number: u32, epoch: u32) -> bool {
         let is_older = |known: u32| known != 0 && (epoch == 0 || (1..LATE).contains(&known.wrapping_sub(epoch)));
         match self.holders.get(&number) {
@@ -223,7 +239,7 @@ impl Ledger {
         }
     }
 
-    /// Whether the number lies in a free block and would be granted as free.
+    /// True if the number lies in a free block and would be granted as free.
     pub fn is_free(&self, number: u32) -> bool {
         let bit = number % BLOCK_LEN;
         self.blocks
@@ -231,7 +247,7 @@ impl Ledger {
             .is_some_and(|block| block.owner == Owner::Nobody && !is_set(&block.foreign, bit))
     }
 
-    /// How the numbers are spread.
+    /// The pool's numbers by state.
     pub fn account(&self) -> Account {
         let mut account = Account { foreign: self.holders.len(), ..Account::default() };
         for block in &self.blocks {
@@ -250,7 +266,7 @@ pub(super) fn newer(a: u32, b: u32) -> u32 {
     if after(a, b) { a } else { b }
 }
 
-/// The number is foreign no more. Under which epoch it was is remembered.
+/// Notes that the number is foreign no more, and its last epoch.
 fn settle(holders: &mut BTreeMap<u32, (Peer, u32)>, settled: &mut Settled, number: u32, epoch: Option<u32>) {
     let known = holders.remove(&number).map(|(_, epoch)| epoch);
     settled.insert(number, epoch.or(known).unwrap_or(0));
@@ -304,8 +320,9 @@ mod tests {
         assert_eq!(ledger.grant(C, 1), []);
     }
 
-    /// A dies; B recovers a flow with number 3. Nothing of A's is granted until all have reported, and then not number 3; when B's flow
-    /// ends, whoever has the block is told.
+    /// A dies; B recovers a flow with number 3. A's block is granted only when all have
+    /// reported, and then without number 3. When B's flow ends, the block's owner is
+    /// told.
     #[test]
     fn a_dead_runtimes_part_rests_until_all_have_reported() {
         let mut ledger = Ledger::new(ID, BLOCK_LEN);
@@ -332,8 +349,9 @@ mod tests {
         assert_eq!(ledger.release(B), [(C, 7)]);
     }
 
-    /// A dies and B recovers a flow with number 7; A's block goes to C. B dies and C recovers the flow: number and block are at one
-    /// runtime, and nothing of the number is lost with B.
+    /// A dies and B recovers a flow with number 7; A's block goes to C. B dies and C
+    /// recovers the flow: number and block are at one runtime, and nothing of the number
+    /// is lost with B.
     #[test]
     fn a_number_that_comes_to_its_blocks_owner_is_not_lost_with_who_had_it_before() {
         let mut ledger = Ledger::new(ID, BLOCK_LEN);
@@ -348,8 +366,9 @@ mod tests {
         assert_eq!(ledger.account().foreign, 0);
     }
 
-    /// B's flow has a number of A's block when the block comes to B. The flow may have ended meanwhile: then B, which was granted the
-    /// block with the number taken, hears that it is not.
+    /// B's flow has a number of A's block when the block comes to B. The flow may have
+    /// ended meanwhile: then B, which was granted the block with the number taken, hears
+    /// that it is not.
     #[test]
     fn a_number_that_meets_its_block_is_its_owners_affair() {
         let mut ledger = Ledger::new(ID, BLOCK_LEN);
@@ -362,7 +381,8 @@ mod tests {
         assert_eq!(ledger.returned(B, 7), Some(B));
     }
 
-    /// A flow is recovered whose number lies in a block that another runtime was granted as if it were free: that one is told, once.
+    /// A flow is recovered whose number lies in a block that another runtime was granted
+    /// as if it were free: that one is told, once.
     #[test]
     fn an_owner_is_told_of_numbers_that_are_taken_after_all() {
         let mut ledger = Ledger::new(ID, BLOCK_LEN);
@@ -373,8 +393,8 @@ mod tests {
         assert_eq!(ledger.returned(C, 7), Some(A));
     }
 
-    /// A flow of A's goes to B, and on to C. What B says of it comes after what C says: it is C that has the flow, and when it ends
-    /// there the number is free, however late B is heard.
+    /// A flow of A's goes to B, and on to C. B's report arrives after C's: C has the
+    /// flow, and when it ends there the number is free, however late B is heard.
     #[test]
     fn word_that_comes_late_changes_nothing() {
         let mut ledger = Ledger::new(ID, BLOCK_LEN);
@@ -403,7 +423,8 @@ mod tests {
         assert_eq!(ledger.account().foreign, 0);
     }
 
-    /// The log was lost, and a runtime says again what its flows hold, without epochs: who is known to hold a number keeps it.
+    /// The log was lost, and a runtime announces its flows' numbers, without epochs: a
+    /// known holder keeps its number.
     #[test]
     fn an_announcement_is_believed_where_nothing_is_known() {
         let mut ledger = Ledger::new(ID, BLOCK_LEN);

@@ -1,8 +1,11 @@
-//! The log: what must be kept before anything that depends on it may leave.
+//! The coordinator's write-ahead log: must be kept before any message that depends on it
+//! leaves.
 //!
-//! Theory of operation. The coordinator appends [`Entry`]s as it decides, and the driver keeps them before it lets messages out. Every record
-//! has a version, its number, and a checksum, so that one that is damaged, missing or out of place is noticed. When the entries since the last
-//! snapshot have become longer than a snapshot would be, a snapshot takes the place of all: the log is bounded.
+//! Theory of operation. The coordinator appends an [`Entry`] for each decision, and the
+//! driver keeps the entries before it lets messages out. Every record has a version, its
+//! number, and a checksum, so a damaged, missing or misplaced record is noticed. When the
+//! entries since the last snapshot have become longer than a snapshot would be, a
+//! snapshot replaces them all: the log is bounded.
 //!
 //! In: entries. Out: bytes to keep. Never: I/O.
 
@@ -10,37 +13,37 @@ use super::memory::{Entry, Memory};
 use holdfast_wire::fnv1a;
 use serde::de::DeserializeOwned;
 
-/// Changes with the layout of records, entries and memory.
+/// Layout version of records, entries and memory.
 const VERSION: u8 = 8;
 const SNAPSHOT: u8 = 1;
 const ENTRY: u8 = 2;
-/// Version, kind, number.
+/// Bytes of version, kind and number.
 const HEADER_LEN: usize = 10;
 const CHECKSUM_LEN: usize = 8;
-/// Bytes of entries that are kept at least before a snapshot takes their place.
+/// Least bytes of entries that a snapshot replaces.
 const SHORT: usize = 64 * 1024;
 
-/// What is to be kept.
+/// A log record to be kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
-    /// Counts records. Those that are read again come in this order.
+    /// The record's number. Records are read again in this order.
     pub number: u64,
-    /// The record.
+    /// The content.
     pub bytes: Vec<u8>,
-    /// Nothing before it is needed any more, once it is kept.
+    /// True if no earlier record is needed once this one is kept.
     pub replaces: bool,
 }
 
 /// Why a log cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogError {
-    /// It was written by another version.
+    /// Another version wrote the log.
     Version(u8),
-    /// A record is damaged: which, counted from 0.
+    /// A record is damaged: its index, counted from 0.
     Damaged(usize),
-    /// A record is missing, or there is none.
+    /// A record is missing: its index. Also if the log is empty.
     Missing(usize),
-    /// It was written for other chains or another number of runtimes.
+    /// The log belongs to other chains or another number of runtimes.
     OtherConfiguration,
 }
 
@@ -61,7 +64,7 @@ impl core::error::Error for LogError {}
 #[derive(Debug, Default)]
 pub(super) struct Log {
     next: u64,
-    /// Not yet fetched by the driver.
+    /// Records that the driver has not fetched.
     fresh: Vec<Record>,
     /// Bytes of the last snapshot, and of the entries since.
     snapshot: usize,
@@ -71,7 +74,8 @@ pub(super) struct Log {
 fn encode(kind: u8, number: u64, body: &impl serde::Serialize) -> Vec<u8> {
     let mut bytes = vec![VERSION, kind];
     bytes.extend_from_slice(&number.to_be_bytes());
-    // Encoding into a vector fails only for types that postcard does not support, and these are none.
+    // Encoding into a vector fails only for types that postcard does not support, and
+    // entries have none.
     let mut bytes = postcard::to_extend(body, bytes).expect("entries are plain data");
     let sum = fnv1a(&bytes);
     bytes.extend_from_slice(&sum.to_be_bytes());
@@ -82,7 +86,7 @@ fn decode<T: DeserializeOwned>(body: &[u8], at: usize) -> Result<T, LogError> {
     postcard::from_bytes(body).map_err(|_| LogError::Damaged(at))
 }
 
-/// A record as people read it, for traces.
+/// A record as text, for traces.
 pub fn describe(record: &[u8]) -> String {
     let body = record.get(HEADER_LEN..record.len().saturating_sub(CHECKSUM_LEN)).unwrap_or_default();
     match record.get(1) {
@@ -99,7 +103,7 @@ impl Log {
         self.next += 1;
     }
 
-    /// What is to be kept now. `memory` is as it is after every entry so far.
+    /// The records to be kept now. `memory` is the state after every entry so far.
     pub(super) fn take(&mut self, memory: &Memory) -> Vec<Record> {
         let is_long = self.entries > self.snapshot.max(SHORT);
         if self.snapshot == 0 || is_long && !self.fresh.is_empty() {
@@ -116,7 +120,7 @@ impl Log {
         self.snapshot == 0 || !self.fresh.is_empty()
     }
 
-    /// Reads records back, in order. What lies before the last snapshot is not looked at.
+    /// Reads records in order. Records before the last snapshot are skipped.
     pub(super) fn read<'a>(records: impl Iterator<Item = &'a [u8]>) -> Result<(Log, Memory), LogError> {
         let mut log = Log::default();
         let mut memory: Option<Memory> = None;

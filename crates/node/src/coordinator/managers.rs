@@ -1,7 +1,9 @@
-//! What the coordinator and the managers of hosts tell each other: how things stand, who lives, what an operator wants.
+//! Coordinator and hosts' managers: state of the box, living processes, operators'
+//! orders.
 //!
-//! A manager is told what has changed since it was told last; a new life of one, or one that is heard again, is told everything. It says
-//! who lives before anything else that it says is believed ([`Coordinator::present`]).
+//! A manager is told what has changed since it was told last. A new incarnation of one,
+//! or one that is heard again, is told everything. It says which processes live before
+//! anything else that it says is believed ([`Coordinator::present`]).
 
 use super::hosts::Known;
 use super::memory::{Entry, Place, Serving};
@@ -13,7 +15,7 @@ use holdfast_wire::DropReason;
 use holdfast_wire::fault::{Fault, is_planted};
 
 impl Coordinator {
-    /// Tells the manager what has changed.
+    /// Tells the managers what has changed.
     pub(super) fn tell_manager(&mut self) {
         let is_ready = self.is_ready();
         self.was_ready = self.is_joined() && (self.was_ready || is_ready);
@@ -32,7 +34,7 @@ impl Coordinator {
             coordinator: self.own_host,
             survives_host: self.survives_host(),
         };
-        // Failures first: when all is well again it must be known what was wrong.
+        // Failures go first: an operator must know what was wrong when all is well again.
         let changed = self.memory.recoveries.iter().map(|recovery| &recovery.failover);
         let changed: Vec<Failover> = changed.filter(|failover| !self.told_failovers.contains(failover)).cloned().collect();
         for failover in changed {
@@ -57,12 +59,12 @@ impl Coordinator {
         }
     }
 
-    /// Managers that are there; one that is alone is told whatever happens.
+    /// Managers that are there. A manager that is alone counts as there.
     fn told_managers(&self) -> Vec<NodeId> {
         if self.is_joined() { self.managers() } else { vec![MANAGER] }
     }
 
-    /// To every manager that is there.
+    /// Sends a message to every manager that is there.
     fn tell_all(&mut self, message: &Control) {
         self.pending.extend(self.told_managers().into_iter().map(|node| (node, message.clone())));
     }
@@ -80,7 +82,8 @@ impl Coordinator {
     }
 
     pub(super) fn handle_manager(&mut self, from: Peer, host: u16, message: Control, now: u64) {
-        // What an earlier life has said, who has ended above all, says nothing of the present one; both may have come in one go.
+        // A message of an earlier incarnation says nothing of the present one, ends of
+        // processes above all; both may have come in one batch.
         if self.fabric.peer(from.node) != Some(from) {
             return self.drops.count(DropReason::StaleEpoch);
         }
@@ -108,25 +111,28 @@ impl Coordinator {
         }
     }
 
-    /// A new life of the manager knows nothing, and this coordinator does not know what the one before had done of what it was asked.
+    /// A new incarnation of a manager knows nothing, and may not have done what the
+    /// earlier one was asked.
     pub(super) fn begin_with_manager(&mut self, host: u16, now: u64) {
         let Some(known) = self.hosts.get_mut(usize::from(host)) else { return };
-        // It has been heard just now: its host is not gone, even if nothing that it says has arrived yet.
+        // The manager has just been heard: its host is there, even before any of its
+        // messages has arrived.
         *known = if is_planted(Fault::ForgetsHeardManagers) { Known::default() } else { Known::heard(now) };
         self.forget_told();
         let serving = self.serving_hosts();
-        // Each term is one life of the switch.
+        // Each term is one incarnation of the switch.
         let begun = |(service, _): &(&Serving, u16)| service.host == host && service.term > 0;
         let served: Vec<u16> = self.memory.services.iter().zip(0..).filter(begun).map(|(_, switch)| switch).collect();
         for switch in served {
             self.give_service(switch, host, now);
         }
-        // If packets leave elsewhere too, somebody there has been asked to fence whoever is suspected.
+        // If packets leave at other hosts too, a manager there has been asked to fence
+        // the suspects.
         let may_be_fenced = serving.iter().any(|serving| *serving != host);
         for (place, hearing) in self.memory.places.iter().zip(&mut self.hearings) {
             hearing.fenced.retain(|(by, _)| *by != host);
             if !may_be_fenced && (serving.contains(&host) || place.member.host == host) {
-                // Who is silent is given up, and fenced, anew.
+                // A silent runtime is given up, and fenced, anew.
                 (hearing.suspected, hearing.last) = (None, None);
             }
         }
@@ -134,8 +140,8 @@ impl Coordinator {
         self.stop_again();
     }
 
-    /// Notes how many flows a runtime had at its end. Only its own host has its last word. Other hosts know
-    /// its last report, which counts where this coordinator has none.
+    /// Notes how many flows a runtime had at its end. Only its own host has its last
+    /// word. Other hosts know its last report, which counts if this coordinator has none.
     fn note_last(&mut self, host: u16, peer: Peer, last: Option<u64>) {
         let Some(at) = self.at(peer) else { return };
         let hearing = &mut self.hearings[at];
@@ -145,7 +151,9 @@ impl Coordinator {
         }
     }
 
-    /// A manager says that nothing comes any more of a runtime. It is over when that is so wherever packets leave; where only its process was, it still has to be fenced.
+    /// A manager says that nothing comes from a runtime any more. The runtime has failed
+    /// when all hosts where packets leave say so; if only its process has ended, it still
+    /// has to be fenced.
     fn handle_ended(&mut self, host: u16, peer: Peer, (flows, notice): (Option<u64>, Notice), now: u64) {
         let Some(at) = self.at(peer).filter(|at| self.memory.places[*at].member.state != MemberState::Failed) else { return };
         let is_asked = self.memory.places[at].member.host == host || self.serving_hosts().contains(&host);
@@ -165,7 +173,8 @@ impl Coordinator {
         self.settle_ends(now);
     }
 
-    /// Who lives. Of the others those have died meanwhile that this coordinator, or one before it, has started.
+    /// A manager names its living processes. All others that this coordinator, or one
+    /// before it, has started there have died meanwhile.
     fn present(&mut self, host: u16, peers: &[Peer], now: u64) {
         if self.is_there(host) {
             return;
@@ -180,14 +189,16 @@ impl Coordinator {
         }
         for peer in peers {
             if self.at(*peer).is_none() {
-                // The log knows nothing of it: nobody else may ever be called so.
+                // The log does not know this incarnation, so its number must not be given
+                // again.
                 if peer.incarnation >= self.memory.next_incarnation {
                     self.record(Entry::Seen { incarnation: peer.incarnation });
                 }
                 self.pending.push((manager_of(host), Control::Fence { node: peer.node, incarnation: peer.incarnation }));
             }
         }
-        // The life before may have ended between hearing the last word and acting upon it.
+        // The earlier coordinator may have died after the last report, before acting upon
+        // it.
         self.ask_again(now);
         self.finish_recoveries(now);
     }
@@ -200,8 +211,9 @@ mod tests {
     use crate::address::COORDINATOR;
     use crate::channel::FabricConfig;
 
-    /// Managers of three hosts say how many flows a runtime had last: in whatever order they come, its own
-    /// host's word counts, which alone can have heard it, also when that host has lost it since.
+    /// Managers of three hosts say how many flows a runtime had last. In any order, the
+    /// word of its own host counts, which alone can have heard it, even if that host has
+    /// lost it since.
     #[test]
     fn the_last_word_is_that_of_the_runtimes_own_host() {
         let said = [(0, Some(9)), (1, Some(4)), (2, Some(5))];

@@ -1,11 +1,14 @@
-//! What a coordinator remembers across its own death.
+//! The coordinator's memory, which survives its death.
 //!
-//! Theory of operation. Everything that must not be forgotten lies in [`Memory`], and nothing changes it but [`Memory::apply`] with an
-//! [`Entry`]. An entry is a decision that has been taken, not a question: applying the same entries in the same order gives the same memory,
-//! in the life that took the decisions and in the one that reads them again. What runtimes must be told for good is part of it
-//! ([`Ordered`]): it is derived by `apply` too, and sent until the runtime says that it has taken effect.
+//! Theory of operation. Everything that must not be forgotten lies in [`Memory`], and
+//! changes only by [`Memory::apply`] with an [`Entry`]. An entry is a decision that has
+//! been taken, not a question: the same entries in the same order give the same memory,
+//! in the incarnation that decided and in the one that reads them again. Orders to
+//! runtimes that must take effect are part of it ([`Ordered`]): `apply` derives them too,
+//! and they are sent until the runtime says that they have taken effect.
 //!
-//! What is not here is learned again: reports, who was heard when, who was asked for spare blocks.
+//! Everything else is learned again: reports, times of messages, questions for spare
+//! blocks.
 
 use super::{Ledger, SECOND};
 use crate::address::{FIRST_RUNTIME, NodeId, switch_node, switch_number};
@@ -15,35 +18,37 @@ use holdfast_protection::Peer;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
-/// A process that keeps dying is given time, ns: twice as much each time, so often.
+/// The pause before a process that keeps dying is started again, ns, and how often it
+/// doubles.
 const SHORTEST_PAUSE: u64 = SECOND / 10;
 const DOUBLINGS: u32 = 7;
-/// A time that lies so far back when a coordinator begins is one of another host's clock, ns.
+/// A logged time that is farther back than this when a coordinator begins is of another
+/// host's clock, ns.
 const AWAY: u64 = 600 * SECOND;
 /// Failovers, and drains, that are remembered for `status`.
 const KEPT: usize = 64;
 
-/// A runtime's place, whoever has it now.
+/// A runtime's place, with its present or last incarnation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Place {
     pub(super) member: Member,
     pub(super) started_at: u64,
-    /// How often in succession it has died young.
+    /// Successive early deaths.
     pub(super) failures: u32,
-    /// When it is to be started again.
+    /// The time of the next start.
     pub(super) start_at: Option<u64>,
-    /// The last of its numbered messages that has taken effect.
+    /// The last of the runtime's numbered messages that has taken effect.
     pub(super) handled: u64,
-    /// What it must be told.
+    /// Orders for the runtime.
     pub(super) orders: Ordered,
-    /// It was drained, or is spare: it is not started again.
+    /// The place was drained, or is spare: its process is not started again.
     pub(super) is_drained: bool,
-    /// It is started when its cluster grows.
+    /// The process is started when its cluster grows.
     pub(super) is_spare: bool,
 }
 
 impl Place {
-    /// The report on a place whose process keeps ending, while nobody serves there.
+    /// The report on a place whose process keeps ending, while none serves there.
     pub(super) fn retried(&self) -> Option<Retried> {
         let Place { member, failures, start_at, .. } = *self;
         let is_waited_for = matches!(member.state, MemberState::Failed | MemberState::Starting) && !self.is_drained;
@@ -51,44 +56,48 @@ impl Place {
     }
 }
 
-/// A failure, and whose word is missing until it is over.
+/// A recovery, and the runtimes whose reports are missing until it is over.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Recovery {
     pub(super) failover: Failover,
     pub(super) waiting: Vec<Peer>,
-    /// Those of them of whom nothing is missing but what waits, at these switches, until others who failed have been swept.
+    /// Runtimes among these whose claims wait at these switches until other dead runtimes
+    /// have been swept; they lack nothing else.
     stuck: Vec<(Peer, Vec<NodeId>)>,
-    /// Who is asked when these have reported, one group after the other: what the later ones have may be older. A replica lies on another host if there
-    /// is one, and those that are leaving get none. Runtimes know of this order.
+    /// Groups that are asked when the earlier ones have reported, one after the other:
+    /// copies of later groups may be older. A replica lies on another host if there is
+    /// one, and runtimes that are leaving get none. Runtimes know of this order.
     later: VecDeque<Vec<Peer>>,
 }
 
 impl Recovery {
-    /// It is not over.
+    /// True if the recovery is not over.
     pub(super) fn is_open(&self) -> bool {
         self.failover.recovered_at.is_none()
     }
 
-    /// Nobody will claim anything of the dead any more: all who live have reported. So it is of every one that is over.
+    /// True if all living runtimes have reported, so that nothing of the dead will be
+    /// claimed any more. True for every recovery that is over.
     pub(super) fn is_heard(&self) -> bool {
         self.waiting.is_empty() && self.later.iter().all(Vec::is_empty)
     }
 
-    /// Everybody has asked for everything because of this death; some of it waits until others who failed have been swept.
+    /// True if all claims because of this death have been made. Some of them may wait
+    /// until other dead runtimes have been swept.
     fn may_be_swept(&self) -> bool {
         self.is_stuck() && self.later.iter().all(Vec::is_empty)
     }
 
-    /// All who have been asked have reported, or wait for others.
+    /// True if all asked runtimes have reported, or wait for other recoveries.
     fn is_stuck(&self) -> bool {
         self.waiting.iter().all(|peer| self.stuck.iter().any(|(stuck, _)| stuck == peer))
     }
 }
 
-/// Who serves the ports of a switch.
+/// The service of a switch's ports.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Serving {
-    /// The switch's chains. Of a box's only one none are named: it has all.
+    /// The switch's chains. Empty for the only switch of a box, which has all.
     pub(super) chains: Vec<u16>,
     pub(super) host: u16,
     /// The incarnation of that host's manager.
@@ -105,68 +114,70 @@ pub(super) struct Memory {
     pub(super) next_incarnation: u32,
     pub(super) places: Vec<Place>,
     pub(super) ledgers: Vec<Ledger>,
-    /// Per ledger, who waits for a block; first come, first served.
+    /// By ledger, runtimes that wait for a block; first come, first served.
     pub(super) wanting: Vec<Vec<Peer>>,
     pub(super) recoveries: Vec<Recovery>,
     pub(super) drains: Vec<Drain>,
     pub(super) rules: RuleSet,
-    /// Per switch, who serves its ports.
+    /// By switch, the service of its ports.
     pub(super) services: Vec<Serving>,
     /// The chains of every virtual cluster.
     pub(super) chains: Vec<Vec<u16>>,
 }
 
-/// One step.
+/// A decision.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Entry {
-    /// A coordinator's new life, at this time by its clock, which may be another one than that of the life before.
+    /// A new incarnation of the coordinator begins, at this time by its clock, which may
+    /// differ from the earlier one's.
     Began { at: u64 },
     /// A place is given to a new incarnation.
     Started { peer: Peer, at: u64 },
-    /// It said hello.
+    /// The incarnation has said hello.
     Joined { peer: Peer },
-    /// It is given up.
+    /// The incarnation is given up.
     Failed { peer: Peer, cause: Cause, at: u64, flows: u64, notice: Notice },
-    /// A numbered message of a runtime.
+    /// A numbered message of a runtime takes effect.
     Errand { from: Peer, number: u64, errand: Control },
-    /// Blocks go to a runtime, which is to be told.
+    /// Blocks are granted to a runtime, which is to be told.
     Granted { to: Peer, pool: PoolId, blocks: Vec<u32> },
-    /// A runtime has blocks of which nobody knew: a log was lost.
+    /// A runtime has blocks of which the log knows nothing: a log was lost.
     Held { by: Peer, pool: PoolId, blocks: Vec<u32> },
-    /// Everyone has reported what was recovered of the dead.
+    /// The recovery of the dead is complete.
     Finished { dead: Peer, at: u64 },
-    /// Flows of a dead runtime that nobody has asked this switch for.
+    /// Flows of a dead runtime that were not claimed at this switch.
     Unclaimed { dead: Peer, switch: NodeId, flows: u64 },
     /// A runtime is to be drained.
     Leaves { peer: Peer, at: u64, had: u64, becomes_spare: bool },
-    /// A runtime is to be told that flows of it shall go elsewhere.
+    /// A runtime is ordered to move flows elsewhere.
     Asked { of: Peer, order: Control },
-    /// So many more of its flows are elsewhere.
+    /// More of the draining runtime's flows are elsewhere.
     Moved { peer: Peer, flows: u64 },
-    /// It has nothing left, and its process is to end.
+    /// The draining runtime has nothing left, and its process is to end.
     Drained { peer: Peer, at: u64 },
     /// A drained runtime comes back into service.
     Restored { node: NodeId, at: u64 },
-    /// A runtime wants a block of which there was none when it came.
+    /// A runtime wants a block; none is free.
     Wants { peer: Peer, pool: PoolId },
     /// New rules.
     Rules { rules: RuleSet },
     /// The ports of a switch are to be served by a host.
     Serves { switch: u16, host: u16, term: u32, life: u32 },
-    /// This life of a switch has spoken. What waits there has been said of an earlier one.
+    /// This incarnation of a switch has spoken. Claims that wait there are an earlier
+    /// incarnation's.
     Switch { switch: u16, life: u32 },
-    /// An incarnation was seen that nobody remembers: none up to it is given again.
+    /// An unknown incarnation was seen: none up to it is given again.
     Seen { incarnation: u32 },
 }
 
 impl Memory {
-    /// Where a node's place is: they are numbered from the first one on.
+    /// The index of a node's place: places are numbered from the first runtime on.
     pub(super) fn at_node(&self, node: NodeId) -> Option<usize> {
         let at = usize::from(node.checked_sub(FIRST_RUNTIME)?);
         self.places.get(at).filter(|place| place.member.node == node).map(|_| at)
     }
 
-    /// Where it is, if this life has its place.
+    /// The index of the place that has this incarnation.
     pub(super) fn at(&self, peer: Peer) -> Option<usize> {
         self.at_node(peer.node).filter(|at| self.places[*at].member.peer() == peer)
     }
@@ -179,19 +190,20 @@ impl Memory {
         self.ledgers.iter().position(|ledger| ledger.id == pool)
     }
 
-    /// Those who have flows.
+    /// Runtimes that have flows.
     pub(super) fn serving(&self) -> impl Iterator<Item = Peer> + '_ {
         let serves = |place: &&Place| place.member.state.serves();
         self.places.iter().filter(serves).map(|place| place.member.peer())
     }
 
-    /// Those of a virtual cluster.
+    /// Running runtimes of a virtual cluster.
     pub(super) fn running_in(&self, cluster: u16) -> impl Iterator<Item = Peer> + '_ {
         let there = self.places.iter().filter(move |place| place.member.cluster == cluster);
         there.filter(|place| place.member.state == MemberState::Running).map(|place| place.member.peer())
     }
 
-    /// The switch of the present term has: each term is one life of it.
+    /// True if the switch of the present term has spoken: each term is one incarnation of
+    /// it.
     pub(super) fn has_spoken(&self, switch: NodeId) -> bool {
         let service = switch_number(switch).and_then(|number| self.services.get(usize::from(number)));
         service.is_none_or(|service| service.term == 0 || service.term == service.switch_life)
@@ -213,7 +225,8 @@ impl Memory {
         self.chains.iter().position(|chains| chains.contains(&chain)).map(|cluster| cluster as u16)
     }
 
-    /// Whether flows of a chain ever come to a runtime: the chain's pools are divided among those.
+    /// True if flows of a chain ever come to the runtime: the chain's pools are divided
+    /// among such runtimes.
     pub(super) fn serves(&self, peer: Peer, chain: u16) -> bool {
         let place = self.at(peer).map(|at| &self.places[at]);
         place.is_some_and(|place| self.cluster_of(chain) == Some(place.member.cluster))
@@ -233,16 +246,20 @@ impl Memory {
         self.drains.iter_mut().find(|drain| drain.peer == peer)
     }
 
-    /// The failover of which everything is known, if there is one. That includes all others of the cluster: what a runtime that died had come to hold
-    /// before that of another's numbers, those report who recover from it.
+    /// The next recovery that is complete. All others of its cluster must be heard too: a
+    /// runtime may have died after it took over numbers of an earlier one, and the
+    /// runtimes that recover it report those.
     pub(super) fn finished(&self) -> Option<Peer> {
         let unheard = self.clusters_with(|recovery| !recovery.is_heard());
         let is_done = |recovery: &&Recovery| recovery.is_open() && !unheard.contains(&self.cluster_of_dead(recovery));
         self.recoveries.iter().find(is_done).map(|recovery| recovery.failover.dead)
     }
 
-    /// The dead whose routes may be swept, and whether nobody waits for that: where nothing is still to be asked for because of any other of their cluster.
-    /// What led to one may be claimed because of another, who had it before; on a single host everybody has a copy of what it gives away, and asks for that because of the one.
+    /// The dead whose routes may be swept, and whether their sweep is final. A cluster is
+    /// swept when no claim is left to be made because of any of its dead. A route to one
+    /// may be claimed because of another that had the flow before. On a single host every
+    /// runtime has a copy of each flow that it gives away, and claims it because of the
+    /// one death.
     pub(super) fn to_be_swept(&self, has_hosts: bool) -> Vec<(Peer, bool)> {
         let asking = self.clusters_with(|recovery| !recovery.may_be_swept());
         let open = self.recoveries.iter().filter(|recovery| recovery.is_open());
@@ -359,7 +376,7 @@ impl Memory {
         }
     }
 
-    /// What a runtime must be told, if it is there.
+    /// Adds an order for a runtime, if it is there.
     fn order(&mut self, to: Peer, order: Control) {
         if let Some(place) = self.place(to).filter(|place| place.member.state != MemberState::Failed) {
             place.orders.push(order);
@@ -372,7 +389,8 @@ impl Memory {
             place.started_at = place.started_at.min(at);
             place.start_at = place.start_at.map(|due| due.min(at + (SHORTEST_PAUSE << DOUBLINGS)));
         }
-        // What is under way is measured by this clock from now on. By the same one it began not so long ago, and not later.
+        // Times of recoveries under way are converted to this clock. By the same clock
+        // they lie in the recent past.
         let date = |began_at: u64| if (at.saturating_sub(AWAY)..=at).contains(&began_at) { began_at } else { at };
         for failover in self.recoveries.iter_mut().map(|recovery| &mut recovery.failover) {
             if failover.recovered_at.is_none() {
@@ -397,7 +415,8 @@ impl Memory {
         let Some(place) = self.place(peer) else { return };
         (place.member.state, place.is_drained) = (MemberState::Leaving, true);
         self.view += 1;
-        // One that is not over, or whose process is still to end, is needed: there are no more of those than places.
+        // A drain is needed while it is not over, or its process has not ended: there are
+        // no more of those than places.
         let is_past = |drain: &Drain| drain.ended_at.is_some() && self.serving().all(|peer| peer != drain.peer);
         if self.drains.len() >= KEPT
             && let Some(past) = self.drains.iter().position(is_past)
@@ -417,14 +436,15 @@ impl Memory {
         let was_running = place.member.state.serves();
         place.member.state = MemberState::Failed;
         place.orders = Ordered::default();
-        // A process that lives for a while is started again at once; one that keeps dying is given time.
+        // A process that has lived for a while is started again at once; one that keeps
+        // dying is given time.
         let lived = at.saturating_sub(place.started_at);
         place.failures = if lived > 10 * SECOND { 0 } else { place.failures + 1 };
         let pause = if place.failures <= 2 { 0 } else { SHORTEST_PAUSE << (place.failures - 3).min(DOUBLINGS) };
         place.start_at = if place.is_drained { None } else { Some(at + pause) };
         let serves = |place: &Place| place.member.state.serves();
         if !self.places.iter().any(|place| place.member.cluster == cluster && serves(place)) {
-            // Patience is for who can be done without.
+            // The cluster cannot wait: its other pauses are cut short.
             let of_cluster = self.places.iter_mut().filter(|place| place.member.cluster == cluster);
             for start_at in of_cluster.filter_map(|place| place.start_at.as_mut()) {
                 *start_at = (*start_at).min(at + SECOND / 10);
@@ -459,7 +479,8 @@ impl Memory {
         self.ask_later();
     }
 
-    /// A runtime has come to where one was that is still being recovered from: others may have kept flows for it.
+    /// A runtime begins in the place of one that is still being recovered: others may
+    /// have kept flows for it.
     fn ask_successor(&mut self, successor: Peer) {
         let mut open = Vec::new();
         for recovery in self.recoveries.iter_mut().filter(|recovery| !recovery.is_heard()) {
@@ -473,7 +494,7 @@ impl Memory {
         }
     }
 
-    /// The next group is asked when nobody else is waited for.
+    /// Asks the next group when all earlier ones have reported.
     fn ask_later(&mut self) {
         let mut asked = Vec::new();
         for recovery in &mut self.recoveries {
@@ -519,7 +540,8 @@ impl Memory {
             }
             (Control::Waits { node, incarnation, switches }, _) => {
                 let dead = Peer { node: *node, incarnation: *incarnation };
-                // What it has heard of an earlier life of a switch it says again.
+                // A report that depends on an earlier incarnation of a switch does not
+                // count: the runtime reports again.
                 let is_present = switches.iter().all(|switch| self.switch_life(switch.node) == Some(switch.incarnation));
                 let known = self.recoveries.iter_mut().find(|recovery| recovery.failover.dead == dead);
                 if let Some(recovery) = known.filter(|_| is_present) {
@@ -544,7 +566,7 @@ impl Memory {
         }
     }
 
-    /// What a dead runtime had is free, except what recovered flows hold.
+    /// Frees a dead runtime's blocks, except the numbers that recovered flows hold.
     fn release(&mut self, dead: Peer) {
         for at in 0..self.ledgers.len() {
             let lost = self.ledgers[at].release(dead);
@@ -586,8 +608,9 @@ mod tests {
         Coordinator::new(config, 1).memory
     }
 
-    /// A runtime takes long to drain, another has nothing left and is still to end, and a third is drained and brought back more often than drains are
-    /// remembered: what is forgotten is the oldest of those whose runtimes are gone.
+    /// A runtime takes long to drain, another has nothing left and is still to end, and a
+    /// third is drained and brought back more often than drains are remembered: the
+    /// oldest drain whose runtime is gone is forgotten.
     #[test]
     fn a_drain_is_remembered_while_it_is_needed() {
         let mut memory = memory();

@@ -1,17 +1,25 @@
-//! The coordinator: who is there, who has failed, who may lease what.
+//! The coordinator: decides which runtimes live, which have failed, and which may lease
+//! what.
 //!
-//! Theory of operation (NFVactor: coordinator, fault tolerance). Runtimes report with every heartbeat. A runtime fails when its process ends
-//! (told by the host's manager, at once) or when it is not heard for too long. Then, in this order: the manager lets nothing more out of it;
-//! everyone gets the view without it; the others are asked to recover what they have of it; when all have reported, the switch forgets the
-//! routes that nobody claimed and the dead runtime's part of every pool is free again. A new incarnation is started at once, or after a
-//! pause that doubles if it keeps dying; while its predecessor is being recovered from, it is asked to recover too: others may have kept
+//! Theory of operation (NFVactor: coordinator, fault tolerance). Runtimes report with
+//! every heartbeat. A runtime fails when its process ends (the host's manager tells at
+//! once) or when it is not heard for too long. Then, in this order: the manager lets
+//! nothing more out of it; everyone gets the view without it; the others are asked to
+//! recover their copies of its flows; when all have reported, the switch sweeps the
+//! unclaimed routes, and the dead runtime's part of every pool is free again. A new
+//! incarnation is started at once, or after a pause that doubles if it keeps dying. While
+//! its predecessor is being recovered, it is asked to recover too: others may have kept
 //! flows for it. The coordinator takes no part in moving or replicating a flow.
 //!
-//! It may die at any instruction, and another life goes on with its [log](Record): whatever it does lies there first. The driver asks for
-//! records ([`Coordinator::poll_log`]), keeps them, and says so ([`Coordinator::logged`]); only then do messages go to the channel. What a
-//! runtime tells for good is numbered, and kept there until the coordinator has it in its log; what a runtime is told for good is numbered,
-//! and kept in the log until it has taken effect ([`Ordered`](crate::message::Ordered)). A restored coordinator therefore
-//! differs from one that was slow only in what it asks for first: everyone's [account](Control::Account).
+//! The coordinator may die at any instruction, and its next incarnation continues from
+//! the [log](Record): every decision is logged before it takes effect. The driver asks
+//! for records ([`Coordinator::poll_log`]), keeps them, and says so
+//! ([`Coordinator::logged`]); only then do messages go to the channel. A runtime numbers
+//! the messages that must take effect exactly once, and keeps them until the coordinator
+//! has them in its log. The coordinator numbers such orders too, and keeps them in the
+//! log until they have taken effect ([`Ordered`](crate::message::Ordered)). A restored
+//! coordinator therefore differs from a slow one only in its first question: everyone's
+//! [account](Control::Account).
 //!
 //! In: messages, the time. Out: records, messages. Never: a packet.
 
@@ -52,34 +60,37 @@ use scaling::Workload;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// What a coordinator is told at its start.
+/// A coordinator's configuration.
 #[derive(Debug, Clone)]
 pub struct CoordinatorConfig {
-    /// Who it is.
+    /// The coordinator's own node and incarnation.
     pub me: Peer,
-    /// Virtual clusters, the default one first, with the runtimes to keep running in each.
+    /// Virtual clusters, the default one first, with the runtimes to keep running in
+    /// each.
     pub clusters: Vec<ClusterConfig>,
     /// The hosts that make the box.
     pub hosts: HostsConfig,
-    /// Service-chain rules to begin with.
+    /// Initial service-chain rules.
     pub rules: Vec<Rule>,
-    /// A runtime that is not heard for so long has failed, ns.
+    /// A runtime that is silent for so long has failed, ns.
     pub hang_timeout: u64,
-    /// A process that has not spoken so long after its start has failed, ns.
+    /// A process that is silent for so long after its start has failed, ns.
     pub start_timeout: u64,
     /// The first incarnation; every later one is higher.
     pub first_incarnation: u32,
     /// Pools of the chains, with their sizes.
     pub pools: Vec<(PoolId, u32)>,
-    /// So many state servers there are; the first assigns the numbers of pools that are not among these.
+    /// The number of state servers. The first one assigns the numbers of all pools that
+    /// are not among `pools`.
     pub state_servers: u16,
     /// Layout hash of each chain: a runtime with others cannot join.
     pub layouts: Vec<u64>,
-    /// Its endpoint.
+    /// The fabric endpoint's configuration.
     pub fabric: FabricConfig,
 }
 
-/// Of this dead runtime a switch has been told to sweep the routes, or the state server that its indexes may be.
+/// A sweep that an observer was told: a switch ends this dead runtime's routes, a state
+/// server releases its indexes.
 struct Swept {
     observer: NodeId,
     dead: Peer,
@@ -93,38 +104,41 @@ pub struct RuntimeStatus {
     pub member: Member,
     /// Its last report.
     pub report: Report,
-    /// It is out of service, or about to be.
+    /// The runtime is out of service, or about to be.
     pub is_drained: bool,
-    /// It is started when its cluster grows.
+    /// The runtime is started when its cluster grows.
     pub is_spare: bool,
-    /// Set if it keeps ending and is started again.
+    /// Set if the process keeps ending and is started again.
     pub retried: Option<Retried>,
 }
 
-/// What is known of a runtime and need not be remembered.
+/// The coordinator's knowledge of a runtime that need not be remembered.
 struct Hearing {
     last_heard: u64,
     report: Report,
-    /// It has told which orders have taken effect: the others can be sent.
+    /// The runtime has told which orders have taken effect: the others can be sent.
     is_accounted: bool,
-    /// Errands have come whose sender waits to hear that they are kept.
+    /// Numbered messages have arrived whose sender waits for their acknowledgement.
     owes_word: bool,
-    /// Its host was asked whether it stands still.
+    /// The host was asked whether the runtime stands still.
     is_doubted: bool,
-    /// The runtime may be silent until then: its host has said that it does not stand still.
+    /// The runtime may be silent until then: its host has said that it does not stand
+    /// still.
     spared_until: u64,
-    /// The managers were asked to fence it.
+    /// The managers were asked to fence the runtime.
     suspected: Option<Cause>,
     suspected_at: u64,
     /// How the runtime ended, as told by the manager that started it.
     notice: Notice,
-    /// Hosts that let nothing more out of it, each with the flows that its switches sent there, if it knows.
+    /// Hosts that have fenced the runtime, each with the flows that its switches sent
+    /// there, if it knows.
     fenced: Vec<(u16, Option<u64>)>,
-    /// Flows that it had when it was given up, as far as a manager knows.
+    /// Flows that the runtime had at its end, as far as a manager knows.
     last: Option<u64>,
-    /// Frames that found its ring full.
+    /// Frames that found the runtime's ring full.
     refused: u64,
-    /// When it began, others had flows already, and it has not got any of them since.
+    /// Other runtimes had flows already when this one began, and it has got none of them
+    /// since.
     came_late: bool,
 }
 
@@ -154,54 +168,57 @@ pub struct Coordinator {
     fabric: Fabric,
     memory: Memory,
     log: Log,
-    /// Per place.
+    /// By place.
     hearings: Vec<Hearing>,
-    /// Per ledger.
+    /// By ledger.
     demands: Vec<Demand>,
-    /// Per cluster.
+    /// By cluster.
     workloads: Vec<Workload>,
     /// Messages that wait until the log is kept.
     pending: Pending,
-    /// What an operator is told, after what has come of his order.
+    /// Answers to operators, sent after the messages that their order caused.
     answers: Vec<(NodeId, Control)>,
-    /// What the manager was told last.
+    /// The state of the box that the manager was told last.
     standing: Option<Standing>,
     told_failovers: Vec<Failover>,
     told_drains: Vec<Drain>,
     draining: Vec<Draining>,
-    /// Of recoveries that are not over: what the switches have been told to sweep.
+    /// Sweeps that were sent in recoveries that are not over.
     swept: Vec<Swept>,
     next_request: u32,
-    /// Per host.
+    /// By host.
     hosts: Vec<Known>,
-    /// Where this coordinator is.
+    /// The host of this coordinator.
     own_host: u16,
-    /// Of each state server the life that has said last that it is there, of which view it knew then, and when.
+    /// By state server: the incarnation that has reported last, the view that it knew,
+    /// and the time.
     servers_heard: Vec<Option<(Peer, u64, u64)>>,
     /// See [`Coordinator::has_quorum`].
     had_quorum: bool,
-    /// Since when, in this life.
+    /// The time since which that holds, in this incarnation.
     quorum_at: u64,
-    /// When a host was cut off from this one last, or nobody knew that it was not.
+    /// The time at which a host was last cut off from this one, or not known to be
+    /// connected.
     unsteady_at: u64,
-    /// Of several hosts: the box has been ready. A host that serves later does so whoever is missing.
+    /// With several hosts: the box has been ready once. A host that serves later does so
+    /// although others are missing.
     was_ready: bool,
     began_at: u64,
-    /// Per switch, when its service was given to a host last.
+    /// By switch, the time at which its service was last given to a host.
     given_at: Vec<u64>,
-    /// Per switch, since when another host has more links to serve it by.
+    /// By switch, the time since which another host has had more links to serve it by.
     worse_since: Vec<Option<u64>>,
-    /// When all were told of it.
+    /// The time at which all managers were last told of the services.
     refreshed_at: u64,
     drops: DropCounters,
     last_turn: u64,
-    /// Switches that have spoken, with the version of the rules that each goes by.
+    /// Switches that have spoken, with the version of the rules that each uses.
     switches: Vec<(Peer, u64)>,
-    /// Rules that come from the manager.
+    /// Rules whose parts are arriving from the manager.
     coming: Assembly,
 }
 
-/// Hang timeouts after which a runtime is given up although nobody could take over.
+/// Hang timeouts after which a runtime is given up although no other one could take over.
 const HOPELESS: u64 = 20;
 
 impl Coordinator {
@@ -239,16 +256,18 @@ impl Coordinator {
         };
         let mut coordinator = Coordinator::of(config, now, Log::default(), memory);
         coordinator.place_services();
-        // Alone with its manager it knows from the first moment that there is nobody yet.
+        // With a single manager it is known from the first moment that no process runs
+        // yet.
         coordinator.hosts[0].is_known = !coordinator.is_joined();
         coordinator.ask_managers();
         coordinator
     }
 
-    /// The coordinator's next life, with the log of those before. It starts nobody and gives nobody up before the manager has told who lives.
+    /// The coordinator's next incarnation, from the log of the earlier ones. It starts
+    /// and gives up no runtime before the manager has told which live.
     ///
     /// # Errors
-    /// If the log cannot be read, or was written for something else.
+    /// If the log cannot be read, or was written for another configuration.
     pub fn restore<'a>(
         config: CoordinatorConfig,
         now: u64,
@@ -277,9 +296,11 @@ impl Coordinator {
                 coordinator.pending.push((place.member.node, Control::Account { handled: place.handled }));
             }
         }
-        // Switches hear of a death before they hear that its recovery is over: in the other order they would wait for good.
+        // Switches must hear of a death before they hear that its recovery is over:
+        // otherwise they would wait for good.
         coordinator.push_view();
-        // Whether the switch has heard of it nobody knows. A second time does no harm: the dead have no routes any more.
+        // The switch may not have heard of the end. A second message does no harm: the
+        // dead have no routes any more.
         for recovery in coordinator.memory.recoveries.iter().filter(|recovery| !recovery.is_open()) {
             let Peer { node, incarnation } = recovery.failover.dead;
             let sweep = Control::Sweep { node, incarnation, is_over: true };
@@ -291,7 +312,8 @@ impl Coordinator {
         Ok(coordinator)
     }
 
-    /// The first incarnation that a coordinator may give which shares nothing with the log's but its peers' memories.
+    /// The first incarnation that a coordinator may give if it shares nothing with the
+    /// log but its peers' memories.
     ///
     /// # Errors
     /// If the log cannot be read.
@@ -315,7 +337,8 @@ impl Coordinator {
             told_drains: Vec::new(),
             draining: Vec::new(),
             swept: Vec::new(),
-            // No life takes the answers to another's requests for its own.
+            // Requests of different incarnations have different numbers, so answers
+            // cannot be confused.
             next_request: (config.me.incarnation << 16) + 1,
             hosts: vec![Known::default(); config.hosts.hosts.len()],
             own_host: 0,
@@ -352,14 +375,15 @@ impl Coordinator {
         &self.drops
     }
 
-    /// What must be kept before [`Coordinator::logged`] is called.
+    /// The records to be kept before [`Coordinator::logged`] is called.
     pub fn poll_log(&mut self) -> Vec<Record> {
         self.log.take(&self.memory)
     }
 
-    /// Everything that [`Coordinator::poll_log`] gave is kept: what depends on it may leave.
+    /// The records of [`Coordinator::poll_log`] are kept: messages that depend on them
+    /// may leave.
     pub fn logged(&mut self) {
-        // Somebody forgot to fetch what was decided since: nothing leaves.
+        // Later decisions have not been fetched: no message leaves.
         if self.log.is_fresh() {
             return;
         }
@@ -380,13 +404,13 @@ impl Coordinator {
         }
     }
 
-    /// Keeps what nobody needs to keep: for tests and worlds in which a coordinator never dies.
+    /// Drops the log: for tests and worlds in which a coordinator never dies.
     pub fn forget_log(&mut self) {
         self.poll_log();
         self.logged();
     }
 
-    /// Who is there.
+    /// All runtimes, as `status` shows them.
     pub fn status(&self) -> impl Iterator<Item = RuntimeStatus> + '_ {
         let heard = self.memory.places.iter().zip(&self.hearings);
         heard.map(|(place, hearing)| RuntimeStatus {
@@ -413,10 +437,12 @@ impl Coordinator {
         self.memory.view
     }
 
-    /// True once every runtime has started and knows the others, and the switches know the rules.
+    /// True once every runtime has started and knows the others, and the switches know
+    /// the rules.
     pub fn is_ready(&self) -> bool {
         let is_ruled = self.rules_in_force() == self.memory.rules.version();
-        // Without a host that does not come, more than half of the hosts begin after a while.
+        // If a host does not come, more than half of the hosts begin without it after a
+        // while.
         let may_lack = self.is_joined() && self.last_turn.saturating_sub(self.began_at) > self.config.start_timeout;
         let is_waited_for = |place: &Place| !may_lack || self.is_there(place.member.host);
         let are_all_there = may_lack || self.hosts.iter().all(|host| host.is_known);
@@ -429,7 +455,8 @@ impl Coordinator {
             })
     }
 
-    /// Of each state server the life that has said last that it is there, if flows have their home at them.
+    /// By state server, the incarnation that has reported last, if flows have their home
+    /// there.
     pub fn state_servers(&self) -> impl Iterator<Item = Option<Peer>> + '_ {
         self.servers_heard.iter().map(|heard| heard.map(|(peer, ..)| peer))
     }
@@ -437,7 +464,7 @@ impl Coordinator {
     /// Whether flows would survive a failure.
     pub fn protected(&self) -> Protected {
         let promising = |cluster: u16| self.config.clusters.get(usize::from(cluster)).is_some_and(|cluster| cluster.promises);
-        // Also those that are leaving: what they have still is theirs.
+        // Runtimes that are leaving count too: their flows are still theirs.
         let serving = || {
             let heard = self.memory.places.iter().zip(&self.hearings);
             let serves = |state: MemberState| state.serves();
@@ -448,7 +475,8 @@ impl Coordinator {
         if clusters.peek().is_none() || clusters.any(|cluster| self.memory.running_in(cluster).count() < 2) {
             return Protected::No;
         }
-        // One that has been silent for a while may have failed already, and one that is to be fenced will: another failure now would be the second.
+        // A state server that has been silent for a while may have failed already:
+        // another failure now would be the second.
         let is_server_present = |server: u16, number: u32| {
             let is_it = |(peer, view, at): &(Peer, u64, u64)| {
                 let is_late = self.last_turn.saturating_sub(*at) > self.config.hang_timeout / 2;
@@ -465,7 +493,8 @@ impl Coordinator {
         };
         let settled = |hearing: &Hearing| {
             hearing.suspected.is_none()
-                // Who has not heard of a switch's next life still counts on what the life before had logged, and so with the state server's.
+                // A runtime that has not heard of a switch's new incarnation still counts
+                // on the earlier one's packet log. The same holds for a state server.
                 && hearing.report.logs.iter().all(is_present)
                 && hearing.report.view == self.memory.view
                 && !hearing.report.resynchronising
@@ -480,7 +509,7 @@ impl Coordinator {
         }
     }
 
-    /// Decides: from here on it is so, in this life and the next.
+    /// Takes a decision: it holds in this incarnation and the next.
     fn record(&mut self, entry: Entry) {
         self.memory.apply(&entry);
         self.log.append(&entry);
@@ -490,12 +519,12 @@ impl Coordinator {
         self.memory.at(peer)
     }
 
-    /// It was drained, and has nothing left.
+    /// True if the runtime was drained and has nothing left.
     fn has_drained(&self, peer: Peer) -> bool {
         self.memory.drains.iter().any(|drain| drain.peer == peer && drain.ended_at.is_some())
     }
 
-    /// Everybody who serves, and whoever has to know of them, is to have the newest view.
+    /// Sends the newest view to all serving runtimes and observers.
     fn push_view(&mut self) {
         let observers = self.observers();
         let Coordinator { memory, pending, .. } = self;
@@ -513,18 +542,21 @@ impl Coordinator {
         }
     }
 
-    /// Who is told of all lives and deaths of runtimes: the switches, and the state servers.
+    /// Observers of all starts and deaths of runtimes: the switches, and the state
+    /// servers.
     fn observers(&self) -> impl Iterator<Item = NodeId> + use<> {
         let switches = (0..self.memory.services.len() as u16).map(switch_node);
         switches.chain(self.servers())
     }
 
-    /// The state servers that there are to be.
+    /// The nodes of the configured state servers.
     fn servers(&self) -> impl Iterator<Item = NodeId> + use<> {
         (0..self.config.state_servers).map(state_server_node)
     }
 
-    /// A state server, or this coordinator, has begun a new life: who is there now, behind who was and is still being recovered from. Of all others that are dead that is over.
+    /// A state server, or this coordinator, has begun a new incarnation: sends the dead
+    /// that are still being recovered, and the members behind them. All other dead are
+    /// recovered.
     fn begin_with_state_server(&mut self, server: NodeId) {
         self.pending.forget(server);
         self.pending.push_beginning(server);
@@ -554,7 +586,7 @@ impl Coordinator {
         self.fabric.inbox.clear();
     }
 
-    /// Who speaks, if it is a runtime that may.
+    /// The sender's place, if it is a runtime that may speak.
     fn hear(&mut self, from: Peer, now: u64) -> Option<usize> {
         let Some(at) = self.at(from) else {
             self.drops.count(DropReason::StaleEpoch);
@@ -563,14 +595,15 @@ impl Coordinator {
         self.end_silence(at, now);
         (self.hearings[at].last_heard, self.hearings[at].is_doubted) = (now, false);
         if self.memory.places[at].member.state == MemberState::Failed {
-            // It was given up and has not noticed yet.
+            // The runtime was given up and has not noticed yet.
             self.drops.count(DropReason::Fenced);
             return None;
         }
         Some(at)
     }
 
-    /// Frames of a runtime count as hearing it: what it says may be stuck behind one that was lost, while it hears from nobody that it was.
+    /// Any frame of a runtime counts as a sign of life: its messages may be stuck behind
+    /// a lost one, and it may not know of the loss.
     fn hear_frames(&mut self, now: u64) {
         for at in 0..self.memory.places.len() {
             let heard = self.fabric.heard_at(self.memory.places[at].member.peer()).unwrap_or(0);
@@ -585,8 +618,9 @@ impl Coordinator {
         let Some(at) = self.hear(from, now) else { return };
         self.hearings[at].owes_word = true;
         let handled = self.memory.places[at].handled;
-        // Who has heard of this life by another frame than the question for its account goes on where it was with the life before. What lies between
-        // comes after the account; a gap that is left then is of a log that was lost.
+        // A runtime that has heard of this incarnation by another frame than the question
+        // for its account continues its numbers. The messages in between follow the
+        // account; a gap that is left then is due to a lost log.
         if number <= handled || number > handled + 1 && !self.hearings[at].is_accounted {
             return;
         }
@@ -625,7 +659,7 @@ impl Coordinator {
         if let Some(heard) = server {
             return match message {
                 Control::Hello { .. } => {
-                    // Nobody has written anything back to it.
+                    // The new incarnation has no flow written back to it yet.
                     *heard = None;
                     self.begin_with_state_server(from.node);
                 }
@@ -654,7 +688,8 @@ impl Coordinator {
             }
             Control::Holds { pool, blocks } => self.held(from, pool, &blocks),
             Control::Accounted { handled } => {
-                // Gaps there are none: what was settled has taken effect at the runtime itself.
+                // A gap is no loss: settled orders have taken effect at the runtime
+                // itself.
                 self.memory.places[at].orders.resume(handled);
                 self.hearings[at].is_accounted = true;
             }
@@ -664,9 +699,10 @@ impl Coordinator {
         }
     }
 
-    /// Looks for runtimes that are silent, and starts those that are due.
+    /// Suspects silent runtimes, and starts those that are due.
     pub fn handle_timeout(&mut self, now: u64) {
-        // Time in which this process did not turn itself says nothing about the others: silence is measured by a clock that stands still then.
+        // If this process stood still, silence says nothing about the others: it is
+        // measured by a clock that stood still too.
         let since = now.saturating_sub(self.last_turn);
         let unwatched = since.saturating_sub(self.config.hang_timeout / 4);
         self.hearings.iter_mut().for_each(|hearing| hearing.last_heard = now.min(hearing.last_heard + unwatched));
@@ -707,12 +743,12 @@ impl Coordinator {
         }
     }
 
-    /// When [`Coordinator::handle_timeout`] is due next.
+    /// The time at which [`Coordinator::handle_timeout`] is due next.
     pub fn poll_timeout(&self) -> u64 {
         let due = |(place, hearing): (&Place, &Hearing)| match place.member.state {
             MemberState::Running | MemberState::Leaving => {
                 let due = hearing.last_heard + self.config.hang_timeout + 1;
-                // Overdue already, and not given up: whether that changes is seen at the next regular look.
+                // Overdue and not given up: the next regular turn looks again.
                 if due <= self.last_turn { u64::MAX } else { due }
             }
             MemberState::Starting if hearing.suspected.is_some() => u64::MAX,

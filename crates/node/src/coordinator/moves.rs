@@ -1,9 +1,12 @@
-//! Flows that are to move, by order.
+//! Moves of flows on an operator's order, and drains.
 //!
-//! The coordinator only says where flows shall go; runtimes and switch move them (NFVactor: flow migration). A *drain* moves every flow of a runtime away
-//! while no new one comes, waits until all of them have arrived and nobody's replica is there either, and ends its process. A runtime that fails
-//! meanwhile is recovered as ever. Which runtimes are leaving is remembered, and every request until its runtime has it; which request of a drain is
-//! under way is not: a new life of the coordinator asks for what is left.
+//! The coordinator only says where flows shall go; runtimes and switch move them
+//! (NFVactor: flow migration). A *drain* moves every flow of a runtime away while no new
+//! one comes, waits until all have arrived and no replica is left there, and ends its
+//! process. A runtime that fails meanwhile is recovered as ever. The log remembers which
+//! runtimes are leaving, and every request until its runtime has it. It does not remember
+//! which request of a drain is under way: a new incarnation of the coordinator asks for
+//! the rest.
 
 use super::memory::Entry;
 use super::{Coordinator, MemberState};
@@ -12,26 +15,28 @@ use crate::message::{Control, Drain, Order, Refusal, Report};
 use holdfast_protection::Peer;
 use holdfast_wire::fault::{Fault, is_planted};
 
-/// A request that was made for a drain, and how far it is.
+/// The progress of a drain.
 #[derive(Debug)]
 pub(super) struct Draining {
     peer: Peer,
     request: Option<u32>,
     moved: u64,
-    /// The latest request is done; what it left is in the next report.
+    /// The latest request is done; the next report tells how many flows are left.
     awaits_report: bool,
-    /// Since when it has had nothing to do.
+    /// The time since which the runtime has been empty.
     empty_since: Option<u64>,
 }
 
-/// A runtime ends when it has been empty so long, ns: a packet that was under way when its route was made has come by then.
+/// A runtime ends when it has been empty for so long, ns: a packet that was under way
+/// when its route was made has arrived by then.
 const EMPTY_FOR: u64 = 200_000_000;
 
 impl Coordinator {
-    /// An operator's wish. The number of the request that it became, or 0 if it is none.
+    /// Carries out an operator's order. Returns the number of the resulting request, or 0
+    /// if there is none.
     ///
     /// # Errors
-    /// Why it is not carried out.
+    /// The reason why it is not carried out.
     pub fn order(&mut self, order: &Order, now: u64) -> Result<u32, Refusal> {
         match order {
             Order::Move { from, to, limit, selector } => self.request_move(*from, *to, *limit, selector),
@@ -116,14 +121,14 @@ impl Coordinator {
         }
     }
 
-    /// A report has come from somebody, who may be leaving.
+    /// A report has come from a runtime, which may be leaving.
     pub(super) fn handle_report(&mut self, from: Peer) {
         if let Some(draining) = self.draining.iter_mut().find(|draining| draining.peer == from) {
             draining.awaits_report = false;
         }
     }
 
-    /// What the runtimes that are leaving have to do next.
+    /// Does the next step of each drain.
     pub(super) fn go_on_draining(&mut self, now: u64) {
         let open: Vec<Peer> =
             self.memory.drains.iter().filter(|drain| drain.ended_at.is_none()).map(|drain| drain.peer).collect();
@@ -148,19 +153,22 @@ impl Coordinator {
                 self.draining[which].request = self.request_move(peer.node, None, u64::MAX, "any").ok();
                 continue;
             }
-            // An operator may have asked for them, or an earlier life: no request of this drain says when they have arrived.
+            // Flows are on their way for another request, an operator's or an earlier
+            // incarnation's: no request of this drain tells when they have arrived.
             if report.departed > 0 && !is_planted(Fault::EndsDrainEarly) {
                 self.draining[which].empty_since = None;
                 continue;
             }
-            // Nobody's replica is here either when the others know that this one leaves, and have filled others.
+            // No replica is left here once the others know that this runtime leaves, and
+            // have filled other replicas.
             let others = self.memory.places.iter().zip(&self.hearings).filter(|(place, _)| place.member.cluster == cluster);
             let others =
                 others.filter(|(place, _)| place.member.state == MemberState::Running).map(|(_, hearing)| &hearing.report);
             let is_settled = |report: &Report| report.view >= view && !report.resynchronising && report.unprotected == 0;
             let are_settled = others.clone().all(is_settled);
             let is_calm = self.failovers().all(|failover| failover.recovered_at.is_some());
-            // With one left there is nowhere to put replicas, and nothing to wait for.
+            // A single other runtime has no place for replicas, so there is nothing to
+            // wait for.
             if !is_calm || !are_settled && others.count() > 1 {
                 continue;
             }
@@ -176,7 +184,7 @@ impl Coordinator {
         self.pending.push((self.manager_for(node), Control::Stop { node, incarnation }));
     }
 
-    /// In a new life: those that were to be stopped may not have been.
+    /// A new incarnation stops drained runtimes again: they may not have been stopped.
     pub(super) fn stop_again(&mut self) {
         let ended = self.memory.drains.iter().filter(|drain| drain.ended_at.is_some()).map(|drain| drain.peer);
         for peer in ended.collect::<Vec<_>>() {

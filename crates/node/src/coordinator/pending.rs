@@ -1,8 +1,11 @@
 //! Messages that wait until the log is kept, and then for room in their channels.
 //!
-//! A view is not written down before it leaves: what waits is that the receiver is to have the newest one. So of all that happens in a turn, as when a
-//! thousand runtimes join, each receiver gets one view. It keeps the place of the first: what is said behind a view (a sweep, say) comes behind one that says
-//! at least as much. What a new life of a switch is told of the dead is as new as its first view, or somebody who died in between would be in neither.
+//! A view is not stored when it is sent: the queue only notes that the receiver is to
+//! have the newest one. So if much happens in a turn, as when a thousand runtimes join,
+//! each receiver gets one view. The view keeps the place of the first note: a message
+//! behind it (a sweep, say) comes behind a view that says at least as much. The list of
+//! the dead for a switch's new incarnation is as new as its first view; otherwise a
+//! runtime that died in between would be in neither.
 
 use super::ledger::{Ledger, newer};
 use super::memory::Memory;
@@ -10,13 +13,15 @@ use crate::address::{NodeId, switch_number};
 use crate::channel::Fabric;
 use crate::message::{Control, Member, Standing, kind};
 
-/// Messages that wait for room in one channel, views not counted. Nobody who is there leaves its channel full for so long; what is more is not said.
+/// Messages that wait for room in one channel, views not counted. A living receiver
+/// leaves its channel full for less time than that; further messages are dropped.
 const LIMIT: usize = 4096;
 
 enum Say {
     Message(Control),
     View,
-    /// To a new life of a switch: who is being recovered from, and the newest view.
+    /// For a new incarnation of a switch: the dead that are being recovered, and the
+    /// newest view.
     Beginning,
 }
 
@@ -33,23 +38,23 @@ impl Pending {
         self.list.is_empty()
     }
 
-    /// A message for a node.
+    /// Queues a message for a node.
     pub(super) fn push(&mut self, (node, message): (NodeId, Control)) {
         self.list.push((node, Say::Message(message)));
     }
 
-    /// How things stand, for a manager: what it was to be told of that before is out of date.
+    /// Queues the state of the box for a manager, in place of an earlier one.
     pub(super) fn push_standing(&mut self, node: NodeId, standing: Standing) {
         self.list.retain(|(to, say)| *to != node || !matches!(say, Say::Message(Control::Standing(_))));
         self.push((node, Control::Standing(standing)));
     }
 
-    /// Messages for nodes.
+    /// Queues messages for nodes.
     pub(super) fn extend(&mut self, messages: impl IntoIterator<Item = (NodeId, Control)>) {
         messages.into_iter().for_each(|message| self.push(message));
     }
 
-    /// A node is to have the newest view, once.
+    /// Notes that a node is to have the newest view, once.
     pub(super) fn push_view(&mut self, node: NodeId) {
         let at = usize::from(node);
         if at >= self.views.len() {
@@ -60,12 +65,13 @@ impl Pending {
         }
     }
 
-    /// A new life of a switch is to learn who is there now behind who was.
+    /// Notes that a new incarnation of a switch is to get the list of the dead, and the
+    /// view behind it.
     pub(super) fn push_beginning(&mut self, switch: NodeId) {
         self.list.push((switch, Say::Beginning));
     }
 
-    /// Nothing that waits for this node is to be said.
+    /// Drops all messages for this node.
     pub(super) fn forget(&mut self, node: NodeId) {
         self.list.retain(|(to, _)| *to != node);
         if let Some(waits) = self.views.get_mut(usize::from(node)) {
@@ -73,7 +79,8 @@ impl Pending {
         }
     }
 
-    /// Gives channels what they take. Returns those that are full, and how many messages were too many.
+    /// Moves messages to the channels as far as they have room. Returns the full
+    /// channels, and how many messages were dropped.
     pub(super) fn send(&mut self, memory: &Memory, fabric: &mut Fabric) -> (Full, u64) {
         let mut full = Full::default();
         let mut too_many = 0;
@@ -84,7 +91,7 @@ impl Pending {
                 && match say {
                     Say::Message(message) => fabric.send_control(*node, message),
                     Say::View => fabric.send(*node, kind::CONTROL, encoded.of(*node, memory)).is_ok(),
-                    // Both, or both again.
+                    // Both messages, or both again later.
                     Say::Beginning => {
                         fabric.send_control(*node, &recovering(*node, memory))
                             && fabric.send(*node, kind::CONTROL, encoded.of(*node, memory)).is_ok()
@@ -96,7 +103,7 @@ impl Pending {
                 }
                 return false;
             }
-            // There is one view of each node, and one beginning of each life of a switch.
+            // Views and beginnings are bounded: one per node.
             let is_message = matches!(say, Say::Message(_));
             let is_cut = full.add(*node, is_message) > LIMIT && is_message;
             too_many += u64::from(is_cut);
@@ -118,7 +125,7 @@ impl Full {
         self.waiting.get(usize::from(node)).is_some_and(Option::is_some)
     }
 
-    /// Something more waits for it. Returns how many messages do.
+    /// Counts a message that waits for the node. Returns how many do.
     fn add(&mut self, node: NodeId, is_message: bool) -> usize {
         let at = usize::from(node);
         if at >= self.waiting.len() {
@@ -130,7 +137,8 @@ impl Full {
     }
 }
 
-/// Whose flows are being recovered, and the newest epoch of the switch's that anybody is known to have had.
+/// The dead that are being recovered, and the newest epoch of the switch's that is known
+/// to have been given.
 fn recovering(switch: NodeId, memory: &Memory) -> Control {
     let dead = memory.recoveries.iter().filter(|recovery| recovery.is_open()).map(|recovery| recovery.failover.dead);
     let its = memory.ledgers.iter().filter(|ledger| switch_number(switch) == Some(memory.switch_of(ledger.id.chain)));
@@ -138,8 +146,8 @@ fn recovering(switch: NodeId, memory: &Memory) -> Control {
     Control::Recovering { dead: dead.collect(), epoch }
 }
 
-/// The newest view as messages: the switches', and each virtual cluster's. A runtime knows those of its own cluster: it puts its replicas, and moves its
-/// flows, nowhere else.
+/// The newest view as messages: the switches', and each virtual cluster's. A runtime
+/// knows only its own cluster's members, and puts replicas and moves flows nowhere else.
 #[derive(Default)]
 struct Views(Vec<(Option<u16>, Vec<u8>)>);
 
@@ -172,7 +180,7 @@ mod tests {
         Fabric::new(ME, FabricConfig::default())
     }
 
-    /// What waits for a node whose channel takes nothing more.
+    /// Messages that wait for a node whose channel is full.
     fn waiting(pending: &Pending, node: NodeId) -> (usize, usize) {
         let of_node = || pending.list.iter().filter(|(to, _)| *to == node);
         let views = of_node().filter(|(_, say)| !matches!(say, Say::Message(_))).count();
@@ -198,7 +206,8 @@ mod tests {
         assert_eq!(waiting(&pending, 16), (0, 1), "and after it was sent");
     }
 
-    /// Somebody does not hear for long: views and a switch's beginning stay, of other messages only so many. Others are heard all the same.
+    /// A receiver is silent for long: views and a switch's beginning stay, of other
+    /// messages only so many. Other receivers get theirs.
     #[test]
     fn what_is_too_much_for_one_is_cut_and_counted() {
         let (mut pending, mut fabric) = (Pending::default(), fabric());

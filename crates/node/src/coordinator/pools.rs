@@ -1,23 +1,25 @@
-//! Who gets the blocks of a pool, and what becomes of those who get none.
+//! Grants of pool blocks, and requests for which there is none.
 //!
-//! A runtime that asks when no block is free is remembered, and gets the first that becomes free: one that a dead runtime had, or
-//! one that another runtime can spare. The others are asked for such blocks at once, and again as long as somebody wants. Only
-//! when all have answered and nothing rests with the dead is it told that there is none; until then its new flows wait.
+//! A request without a free block is remembered, and gets the first block that becomes
+//! free: a dead runtime's, or one that another runtime can spare. The others are asked
+//! for spare blocks at once, and again as long as a request waits. Only when all have
+//! answered, and no block is quarantined, is the runtime told that there is none; until
+//! then its new flows wait.
 
 use super::memory::Entry;
 use super::{Coordinator, SECOND};
 use crate::message::{Control, PoolId};
 use holdfast_protection::Peer;
 
-/// Between two times of asking for spare blocks.
+/// Interval between questions for spare blocks, ns.
 const ASK_INTERVAL: u64 = SECOND / 2;
 
-/// What is known of the demand for one pool's blocks and need not be remembered: who asks again is answered again.
+/// The demand for one pool's blocks. Need not be remembered, because runtimes ask again.
 #[derive(Debug, Default)]
 pub(super) struct Demand {
-    /// Of those who want a block, who was told that there is none.
+    /// Requesters that were told that there is no block.
     told: Vec<Peer>,
-    /// Asked for spare blocks, not yet answered.
+    /// Runtimes that were asked for spare blocks and have not answered.
     asked: Vec<Peer>,
     next_ask: u64,
 }
@@ -37,7 +39,7 @@ impl Coordinator {
         }
     }
 
-    /// A runtime may have `count` blocks, or is remembered as wanting one.
+    /// Grants a runtime up to `count` blocks, or remembers its request.
     pub(super) fn want(&mut self, from: Peer, pool: PoolId, count: usize, now: u64) {
         let Some(at) = self.memory.pool_at(pool) else { return };
         // A pool is divided among the runtimes that serve its chain.
@@ -58,7 +60,7 @@ impl Coordinator {
         self.serve(at);
     }
 
-    /// Asks for spare blocks those who may have some, if it is time.
+    /// Asks runtimes that may have spare blocks, if a question is due.
     fn ask(&mut self, at: usize, now: u64) {
         let (demand, wanting) = (&self.demands[at], &self.memory.wanting[at]);
         if wanting.is_empty() || !demand.asked.is_empty() || now < demand.next_ask {
@@ -73,14 +75,14 @@ impl Coordinator {
         self.demands[at].next_ask = now + ASK_INTERVAL;
     }
 
-    /// Whoever still wants blocks makes the coordinator ask again: flows end, and blocks become empty.
+    /// Asks again while requests wait: flows end, and blocks become empty.
     pub(super) fn ask_again(&mut self, now: u64) {
         for at in 0..self.demands.len() {
             self.ask(at, now);
         }
     }
 
-    /// Grants what has become free to those who wait; tells them if nothing can come.
+    /// Grants free blocks to waiting requests; denies them if no block can come.
     fn serve(&mut self, at: usize) {
         let pool = self.memory.ledgers[at].id;
         while let Some(&to) = self.memory.wanting[at].first() {
@@ -110,7 +112,8 @@ impl Coordinator {
         }
     }
 
-    /// A runtime says what it has. A block that nobody else has, as far as is remembered, is its own.
+    /// A runtime names its blocks. A block that is no other runtime's, as far as is
+    /// remembered, is its own.
     pub(super) fn held(&mut self, by: Peer, pool: PoolId, blocks: &[u32]) {
         let Some(at) = self.memory.pool_at(pool) else { return };
         let ledger = &self.memory.ledgers[at];
@@ -120,7 +123,7 @@ impl Coordinator {
         }
     }
 
-    /// Nobody waits for a dead runtime's answers.
+    /// Forgets a dead runtime: its answers will not come.
     pub(super) fn forget_demand(&mut self, dead: Peer) {
         for demand in &mut self.demands {
             demand.told.retain(|peer| *peer != dead);

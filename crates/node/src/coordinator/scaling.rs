@@ -1,22 +1,26 @@
 //! Virtual clusters that grow and shrink by themselves.
 //!
-//! Theory of operation (NFVactor: dynamic scaling). Once per period the workload of every runtime is looked at: what it, or its
-//! ring, has dropped because there was too much, how much of its time it was busy, how many flows it has.
-//! - A runtime that dropped more than it may, or was busy nearly all the time for several periods, gets help: a spare place is given to a new process, and
-//!   when that serves, flows move to it some hundred at a time until half of the load is there. With no spare place left, a runtime that has less
-//!   than half as many flows helps instead.
-//! - When the others would have time to spare without it, for many periods in succession, the runtime with the fewest flows leaves: it is drained
-//!   as by an operator's order, and its place is spare again.
+//! Theory of operation (NFVactor: dynamic scaling). Once per period the workload of every
+//! runtime is looked at: packets that it, or its ring, has dropped for overload, the
+//! share of its time that it was busy, its number of flows.
+//! - A runtime that dropped more than it may, or was busy nearly all the time for several
+//!   periods, gets help: a spare place is given to a new process, and when that serves,
+//!   flows move to it some hundred at a time until half of the load is there. With no
+//!   spare place left, a runtime that has less than half as many flows helps instead.
+//! - When the others would have time to spare without it, for many periods in succession,
+//!   the runtime with the fewest flows leaves: it is drained as by an operator's order,
+//!   and its place is spare again.
+//! - A runtime that began in the place of a failed one, when the others had all the
+//!   flows, gets some of them, if all runtimes have time for that. Clusters that do not
+//!   grow are levelled, too. Flows that an operator has moved stay.
 //!
-//! - A runtime that began when the others had all the flows, in the place of one that failed, gets
-//!   some of them, if all runtimes have time for that. Clusters that do not grow are levelled, too.
-//!   Flows that an operator moves stay where he wants them.
+//! One change is made at a time, and none while a runtime fails, starts or leaves. Two
+//! rules keep a steady load from growing and shrinking a cluster in turn. The loads that
+//! make it grow and shrink lie far apart, and a cluster that had to grow soon after it
+//! had shrunk shrinks only after twice the time.
 //!
-//! One thing at a time, and nothing while something fails, starts or leaves. What keeps a steady load from being answered by growing and
-//! shrinking in turn: the loads that make a cluster grow and shrink lie far apart, and whenever it had to grow soon after it had
-//! shrunk, it shrinks only after twice the time.
-//!
-//! Which places are spare is remembered; where the help stands is not: a new life of the coordinator sees the load again.
+//! The log remembers which places are spare, but not how far the help is: a new
+//! incarnation of the coordinator sees the load again.
 
 use super::memory::Entry;
 use super::{Coordinator, MemberState};
@@ -24,30 +28,33 @@ use crate::address::NodeId;
 use holdfast_protection::Peer;
 use holdfast_wire::DropReason;
 
-/// When a cluster grows and shrinks.
+/// The parameters of scaling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Scaling {
-    /// Between two looks, ns.
+    /// Interval between looks, ns.
     pub period: u64,
-    /// Packets that a runtime may drop in a period for want of room.
+    /// Packets that a runtime may drop for overload in a period.
     pub drops: u64,
-    /// A runtime busy for more of its time than this, in 1/1000, for three periods in succession needs help.
+    /// A runtime that is busy for more of its time than this, in 1/1000, for three
+    /// periods in succession needs help.
     pub busy_permille: u16,
-    /// A runtime can be done without if the others would then be busy for less of their time than this on average, in 1/1000.
+    /// A runtime is dispensable if the others would then be busy for less of their time
+    /// than this on average, in 1/1000.
     pub idle_permille: u16,
     /// Flows that are moved at a time.
     pub move_flows: u64,
-    /// Periods in succession in which one could be done without, before it leaves.
+    /// Periods in succession in which a runtime is dispensable, before it leaves.
     pub calm_periods: u32,
 }
 
-/// Periods in succession in which a runtime is busy before it gets help: drops are an emergency, this is none.
+/// Periods in succession in which a runtime is busy before it gets help; only drops are
+/// an emergency.
 const BUSY_PERIODS: u32 = 3;
 /// Periods in succession in which all have time, before flows are levelled.
 const IDLE_PERIODS: u32 = 10;
 /// Flows by which a runtime must exceed twice another's before flows are levelled.
 const FEW: u64 = 64;
-/// How often the time before shrinking is doubled at most.
+/// Doublings of the time before shrinking, at most.
 const DOUBLINGS: u32 = 6;
 
 impl Default for Scaling {
@@ -61,30 +68,31 @@ impl Default for Scaling {
 struct Relief {
     from: Peer,
     to: NodeId,
-    /// The incarnation that was there before the help: it is not the help. `None` if the help
-    /// is a runtime that runs already.
+    /// The incarnation that was there before the help, which is not the help. `None` if
+    /// the help is a runtime that runs already.
     not: Option<u32>,
     /// Flows still to move; known when the help serves.
     left: Option<u64>,
     request: Option<(u32, u64)>,
 }
 
-/// What is known of a cluster's workload.
+/// A cluster's workload.
 #[derive(Debug, Default)]
 pub(super) struct Workload {
     next_look: u64,
-    /// Of each runtime: drops for want of room so far, by itself and by its ring; periods for which it has been busy.
+    /// By runtime: drops for overload so far, by itself and by its ring; periods for
+    /// which it has been busy.
     seen: Vec<(Peer, u64, u32)>,
     calm: u32,
     idle: u32,
     relief: Option<Relief>,
     shrunk_at: Option<u64>,
     doublings: u32,
-    /// Nothing could be done about too much load, so far.
+    /// Overloads so far that could not be relieved.
     pub(super) helpless: u64,
 }
 
-/// Drops that say that there was too much to do.
+/// True for reasons of drops that mean overload.
 fn is_overload(reason: u8) -> bool {
     DropReason::from_index(reason.into()).is_some_and(|reason| {
         matches!(
@@ -94,7 +102,7 @@ fn is_overload(reason: u8) -> bool {
     })
 }
 
-/// A runtime in one period.
+/// A runtime's load in one period.
 struct Load {
     peer: Peer,
     drops: u64,
@@ -104,7 +112,8 @@ struct Load {
 }
 
 impl Coordinator {
-    /// Frames for runtimes that found their rings full, as the manager has counted them since each began.
+    /// Takes the manager's counts of frames that found a runtime's ring full, since each
+    /// began.
     pub(super) fn handle_crowded(&mut self, refused: &[(Peer, u64)]) {
         for &(peer, count) in refused {
             if let Some(at) = self.at(peer) {
@@ -113,7 +122,7 @@ impl Coordinator {
         }
     }
 
-    /// Looks at the clusters whose time has come.
+    /// Looks at the clusters that are due.
     pub(super) fn scale(&mut self, now: u64) {
         for cluster in 0..self.config.clusters.len() {
             let (grows, scaling) =
@@ -168,7 +177,8 @@ impl Coordinator {
         loads
     }
 
-    /// Every process of the cluster runs or is not meant to, everyone knows so, and nothing is being recovered.
+    /// True if every process of the cluster runs or is not meant to, all know so, and no
+    /// recovery is under way.
     fn is_calm(&self, cluster: usize) -> bool {
         let recovers = self.failovers().any(|failover| failover.recovered_at.is_none());
         let is_settled = |(place, hearing): (&super::Place, &super::Hearing)| match place.member.state {
@@ -209,7 +219,8 @@ impl Coordinator {
         }
     }
 
-    /// Moves flows to a runtime that began when the others had all of them, when there is time for that.
+    /// Moves flows to a runtime that began when the others had all of them, when there is
+    /// time for that.
     fn level(&mut self, cluster: usize, scaling: &Scaling, loads: &[Load]) {
         let came_late = |load: &&Load| self.at(load.peer).is_some_and(|at| self.hearings[at].came_late);
         let (least, most) =
@@ -266,7 +277,7 @@ impl Coordinator {
         let (from, to) = (relief.from, relief.to);
         let Some(helper) = self.memory.places.iter().find(|place| place.member.node == to) else { return };
         let has_come = helper.member.state == MemberState::Running && Some(helper.member.incarnation) != relief.not;
-        // Its first process is still to come, or came and died.
+        // The first process there is still to come, or came and died.
         let is_lost = helper.member.state == MemberState::Failed && (helper.start_at.is_none() || relief.left.is_some());
         let is_needed = self.memory.running_in(cluster as u16).any(|peer| peer == from);
         if is_lost || !is_needed {
@@ -289,7 +300,7 @@ impl Coordinator {
         }
     }
 
-    /// How far a request is that may be one of these.
+    /// A runtime reports on a request that may be one of these.
     pub(super) fn relieved(&mut self, from: Peer, request: u32, moved: u64, last: bool) {
         for cluster in 0..self.workloads.len() {
             let Some(relief) = &mut self.workloads[cluster].relief else { continue };
@@ -312,7 +323,7 @@ impl Coordinator {
     }
 }
 
-/// A place whose process may be started when a cluster grows.
+/// True for a place whose process may be started when a cluster grows.
 pub(super) fn is_spare(config: &super::ClusterConfig, number: u16) -> bool {
     number >= config.runtimes
 }

@@ -1,38 +1,47 @@
-//! By which of two networks a host sends to another one.
+//! The choice between two networks that join the hosts.
 //!
-//! Theory of operation. Hosts may be joined by two networks, which each host counts as it likes. By each of them a host sends every other one *probes*, several times per patience; a probe says by which of its
-//! sender's two it was sent, and by which of the other's two that one has been heard lately. So a host knows which network leads to another one: that by which the other says that it hears. What goes there takes the network that it takes already as long as that one leads there, and otherwise the other one; the first is taken
-//! again when it has led there for a while. To a host to which neither leads, and at the beginning, everything goes by both, so that whatever still leads there is used: what comes twice is known by
+//! Theory of operation. Hosts may be joined by two networks, which each host numbers as
+//! it likes. By each of them a host sends every other one *probes*, several times per
+//! time-out. A probe names its sender's network, and those of the receiver's networks by
+//! which the sender has heard the receiver lately. This tells a host which network leads
+//! to another one: that by which the other hears it. A network stays in use as long as it
+//! leads there; otherwise the other one is used. The first is used again when it has led
+//! there for a while. If neither leads to a host, and at the beginning, every frame goes
+//! by both, so that whatever works is used. A frame that arrives twice is recognised by
 //! its number, which is why there must be a key.
 //!
-//! A network that ends to lead somewhere is noticed well before the host behind it would be missed ([`quorum`](crate::quorum)): nobody is given up as long as the other one leads there. Packets may overtake each other at such a moment.
+//! A failed network is noticed well before the host behind it would be missed
+//! ([`quorum`](crate::quorum)): no host is given up while the other network leads there.
+//! Packets may overtake each other at such a moment.
 //!
-//! In: probes, the time. Out: probes, and by which network to send. Never: a decision about hosts.
+//! In: probes, the time. Out: probes, and the network to send by. Never: a decision about
+//! hosts.
 
 use crate::address::{NodeId, host_of};
 
-/// How many networks there are.
+/// The number of networks.
 pub const PATHS: u8 = 2;
 
 /// A probe to be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Probe {
-    /// To this host.
+    /// The receiving host.
     pub(super) host: u16,
-    /// By this network.
+    /// The network to send by.
     pub(super) path: u8,
-    /// By which of its own that host has been heard lately, a bit each.
+    /// The sender's networks by which that host has been heard lately, a bit each.
     pub(super) heard: u8,
 }
 
-/// How it stands with another host.
+/// The networks' state toward another host.
 #[derive(Debug, Clone, Copy, Default)]
 struct Way {
-    /// When it was heard by each.
+    /// By network, the time at which the host was last heard.
     heard_at: [Option<u64>; PATHS as usize],
-    /// What it said last: by its clock, by ours, and by which it hears this host.
+    /// The last probe's time by its clock and by ours, and the networks by which it hears
+    /// this host.
     said: Option<(u64, u64, u8)>,
-    /// Since when each has led there without a break.
+    /// By network, the time since which it has led there without a break.
     since: [Option<u64>; PATHS as usize],
     used: Option<u8>,
 }
@@ -43,41 +52,44 @@ pub(super) struct Paths {
     me: u16,
     patience: u64,
     ways: Vec<Way>,
-    /// On which host each node is, as these say.
+    /// By node, its host, as the hosts say.
     places: Vec<Option<u16>>,
     next: u64,
     has_changed: bool,
 }
 
 impl Paths {
-    /// Of so many hosts, this being one of them. `patience`: after which a host is missed, ns.
+    /// The networks of this host among so many. `patience`: the time-out after which a
+    /// host is missed, ns.
     pub(super) fn new(me: u16, hosts: u16, patience: u64) -> Paths {
         let ways = vec![Way::default(); usize::from(hosts)];
         Paths { me, patience, ways, places: Vec::new(), next: 0, has_changed: false }
     }
 
-    /// Between two probes.
+    /// Interval between probes.
     fn interval(&self) -> u64 {
         (self.patience / 16).max(1)
     }
 
-    /// What was not heard for so long is not heard.
+    /// A probe older than this does not count as heard.
     fn lately(&self) -> u64 {
         self.patience / 4
     }
 
-    /// A network is taken again when it has led to a host for so long.
+    /// The first network is used again when it has led to a host for so long.
     fn calm(&self) -> u64 {
         self.patience * 4
     }
 
-    /// A probe has come from this host, which sent it by this one of its networks. It was sent at `sent` by that host's clock.
+    /// Takes a probe from this host, sent by this one of its networks, at `sent` by that
+    /// host's clock.
     pub(super) fn hear(&mut self, host: u16, path: u8, sent: u64, heard: u8, now: u64) {
         let lately = self.lately();
         let Some(way) = self.ways.get_mut(usize::from(host)).filter(|_| host != self.me) else { return };
         let Some(heard_at) = way.heard_at.get_mut(usize::from(path)) else { return };
         *heard_at = Some(now);
-        // One that comes late by the slower of the two says nothing new. A host whose clock begins anew has been silent for longer than that.
+        // A late probe by the slower network has no news. A host whose clock begins anew
+        // has been silent for longer than that.
         if way.said.is_none_or(|(last, at, _)| sent >= last || now.saturating_sub(at) > lately) {
             way.said = Some((sent, now, heard));
         }
@@ -101,7 +113,7 @@ impl Paths {
         way.used = used;
     }
 
-    /// What is due. When the next is: [`Paths::poll_timeout`].
+    /// The probes that are due. [`Paths::poll_timeout`] tells when the next are.
     pub(super) fn poll(&mut self, now: u64) -> Vec<Probe> {
         if now < self.next {
             return Vec::new();
@@ -119,12 +131,12 @@ impl Paths {
         probes
     }
 
-    /// When something is due.
+    /// The time at which probes are due.
     pub(super) fn poll_timeout(&self) -> u64 {
         self.next
     }
 
-    /// A node is on this host, or nobody knows where.
+    /// Notes that a node is on this host, or that its host is unknown.
     pub(super) fn place(&mut self, node: NodeId, host: Option<u16>) {
         let at = usize::from(node);
         if self.places.len() <= at {
@@ -133,12 +145,12 @@ impl Paths {
         self.places[at] = host;
     }
 
-    /// By which network to send to this node; `None`: by both.
+    /// The network by which to send to this node; `None`: both.
     #[inline]
     pub(super) fn to(&self, node: NodeId) -> Option<u8> {
         match host_of(node).or_else(|| self.places.get(usize::from(node)).copied().flatten()) {
             Some(host) => self.used(host),
-            // As to all of them, if that is one.
+            // An unknown host: the network to all others, if that is one.
             None => {
                 let mut others = (0..self.ways.len() as u16).filter(|host| *host != self.me).map(|host| self.used(host));
                 let first = others.next().flatten();
@@ -147,18 +159,18 @@ impl Paths {
         }
     }
 
-    /// By which network to send to this host; `None`: neither is known to lead there.
+    /// The network by which to send to this host; `None`: neither is known to lead there.
     pub(super) fn used(&self, host: u16) -> Option<u8> {
         self.ways.get(usize::from(host)).and_then(|way| way.used)
     }
 
-    /// Which networks lead to this host, a bit each.
+    /// The networks that lead to this host, a bit each.
     pub(super) fn leading(&self, host: u16) -> u8 {
         let since = self.ways.get(usize::from(host)).map_or([None; PATHS as usize], |way| way.since);
         (0..PATHS).filter(|path| since[usize::from(*path)].is_some()).fold(0, |leading, path| leading | 1 << path)
     }
 
-    /// True if what is used has changed since this was asked.
+    /// True if a network in use has changed since the last call.
     pub(super) fn take_changed(&mut self) -> bool {
         core::mem::take(&mut self.has_changed)
     }
@@ -173,12 +185,12 @@ mod tests {
     const PATIENCE: u64 = 160 * MILLISECOND;
     const HOSTS: u16 = 3;
 
-    /// Three hosts and two networks. What is cut: `(network, from, to)`.
+    /// Three hosts and two networks. Cuts are `(network, from, to)`.
     struct World {
         hosts: Vec<Paths>,
         cuts: Vec<(u8, u16, u16)>,
         now: u64,
-        /// The second network is slower by so much.
+        /// The delay of the second network.
         delay: u64,
         late: Vec<(u64, u16, Probe, u64)>,
     }
@@ -219,7 +231,9 @@ mod tests {
         }
     }
 
-    /// All by the first; what is cut in either direction goes by the other before a host is missed, from whom it is cut and from nobody else; and a while after it is whole, back.
+    /// Every host uses the first network. A cut in either direction is gone around before
+    /// a host is missed, between these two hosts only; a while after it is healed, they
+    /// go back.
     #[test]
     fn what_is_cut_is_gone_around() {
         let mut world = World::new();
@@ -243,7 +257,8 @@ mod tests {
         assert!(world.hosts[0].take_changed() && !world.hosts[0].take_changed());
     }
 
-    /// A host that neither network leads to is tried by both, and found again by whichever comes back.
+    /// A host that neither network leads to is tried by both, and found again by
+    /// whichever comes back.
     #[test]
     fn where_nothing_leads_both_are_tried() {
         let mut world = World::new();
@@ -256,7 +271,7 @@ mod tests {
         assert_eq!((world.used(0), world.used(2)), (vec![Some(0), Some(1)], vec![Some(1), Some(0)]));
     }
 
-    /// The alternative is slow: what it says of the past does not undo what is known by then.
+    /// The alternative is slow: its late probes do not undo later knowledge.
     #[test]
     fn a_slow_path_says_nothing_new() {
         let mut world = World::new();
@@ -270,7 +285,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever was cut and healed before: a while later each host uses for each other one a network that leads there, the first if it does, and both if none does.
+        /// After any cuts and their end, each host uses for each other one a network that
+        /// leads there, the first if it does, and both if none does.
         #[test]
         fn in_the_end_everybody_uses_what_leads_there(
             steps in prop::collection::vec((prop::collection::vec((0..PATHS, 0..HOSTS, 0..HOSTS), 0..8), 1..400u64), 1..12),
@@ -284,7 +300,7 @@ mod tests {
             for from in 0..HOSTS {
                 for to in (0..HOSTS).filter(|to| *to != from) {
                     let is_cut = |path: u8, from: u16, to: u16| world.cuts.contains(&(path, from, to));
-                    // Somebody must be able to say what is heard.
+                    // A host must have a way to tell that it hears.
                     let can_tell = (0..PATHS).any(|path| !is_cut(path, to, from));
                     let expected = (0..PATHS).find(|path| can_tell && !is_cut(*path, from, to));
                     prop_assert_eq!(world.hosts[usize::from(from)].used(to), expected);

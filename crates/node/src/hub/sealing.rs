@@ -1,4 +1,4 @@
-//! How a hub seals what goes to other hosts, and what hosts tell each other of it.
+//! The hub's seal: packets to other hosts, and the announcements between hosts.
 
 use super::paths::{Paths, Probe};
 use super::{Hub, HubOut};
@@ -16,15 +16,15 @@ use std::collections::BTreeMap;
 pub(super) struct Sealed {
     seal: HostSeal,
     config: SealConfig,
-    /// Whom each host's manager was when it was told last.
+    /// By host, the manager that was told last.
     told: Vec<Option<Peer>>,
-    /// Who lives here has changed since.
+    /// The processes here have changed since.
     is_news: bool,
-    /// Where nodes of other hosts live, as these say.
+    /// The hosts of other hosts' nodes, as these say.
     places: BTreeMap<NodeId, u16>,
-    /// Those that have come, and those that have gone, since the driver asked.
+    /// Nodes that have come or gone since the driver's last look.
     moved: Vec<(NodeId, Option<u16>)>,
-    /// Where two networks join the hosts.
+    /// The paths, if two networks join the hosts.
     paths: Option<Paths>,
 }
 
@@ -54,7 +54,7 @@ impl Sealed {
         }
     }
 
-    /// What was said of a node before is not asked for any more.
+    /// Notes a node's move, in place of an earlier one.
     fn note_moved(&mut self, node: NodeId, host: Option<u16>) {
         if let Some(paths) = &mut self.paths {
             paths.place(node, host);
@@ -65,7 +65,8 @@ impl Sealed {
 }
 
 impl Hub {
-    /// Gives the hub of one of several hosts the cluster's keys: packets between them are sealed from now on, and nothing else is taken in.
+    /// Gives the hub of one of several hosts the cluster's keys: packets between hosts
+    /// are sealed from now on, and unsealed ones refused.
     pub fn authenticate(&mut self, config: SealConfig, ring: &KeyRing) {
         let told = vec![None; usize::from(config.hosts)];
         let seal = HostSeal::new(config, ring);
@@ -73,7 +74,8 @@ impl Hub {
         self.sealed = Some(Box::new(Sealed { seal, config, told, is_news: true, places, moved, paths: None }));
     }
 
-    /// Two networks join the hosts. Said after [`Hub::authenticate`]: without keys anybody could say which of them leads somewhere.
+    /// Two networks join the hosts. To be called after [`Hub::authenticate`]: without
+    /// keys an attacker could claim that a network works.
     pub fn use_two_paths(&mut self) {
         if let Some(sealed) = &mut self.sealed {
             sealed.paths = Some(Paths::new(sealed.config.host, sealed.config.hosts, sealed.config.patience));
@@ -88,35 +90,37 @@ impl Hub {
         self.sealed.as_mut().and_then(|sealed| sealed.paths.as_mut())
     }
 
-    /// By which of two networks, counted from 0, a frame goes to other hosts; `None`: by both.
+    /// The network, counted from 0, by which a frame goes to other hosts; `None`: both.
     #[inline]
     pub fn path_of(&self, frame: &Packet) -> Option<u8> {
         let destination: Option<&Mac> = frame.bytes().first_chunk();
         destination.and_then(node_of).zip(self.paths()).and_then(|(node, paths)| paths.to(node))
     }
 
-    /// Which of two networks lead to this host, a bit each, and which of them is used, if one is.
+    /// The networks that lead to this host, a bit each, and the one in use, if there is
+    /// one.
     pub fn paths_to(&self, host: u16) -> Option<(u8, Option<u8>)> {
         self.paths().map(|paths| (paths.leading(host), paths.used(host)))
     }
 
-    /// True if another network is used to some host than when this was asked last.
+    /// True if another network is used to some host than at the last call.
     pub fn take_paths_changed(&mut self) -> bool {
         self.paths_mut().is_some_and(Paths::take_changed)
     }
 
-    /// When another host is to be told by which network it is heard.
+    /// The time at which probes are due.
     pub(super) fn next_probe(&self) -> u64 {
         self.paths().map_or(u64::MAX, Paths::poll_timeout)
     }
 
-    /// Tells the other hosts, by each network, by which of them they are heard.
+    /// Sends probes to the other hosts by each network: they tell by which networks these
+    /// are heard.
     pub(super) fn probe(&mut self, now: u64, out: &mut HubOut, pool: &mut dyn PacketPool) {
         let me = self.manager.node();
         let Some(Sealed { seal, told, paths: Some(paths), .. }) = self.sealed.as_deref_mut() else { return };
-        // Who has not been told how this host seals could not open it.
+        // A host that does not know this host's seal could not open a probe.
         for Probe { host, path, heard } in paths.poll(now).into_iter().filter(|probe| told[usize::from(probe.host)].is_some()) {
-            // Another one comes soon.
+            // The next probe comes soon.
             let Some(mut probe) = pool.take() else { return };
             (probe.meta.flags, probe.meta.ingress) = (Flags::OAM, path);
             (probe.meta.stamp, probe.meta.commit) = (now, heard.into());
@@ -128,7 +132,7 @@ impl Hub {
         }
     }
 
-    /// A packet for this manager, which has been opened.
+    /// Takes a packet for this manager, which has been opened.
     pub(super) fn hear_probe(&mut self, from: NodeId, mut packet: Packet, now: u64, pool: &mut dyn PacketPool) {
         let is_probe = nsh::decapsulate(&mut packet).is_some_and(|outer| outer.index == index::PROBE);
         let meta = packet.meta;
@@ -141,7 +145,8 @@ impl Hub {
         }
     }
 
-    /// Changes the keys of packets between hosts, switch and manager. A hub that was made without stays so.
+    /// Changes the keys of packets between hosts, switches and manager. A hub without
+    /// keys stays without.
     pub fn set_keys(&mut self, ring: &KeyRing) {
         if let Some(sealed) = &mut self.sealed {
             sealed.seal.set_keys(ring);
@@ -150,27 +155,29 @@ impl Hub {
         self.manager.fabric().set_keys(ring);
     }
 
-    /// Nodes of other hosts that have come to this host, counted from 0, or have gone from it, since this was asked: for a network on which frames do not find their way
-    /// by themselves.
+    /// Nodes of other hosts that have come to this host, counted from 0, or have gone
+    /// from it, since the last call: for a network that does not find receivers by
+    /// itself.
     pub fn take_moved(&mut self) -> Vec<(NodeId, Option<u16>)> {
         self.sealed.as_mut().map_or_else(Vec::new, |sealed| core::mem::take(&mut sealed.moved))
     }
 
-    /// Who lives here has changed.
+    /// Notes that the processes here have changed.
     pub(super) fn note_news(&mut self) {
         if let Some(sealed) = &mut self.sealed {
             sealed.is_news = true;
         }
     }
 
-    /// Hears how other hosts seal, and tells them how this one does.
+    /// Takes other hosts' announcements, and announces this host's seal to them.
     pub(super) fn keep_sealing(&mut self, now: u64) {
         let Hub { manager, sealed, local, seats, .. } = self;
         let heard = manager.take_sealings();
         let Some(sealed) = sealed else { return };
         let me = manager.fabric().me();
         for (from, sealing) in heard {
-            // What was meant for an earlier life of this one would let in what that one has taken already.
+            // An announcement for an earlier incarnation would admit packets that it has
+            // taken already.
             if let Some(host) = host_of(from.node).filter(|host| sealing.to == me.incarnation && *host < sealed.config.hosts) {
                 sealed.hear(host, from.incarnation, &sealing, now);
             }
@@ -243,7 +250,7 @@ mod tests {
         hubs: Vec<Hub>,
         pool: MemoryPool,
         now: u64,
-        /// What is lost: by which network, sent by whom.
+        /// Losses: by network and sender.
         cuts: Vec<(u8, usize)>,
     }
 
@@ -256,7 +263,7 @@ mod tests {
                     self.hubs[from].turn(self.now, &mut out, &mut self.pool);
                     let mut sent = out.to_path;
                     for frame in out.to_fabric {
-                        // Where there is one network it is the first.
+                        // With one network, that is the first.
                         let path = self.hubs[from].paths().map_or(Some(0), |_| self.hubs[from].path_of(&frame));
                         if path.is_none() {
                             sent.push((1, self.copy(&frame)));
@@ -277,7 +284,7 @@ mod tests {
             copy
         }
 
-        /// From this host to the other.
+        /// Delivers a frame from this host to the other.
         fn deliver(&mut self, path: u8, from: usize, frame: Packet) {
             let World { hubs, pool, now, cuts } = self;
             match cuts.contains(&(path, from)) {
@@ -299,7 +306,7 @@ mod tests {
             packet
         }
 
-        /// Takes a packet to the second host, as it is or sealed by the first.
+        /// Delivers a packet to the second host, as it is or sealed by the first.
         fn arrives(&mut self, packet: Packet) {
             let (now, pool) = (self.now, &mut self.pool);
             self.hubs[1].handle_fabric(&mut vec![packet], now, &mut HubOut::default(), pool);
@@ -317,7 +324,8 @@ mod tests {
         World { hubs: vec![hub(0, 5), hub(1, 5)], pool: MemoryPool::new(64), now: 0, cuts: Vec::new() }
     }
 
-    /// By which networks the hosts send to a runtime and a manager of the other, and whether each is connected.
+    /// The networks by which the hosts send to a runtime and a manager of the other, and
+    /// whether each is connected.
     fn ways(world: &mut World) -> [(Option<u8>, bool); 2] {
         [0, 1].map(|from| {
             let other = 1 - from as u16;
@@ -336,7 +344,8 @@ mod tests {
         })
     }
 
-    /// Two networks: what is cut of the first, in whichever direction, is gone around, and the hosts stay connected; without both they are not. A restarted one finds its way.
+    /// Two networks: a cut of the first, in either direction, is gone around, and the
+    /// hosts stay connected; without both they are not. A restarted host finds its way.
     #[test]
     fn hosts_stay_connected_by_either_network() {
         let mut world = world();
@@ -375,7 +384,7 @@ mod tests {
         assert_eq!(world.pool.free(), world.pool.total());
     }
 
-    /// Nobody without the key says by which network a host is heard, and a probe where there is one network is nothing.
+    /// Without the key no probe counts, and with a single network none is sent.
     #[test]
     fn probes_are_sealed() {
         let mut world = world();
@@ -394,7 +403,8 @@ mod tests {
         assert_eq!((world.hubs[1].paths_to(0), world.drops(1, DropReason::Unsealed)), (before, 1));
     }
 
-    /// Hosts tell each other who lives where, and say it again when that changes, before the next beat.
+    /// Hosts announce their processes, and announce them again when they change, before
+    /// the next beat.
     #[test]
     fn hosts_say_who_lives_there() {
         let mut world = world();
@@ -414,7 +424,8 @@ mod tests {
         assert_eq!(world.hubs[1].take_moved(), [(SWITCH, None)]);
     }
 
-    /// A packet that is not sealed is dropped where there is a key, and a sealed one where there is none.
+    /// A packet that is not sealed is dropped where there is a key, and a sealed one
+    /// where there is none.
     #[test]
     fn hubs_agree_on_what_is_sealed() {
         let mut world = world();
@@ -422,7 +433,7 @@ mod tests {
         let packet = world.packet();
         world.arrives(packet);
         assert_eq!(world.drops(1, DropReason::Unsealed), 1);
-        // It was opened: a manager has no use for a packet.
+        // The packet was opened: a manager has no use for it.
         world.arrives_sealed();
         assert_eq!(world.drops(1, DropReason::Malformed), 1);
         world.hubs[1].sealed = None;
@@ -432,7 +443,8 @@ mod tests {
         assert_eq!(world.pool.free(), world.pool.total());
     }
 
-    /// Without a key damaged frames and strangers' frames are dropped and counted, and no buffer stays behind.
+    /// Without a key damaged frames and strangers' frames are dropped and counted, and no
+    /// buffer stays behind.
     #[test]
     fn without_a_key_damage_is_noticed() {
         let mut world = world();
@@ -464,7 +476,8 @@ mod tests {
         assert_eq!(world.pool.free(), world.pool.total());
     }
 
-    /// The receiver is started again, then the sender: neither waits for a beat to be heard.
+    /// The receiver is started again, then the sender: neither waits for a beat to be
+    /// heard.
     #[test]
     fn a_new_life_is_told_at_once() {
         let mut world = world();

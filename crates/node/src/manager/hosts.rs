@@ -1,7 +1,8 @@
-//! The manager as one of several hosts': what it says to the others, and which ports its host serves.
+//! The manager of one of several hosts: beats to the others, and the ports that this host
+//! serves.
 //!
-//! In: links, terms that an earlier life knew, the time. Out: beats, what is to be served or
-//! not any more. Never: a decision about who serves: see [`Quorum`].
+//! In: links, terms that an earlier incarnation knew, the time. Out: beats, orders to
+//! serve ports or to stop. Never: a decision about which host serves: see [`Quorum`].
 
 use super::{BEAT_BACKLOG, Manager, Wish};
 use crate::address::{COORDINATOR, host_of, manager_of};
@@ -10,13 +11,15 @@ use crate::quorum::{Change, Quorum};
 use holdfast_protection::Peer;
 
 impl Manager {
-    /// The manager's host is one of so many, with so many switches. `patience`: see [`Quorum`], ns.
+    /// Makes this host one of so many, with so many switches. `patience`: the time-out of
+    /// [`Quorum`], ns.
     pub fn join(&mut self, hosts: u16, switches: u16, patience: u64, now: u64) {
         let me = host_of(self.fabric.me().node).unwrap_or(0);
         self.quorum = Some(Quorum::new(me, hosts, switches, patience, now));
     }
 
-    /// Sets how many of a switch's ports have links that are up here; for one of several hosts.
+    /// Sets how many of a switch's ports have links that are up here; for one of several
+    /// hosts.
     pub fn set_links(&mut self, switch: u16, links: u8) {
         if let Some(quorum) = &mut self.quorum {
             quorum.set_links(switch, links);
@@ -32,40 +35,43 @@ impl Manager {
         self.standing.as_ref().is_some_and(|standing| standing.hosts & !own != 0)
     }
 
-    /// An earlier life of this manager knew of this term of a switch's service; for one of several hosts.
+    /// An earlier incarnation of this manager knew this term of a switch's service; for
+    /// one of several hosts.
     pub fn remember_term(&mut self, switch: u16, term: u32) {
         if let Some(quorum) = &mut self.quorum {
             quorum.remember(switch, term);
         }
     }
 
-    /// Terms to keep for [`Manager::remember_term`], per switch, if one has changed, before anything is sent.
+    /// Terms to keep for [`Manager::remember_term`], by switch, if one has changed. To be
+    /// kept before anything is sent.
     pub fn take_terms(&mut self) -> Option<impl Iterator<Item = u32> + '_> {
         self.quorum.as_mut()?.take_news()
     }
 
-    /// The coordinator, on whichever of several hosts it is, has been heard lately.
+    /// True if the coordinator, on any of several hosts, was heard within a time-out.
     pub(crate) fn is_coordinator_heard(&self) -> bool {
         let patience = self.quorum.as_ref().map_or(0, Quorum::patience);
         self.coordinator_at.is_some_and(|at| self.now.saturating_sub(at) <= 4 * patience)
     }
 
-    /// No other host serves now what this one does: see [`Quorum::may_serve_at`].
+    /// True if no other host serves now what this one does: see [`Quorum::may_serve_at`].
     pub(crate) fn may_serve_at(&self, now: u64) -> bool {
         self.quorum.as_ref().is_none_or(|quorum| quorum.may_serve_at(now))
     }
 
-    /// Managers of other hosts, each with what it has said of how it seals.
+    /// Announcements of other hosts' seals, with their managers.
     pub(crate) fn take_sealings(&mut self) -> Vec<(Peer, Sealing)> {
         core::mem::take(&mut self.sealings)
     }
 
-    /// A beat has gone out since this was asked last.
+    /// True if a beat has gone out since the last call.
     pub(crate) fn take_beaten(&mut self) -> bool {
         core::mem::take(&mut self.has_beaten)
     }
 
-    /// Tells another host's manager how this host seals. False if that one does not listen now.
+    /// Announces this host's seal to another host's manager. False if that one takes no
+    /// message now.
     pub(crate) fn tell_sealing(&mut self, host: u16, sealing: Sealing) -> bool {
         let node = manager_of(host);
         self.fabric.backlog(node) < BEAT_BACKLOG && self.fabric.send_control(node, &Control::Sealing(sealing))
@@ -78,12 +84,13 @@ impl Manager {
         }));
     }
 
-    /// More than half of the hosts hear this one, and it hears them; alone it is all there are.
+    /// True if this host is connected to more than half of the hosts; always true for a
+    /// single host.
     pub fn is_connected(&self) -> bool {
         self.quorum.as_ref().is_none_or(|quorum| quorum.is_connected(self.now))
     }
 
-    /// Whether it is still to serve, or to begin; and tells the others that it lives.
+    /// Checks whether this host is still to serve, or to begin, and sends beats.
     pub(super) fn keep_quorum(&mut self, now: u64) {
         let Some(quorum) = &mut self.quorum else { return };
         let change = quorum.turn(now);
@@ -100,12 +107,12 @@ impl Manager {
         self.change(change);
     }
 
-    /// Runtimes of other hosts that have ended, as these have said.
+    /// Runtimes of other hosts that have ended, as these say.
     pub(crate) fn take_ended_elsewhere(&mut self) -> Vec<Peer> {
         core::mem::take(&mut self.ended_elsewhere)
     }
 
-    /// Other hosts that this one is not connected to, a bit each.
+    /// Hosts that this one is not connected to, a bit each.
     pub(crate) fn hosts_away(&self, now: u64) -> u16 {
         self.quorum.as_ref().map_or(0, |quorum| !quorum.connected(now))
     }

@@ -1,5 +1,5 @@
-//! How things stand, as coordinator, runtimes and state servers have said last: people are
-//! answered also while there is no coordinator.
+//! The state of the box, as coordinator, runtimes and state servers have told it last:
+//! operators get answers while there is no coordinator.
 
 use super::Manager;
 use crate::address::{NodeId, STATE_SERVER, state_server_number};
@@ -24,7 +24,8 @@ impl Manager {
         &mut self.counted[at].1
     }
 
-    /// The runtimes as the coordinator saw them last, those that have ended since as failed, each with its last report.
+    /// The runtimes as the coordinator told them last, those that have ended since as
+    /// failed, each with its last report.
     pub fn status(&self) -> impl Iterator<Item = RuntimeStatus> + '_ {
         let members = self.standing.iter().flat_map(|standing| &standing.members);
         members.map(|member| {
@@ -46,8 +47,8 @@ impl Manager {
         retried.copied().find(|retried| retried.node == node)
     }
 
-    /// The longest processor time of a runtime's turn in which it listed or moved flows, as
-    /// runtimes have reported since this was asked last, µs.
+    /// The longest processor time of a runtime's turn in which it listed or moved flows,
+    /// as reported since the last call, µs.
     pub fn take_longest(&mut self) -> u32 {
         core::mem::take(&mut self.longest_us)
     }
@@ -57,18 +58,20 @@ impl Manager {
         &self.listings
     }
 
-    /// All numbers of a statistic, as the state server reported them last. `statistic`: by its list of
-    /// statistics, counted from 0. A manager that has just begun may know the first numbers only.
+    /// All numbers of a statistic, as the state server told them last. `statistic`: the
+    /// index of its list, counted from 0. A manager that has just begun may know the
+    /// first numbers only.
     pub fn totals(&self, statistic: usize) -> &[i64] {
         self.totals.of(statistic)
     }
 
-    /// The same of the statistics that no server adds up, as this runtime said last what its flows have.
+    /// The same for statistics that no server adds up: the numbers of this runtime's
+    /// flows, as it told them last.
     pub fn counted(&self, runtime: Peer, statistic: usize) -> &[i64] {
         self.counted.iter().find(|(peer, _)| *peer == runtime).map_or(&[], |(_, totals)| totals.of(statistic))
     }
 
-    /// How things stood when the coordinator spoke last, if it ever has.
+    /// The state of the box as the coordinator told it last, if it ever has.
     pub fn standing(&self) -> Option<&Standing> {
         self.standing.as_ref()
     }
@@ -78,16 +81,19 @@ impl Manager {
         &self.failovers
     }
 
-    /// True once the coordinator has said that every runtime has started and knows the others.
+    /// True once the coordinator has said that every runtime has started and knows the
+    /// others.
     pub fn is_ready(&self) -> bool {
         self.standing.as_ref().is_some_and(|standing| standing.ready)
     }
 
-    /// Whether flows would survive a failure, as the coordinator saw it last, and nobody has said otherwise since. Without a coordinator another
-    /// failure would be the second; so would it be while flows' homes are not at `servers`, the state servers' present lives, if there are any.
+    /// Whether flows would survive a failure, by the coordinator's last word and later
+    /// news. Without a coordinator another failure would be the second. The same holds
+    /// while a flow's home is an earlier incarnation than those in `servers`, the present
+    /// state servers.
     pub fn protected(&self, is_coordinator_there: bool, servers: &[Peer]) -> Protected {
         let Some(standing) = &self.standing else { return Protected::No };
-        // State that was written back to a server's earlier life is gone.
+        // State that was written back to a server's earlier incarnation is gone.
         let is_there = |&(node, incarnation): &(NodeId, u32)| {
             state_server_number(node).is_none() || servers.contains(&Peer { node, incarnation })
         };

@@ -1,9 +1,12 @@
-//! Lists of flows: whom the manager asks for the next piece of one.
+//! Lists of flows: which runtime has the next piece of a list.
 //!
-//! A list goes through the runtimes in the order of their nodes, and through each of them from slot to slot. The manager keeps nothing of it but the piece that is under way: who asks
-//! brings the [`Place`] where the piece before ended. If a runtime is not there any more, the list goes on with its next life, or the next runtime.
+//! A list goes through the runtimes in the order of their nodes, and through each of them
+//! from slot to slot. The manager keeps only the pieces under way: the asker brings the
+//! [`Place`] where the last piece ended. If a runtime has ended, the list continues with
+//! its next incarnation, or the next runtime.
 //!
-//! In: questions, records, ends. Out: questions to runtimes, pieces. Never: a look at the flows in them.
+//! In: questions, records, ends. Out: questions to runtimes, pieces. Never: a look at the
+//! flows in them.
 
 use super::Manager;
 use crate::address::NodeId;
@@ -33,7 +36,8 @@ pub(super) struct Lists {
 }
 
 impl Lists {
-    /// A record of a runtime's answer: see [`kind::FLOWS`](crate::message::kind::FLOWS).
+    /// Takes a record of a runtime's answer: see
+    /// [`kind::FLOWS`](crate::message::kind::FLOWS).
     ///
     /// # Errors
     /// [`DropReason::Malformed`] if it is none.
@@ -50,20 +54,23 @@ impl Lists {
         Ok(())
     }
 
-    /// This one answers nothing any more: what it has is not in the list, or twice, where others have recovered it.
+    /// The runtime answers no more: its flows are missing in the list, or twice in it if
+    /// others have recovered them.
     pub(super) fn handle_ended(&mut self, peer: Peer) {
         self.open.iter_mut().filter(|piece| piece.asked == Some(peer)).for_each(|piece| piece.asked = None);
     }
 }
 
 impl Manager {
-    /// The runtime that has the next flows of a list: the one with the lowest node from this one on.
+    /// The runtime that has the next flows of a list: the one with the lowest node from
+    /// this one on.
     fn next_listed(&self, from: NodeId) -> Option<Peer> {
         let serves = |peer: &Peer| peer.node >= from && self.reports.iter().any(|(reporter, _)| reporter == peer);
         self.present.iter().copied().filter(serves).min_by_key(|peer| peer.node)
     }
 
-    /// Asks for the next flows of a list that begins here, or goes on at a place, at most so many, or those that a selector means. [`Manager::take_flows`] gives them.
+    /// Asks for at most `limit` flows of a list, from its beginning or from a place on,
+    /// or for those that the selector matches. [`Manager::take_flows`] returns them.
     pub fn request_flows(&mut self, limit: u32, selector: &str, at: Option<Place>) -> u32 {
         self.lists.last = self.lists.last.wrapping_add(1);
         let request = self.lists.last;

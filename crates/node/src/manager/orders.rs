@@ -1,5 +1,5 @@
-//! Operators' orders: flows moved, runtimes drained, other rules. The coordinator is told,
-//! and its answers and the runtimes' progress are kept for the operator that asked.
+//! Operators' orders: flows moved, runtimes drained, rules changed. The coordinator is
+//! told, and its answers and the runtimes' progress are kept for the operator.
 
 use super::{MOVES_KEPT, Manager};
 use crate::address::{COORDINATOR, NodeId};
@@ -9,23 +9,23 @@ use holdfast_protection::Peer;
 
 /// Orders that may be under way.
 const ORDERS: usize = 16;
-/// Records of new rules that are sent in one turn: what is sent is sealed and copied.
+/// Records of new rules that are sent in one turn, because each is sealed and copied.
 const RULES_AT_ONCE: usize = 8;
 
 /// A request to move flows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Move {
-    /// Its number.
+    /// The request's number.
     pub request: u32,
-    /// Whose flows.
+    /// The runtime whose flows move.
     pub from: Peer,
-    /// When it began, ns.
+    /// The time of its beginning, ns.
     pub began_at: u64,
     /// Flows that another runtime serves now.
     pub moved: u64,
-    /// Flows that nobody would have.
+    /// Flows that no runtime would take.
     pub refused: u64,
-    /// When it was over, ns.
+    /// The time of its end, ns.
     pub ended_at: Option<u64>,
     /// The runtime failed before it was over.
     pub failed: bool,
@@ -34,7 +34,7 @@ pub struct Move {
 /// An order that was passed on.
 pub(super) struct Ticket {
     pub(super) number: u32,
-    /// The coordinator that was asked, if any was known.
+    /// The coordinator that was asked, if one was known.
     pub(super) asked: Option<Peer>,
     /// The runtime whose flows are to move, if any are.
     pub(super) from: Option<NodeId>,
@@ -43,21 +43,21 @@ pub(super) struct Ticket {
 }
 
 impl Ticket {
-    /// The order is not answered any more.
+    /// Answers that the coordinator is away, unless there is an answer.
     pub(super) fn refuse(&mut self) {
         self.answer.get_or_insert(Err(Refusal::Away));
     }
 }
 
-/// Rules that an operator wanted.
+/// Rules that an operator wants.
 pub(super) struct Wanted {
     pub(super) records: RuleRecords,
-    /// Records that this life of the coordinator was sent.
+    /// Records that this incarnation of the coordinator was sent.
     pub(super) told: usize,
 }
 
 impl Manager {
-    /// A request to move flows, known from its beginning or from what its runtime tells of it.
+    /// A request to move flows, known from its beginning or from its runtime's report.
     pub(super) fn moving_mut(&mut self, request: u32, from: Peer) -> &mut Move {
         let at = self.moves.iter().position(|order| order.request == request).unwrap_or_else(|| {
             if self.moves.len() >= MOVES_KEPT {
@@ -70,14 +70,15 @@ impl Manager {
         &mut self.moves[at]
     }
 
-    /// New rules, for flows that begin from now on, with a version after
+    /// Sets rules for flows that begin from now on, with a version after
     /// [`Manager::rules_wanted`]. A coordinator that is away is told when it is back.
     pub fn set_rules(&mut self, records: RuleRecords) {
         self.rules = Some(Wanted { records, told: 0 });
         self.tell_rules();
     }
 
-    /// The version of the rules that an operator wanted last, or of those that are in force.
+    /// The version of the rules that an operator wanted last, or of those that are in
+    /// force.
     pub fn rules_wanted(&self, in_force: u64) -> u64 {
         self.rules.as_ref().map_or(in_force, |wanted| wanted.records.version().max(in_force))
     }
@@ -93,7 +94,7 @@ impl Manager {
         }
     }
 
-    /// Passes an operator's wish on; [`Manager::take_answer`] gives the answer.
+    /// Passes an operator's order on; [`Manager::take_answer`] gives the answer.
     pub fn order(&mut self, order: Order) -> u32 {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
@@ -107,7 +108,8 @@ impl Manager {
         ticket
     }
 
-    /// The answer to an order, once it is there. An operator that asks too late gets none.
+    /// The answer to an order, once it is there. An operator that asks too late gets
+    /// none.
     pub fn take_answer(&mut self, ticket: u32) -> Option<Result<u32, Refusal>> {
         let Some(at) = self.tickets.iter().position(|known| known.number == ticket) else { return Some(Err(Refusal::Away)) };
         let answer = self.tickets[at].answer?;
@@ -115,7 +117,7 @@ impl Manager {
         Some(answer)
     }
 
-    /// A life of the coordinator has ended: what it was asked it does not answer any more.
+    /// An incarnation of the coordinator has ended: its open orders get no answer.
     pub fn handle_coordinator_ended(&mut self, peer: Peer) {
         self.tickets.iter_mut().filter(|ticket| ticket.asked == Some(peer)).for_each(Ticket::refuse);
     }

@@ -1,4 +1,5 @@
-//! Hosts that have told each other who they are, and what a network may do to their packets.
+//! Hosts that have told each other who they are, and what a network may do to their
+//! packets.
 
 use super::*;
 use crate::channel::Key;
@@ -22,7 +23,7 @@ fn seal(host: u16, incarnation: u32, numbers: &[u8]) -> HostSeal {
     HostSeal::new(config(host, incarnation), &ring(numbers))
 }
 
-/// What one says now, the other hears.
+/// Delivers an announcement to another host.
 fn announce(from: &HostSeal, to: &mut HostSeal, now: u64) {
     to.handle_announced(from.config.host, from.config.incarnation, from.announcement(), now);
 }
@@ -78,7 +79,7 @@ impl Bench {
     }
 }
 
-/// What arrives is what was sent, byte for byte, and nobody on the way can read it.
+/// A packet arrives as it was sent, byte for byte, and cannot be read on the way.
 #[test]
 fn what_was_sealed_opens() {
     let (mut a, mut b) = pair();
@@ -104,14 +105,16 @@ fn no_two_are_sealed_alike() {
     assert_ne!(first[BODY..], second[BODY..]);
 }
 
-/// A bit of it is another: in each field, in the addresses, in the tag and in what was sealed.
+/// A bit of it is another: in each field, in the addresses, in the tag and in what was
+/// sealed.
 #[test]
 fn a_flipped_bit_is_found_wherever_it_is() {
     let (mut a, mut b) = pair();
     let mut bench = Bench::new();
     let plain = bench.plain(40);
     let sealed = bench.seal(&mut a, &plain);
-    // Offsets: addresses 0, EtherType 12, magic 14, version 16, key 17, host 18, cluster 20, incarnation 24, life 28, counter 36, tag 44, body 60.
+    // Offsets: addresses 0, EtherType 12, magic 14, version 16, key 17, host 18, cluster
+    // 20, incarnation 24, life 28, counter 36, tag 44, body 60.
     for byte in 0..sealed.len() {
         for bit in 0..8 {
             let mut flipped = sealed.clone();
@@ -149,7 +152,8 @@ fn a_packet_of_another_length_is_refused() {
     assert_eq!(bench.open(&mut b, &sealed), Ok(plain));
 }
 
-/// Somebody who has another key under the same number, or a key under another number, or belongs to another cluster.
+/// Senders with another key under the same number, a key under another number, or of
+/// another cluster.
 #[test]
 fn who_does_not_belong_here_is_not_heard() {
     let mut bench = Bench::new();
@@ -175,7 +179,8 @@ fn who_does_not_belong_here_is_not_heard() {
     assert_eq!(bench.open(&mut b, &reflected), Err(DropReason::UnknownHost));
 }
 
-/// Something other than a packet between hosts was sealed: messages have a seal of their own, and nothing else is for anybody here.
+/// Something other than a packet between hosts was sealed: messages have a seal of their
+/// own, and nothing else is for anybody here.
 #[test]
 fn only_packets_are_sealed() {
     let (mut a, mut b) = pair();
@@ -202,7 +207,8 @@ fn a_packet_counts_once_whatever_the_order() {
     assert!(sealed.iter().all(|frame| bench.open(&mut b, frame) == Err(DropReason::Replayed)));
 }
 
-/// Keys change as the ring says: the next behind the current one everywhere, then in front, then alone. A packet is opened between any two steps.
+/// Keys change as the ring says: the next behind the current one everywhere, then in
+/// front, then alone. A packet is opened between any two steps.
 #[test]
 fn keys_change_and_no_packet_is_lost() {
     let (mut a, mut b) = pair();
@@ -241,7 +247,8 @@ fn a_change_of_keys_does_not_set_the_count_back() {
     }
 }
 
-/// The sender is started again: its new life is not heard before it is announced, and the old one is not afterwards, whatever was recorded of it.
+/// The sender is started again: its new life is not heard before it is announced, and the
+/// old one is not afterwards, whatever was recorded of it.
 #[test]
 fn an_old_life_is_not_heard_again() {
     let (mut a, mut b) = pair();
@@ -257,12 +264,13 @@ fn an_old_life_is_not_heard_again() {
     assert_eq!(bench.open(&mut b, &first), Err(DropReason::Replayed), "it was sealed before the announcement");
     let second = bench.seal(&mut next, &plain);
     assert_eq!(bench.open(&mut b, &second), Ok(plain));
-    // What the old life had said comes late: it changes nothing.
+    // A late announcement of the old life changes nothing.
     announce(&a, &mut b, 20);
     assert!(recorded.iter().all(|frame| bench.open(&mut b, frame) == Err(DropReason::OldLife)));
 }
 
-/// Two lives of one host seal under different keys although they count alike, also where the incarnation is the same because a state directory was lost.
+/// Two lives of one host seal under different keys although they count alike, also where
+/// the incarnation is the same because a state directory was lost.
 #[test]
 fn lives_of_a_host_have_keys_of_their_own() {
     let mut bench = Bench::new();
@@ -280,7 +288,8 @@ fn lives_of_a_host_have_keys_of_their_own() {
     assert_eq!(bench.open(&mut b, &late), Err(DropReason::OldLife));
 }
 
-/// The receiver is started again and knows nothing: what was recorded before it was told is refused, what is sent from then on is taken.
+/// The receiver is started again and knows nothing: what was recorded before it was told
+/// is refused, what is sent from then on is taken.
 #[test]
 fn a_new_receiver_begins_behind_what_was_sent() {
     let (mut a, mut b) = pair();
@@ -296,7 +305,8 @@ fn a_new_receiver_begins_behind_what_was_sent() {
     assert_eq!(bench.open(&mut next, &fresh), Ok(plain));
 }
 
-/// Somebody keeps a packet back. Soon it is only late; after an announcement that is a patience old it is refused. The receiver's clock alone counts.
+/// An attacker keeps a packet back. Soon it is only late; after an announcement that is a
+/// time-out old it is refused. The receiver's clock alone counts.
 #[test]
 fn what_was_kept_back_for_long_is_refused() {
     let mut bench = Bench::new();

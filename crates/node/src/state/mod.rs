@@ -1,12 +1,19 @@
 //! A state server on the fabric, and an instance's session with it.
 //!
-//! Theory of operation. A channel loses nothing while both sides live, so a session is an acquaintance of two lives: an instance says hello to each life of the server that it hears of, and is
-//! welcome as soon as the server knows it. Hello and welcome say what each side remembers, so that what a server's end has lost is said again, by the [links](holdfast_state::link). Messages go as many
-//! to a record as there are. The instance numbers its sessions, and every record says of which it is: what is still under way of one that is over is nothing.
+//! Theory of operation. A channel loses nothing while both incarnations live, so a
+//! session belongs to one incarnation of each side. An instance sends a hello to each
+//! incarnation of the server that it hears of. The server answers with a welcome as soon
+//! as it knows the instance. Hello and welcome say what each side remembers, and the
+//! [links](holdfast_state::link) send again what the other side's death has lost. A
+//! record carries as many messages as fit. The instance numbers its sessions, and every
+//! record names its session: records of a session that is over are ignored.
 //!
-//! Besides, a session's messages may go as [words] on a way of their own, in shared memory or as remote writes: both sides say so in their greetings. If either cannot, they go on the fabric.
+//! A session's messages may also go over a control transport ([words]), in shared memory
+//! or as remote writes: both sides say so in their greetings. If either cannot, they go
+//! over the fabric.
 //!
-//! An instance joins by its first hello, and tells the coordinator that it is there when it has been welcomed: so no flow goes to anybody whom the server does not know.
+//! An instance joins by its first hello, and tells the coordinator that it is there when
+//! it has been welcomed. No flow goes to an instance that the server does not know.
 
 mod server;
 mod session;
@@ -23,27 +30,28 @@ use words::{Address, Transport};
 use zerocopy::byteorder::network_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Bytes of one record, at most, and of the session's number at its beginning.
+/// Bytes of one record at most, and of the session's number at its beginning.
 const RECORD: usize = 1024;
 const SESSION: usize = 4;
 
-/// What both sides say at the beginning of a session.
+/// The content of hello and welcome.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct Greeting {
-    /// 1 if `memory` is known: of the server always.
+    /// 1 if `memory` is known; always 1 from the server.
     is_known: u8,
-    /// Bytes of a message, 4 or 8: the server's word counts.
+    /// Bytes of a message, 4 or 8: the server decides.
     size: u8,
     /// The session's number.
     session: U32,
-    /// What the server is known by.
+    /// The number that identifies the server's memory.
     memory: U64,
-    /// So many of the other side's messages have arrived here.
+    /// Messages of the other side that have arrived here.
     received: U64,
 }
 
-/// What goes behind it if the session's messages are to go as words: which way that is, and where this side's end is.
+/// The offer of a control transport behind a greeting: which transport, and the address
+/// of this side's end.
 type Way = (Transport, Address);
 
 const GREETING: usize = size_of::<Greeting>();
@@ -64,7 +72,7 @@ impl Greeting {
         Ok((greeting, form, way))
     }
 
-    /// Has `send` look at it.
+    /// Encodes the greeting and gives the bytes to `send`.
     fn write<T>(&self, way: Option<&Way>, send: impl FnOnce(&[u8]) -> T) -> T {
         let mut body = [0; GREETING_AT_MOST];
         body[..GREETING].copy_from_slice(self.as_bytes());
@@ -76,18 +84,21 @@ impl Greeting {
     }
 }
 
-/// The session's number, and the messages behind it.
+/// Splits a record into the session's number and its messages.
 fn of_session(body: &[u8]) -> Result<(u32, &[u8]), DropReason> {
     let (session, messages) = body.split_first_chunk::<SESSION>().ok_or(DropReason::Malformed)?;
     Ok((u32::from_be_bytes(*session), messages))
 }
 
-/// A message that came by the fabric, where records tell sessions apart.
+/// A message from the fabric. Words that delimit a session are refused: records tell
+/// sessions apart.
 fn unframed(message: Result<Message, DropReason>) -> Result<Message, DropReason> {
     message.and_then(|message| if message.opcode.is_framing() { Err(DropReason::Malformed) } else { Ok(message) })
 }
 
-/// Takes messages from `poll`, while there are some and the way has room, and gives them to `send` by the record. False if one was not sent, or a message is of a list that this form cannot name: that is lost to the session.
+/// Packs messages from `poll` into records for `send`, while there are messages and
+/// `room`. False if a record was not sent, or this form cannot name a message's list: the
+/// session has lost that message.
 fn carry(
     form: Form,
     session: u32,

@@ -1,6 +1,7 @@
 //! The state server's side of the fabric.
 //!
-//! In: frames, the time. Out: frames. It believes the coordinator about who is dead, and nobody about what others have.
+//! In: frames, words, the time. Out: frames, words. The server believes the coordinator
+//! about deaths, and each instance about its own flows only.
 
 use super::stream::Stream;
 use super::words::Words;
@@ -17,33 +18,34 @@ use holdfast_state::{Account, Input, Kind, Primary, Refused, Server};
 use holdfast_wire::{DropCounters, DropReason};
 use std::collections::BTreeMap;
 
-/// What there is of the lists is said again after so long, ns, if nothing has changed.
+/// Unchanged counts of the lists are reported again after so long, ns.
 const SAID_AGAIN: u64 = 1_000_000_000;
 
-/// What a state server is told at its start.
+/// A state server's configuration.
 #[derive(Debug, Clone)]
 pub struct StateServerConfig {
-    /// Who it is.
+    /// The server's own node and incarnation.
     pub me: Peer,
-    /// Its endpoint.
+    /// The fabric endpoint's configuration.
     pub fabric: FabricConfig,
-    /// Its lists.
+    /// The lists.
     pub kinds: Vec<Kind>,
     /// The chains whose flows have their home here.
     pub pages: Vec<PagesConfig>,
-    /// Who leaves more messages unacknowledged is not listened to.
+    /// An instance with more unacknowledged messages is not listened to.
     pub waiting: usize,
-    /// What its memory is known by: no other one's was.
+    /// The number that identifies the server's memory. No earlier server may have had it.
     pub memory: u64,
-    /// No instance has anything of an earlier server: there was none.
+    /// True if no instance has anything of an earlier server, because there was none.
     pub is_first: bool,
-    /// Between two looks at what is due, ns.
+    /// Interval between time inputs, ns.
     pub tick: u64,
-    /// The manager that is told what there is of the lists.
+    /// The manager that gets the reports on the lists.
     pub listener: NodeId,
-    /// How often at the most, ns.
+    /// Least interval between reports, ns.
     pub report_interval: u64,
-    /// How often the coordinator hears that it is there, where flows have their home here, ns.
+    /// Interval between heartbeats to the coordinator, ns. A server sends them if flows
+    /// have their home here.
     pub heartbeat: u64,
 }
 
@@ -52,38 +54,39 @@ pub struct StateServer {
     fabric: Fabric,
     primary: Primary,
     pages: Vec<Pages>,
-    /// Who has said hello, and has not been welcomed yet.
+    /// Instances that have said hello and are not welcomed yet.
     callers: BTreeMap<Peer, (Greeting, Option<Way>)>,
-    /// The numbers of the sessions that are under way.
+    /// The numbers of the sessions under way.
     sessions: BTreeMap<Peer, u32>,
-    /// Those of them whose messages go as words.
+    /// Sessions on a control transport.
     streams: BTreeMap<Peer, Stream>,
-    /// Nodes whose end is of a session that is over.
+    /// Nodes whose end belongs to a session that is over.
     closing: Vec<NodeId>,
-    /// Those that have been refused, and whose instance has not been told.
+    /// Refused sessions whose instance has not been told.
     refused: BTreeMap<Peer, u32>,
-    /// The latest view, and who is in it and has not failed: nobody else is welcome, whoever says hello.
+    /// The latest view, and its members that have not failed: only these are welcomed.
     view: Option<u64>,
     members: BTreeMap<NodeId, Peer>,
-    /// Those of them that may be given flows.
+    /// Members that may be given flows.
     able: Vec<Peer>,
-    /// From [`Control::Recovering`] to the view behind it: who is being recovered from, and of all others that are dead that is over.
+    /// From [`Control::Recovering`] to the next view: the dead that are being recovered.
+    /// All other dead are recovered.
     recovering: Option<Vec<Peer>>,
-    /// Those who live and may not know that there is a server: to be called.
+    /// Living instances that may not know that there is a server: to be called.
     calls: Vec<Peer>,
     tick: u64,
     next_tick: u64,
     listener: NodeId,
     report_interval: u64,
     next_report: u64,
-    /// The first of the state servers, to whom all lists are.
+    /// True for the first state server, which has all lists.
     has_lists: bool,
     heartbeat: u64,
     next_heartbeat: u64,
-    /// What was said last.
+    /// The last report, and its time.
     reported: Vec<Listing>,
     reported_at: u64,
-    /// Which of the lists are statistics.
+    /// The numbers of the lists of statistics.
     statistics: Vec<u32>,
     telling: Telling,
     drops: DropCounters,
@@ -129,7 +132,8 @@ impl StateServer {
         })
     }
 
-    /// From now on the journal is told of whatever of the pages is about to change: see [`Journal`]. Before the first turn.
+    /// Has the pages announce their changes to this journal from now on: see [`Journal`].
+    /// To be called before the first turn.
     pub fn set_journal(&mut self, journal: Journal) {
         self.pages.iter_mut().for_each(|pages| pages.set_journal(journal));
     }
@@ -144,7 +148,7 @@ impl StateServer {
         self.primary.server()
     }
 
-    /// The flows of this chain, as they were written back, to look at.
+    /// The flows of this chain as they were written back, to look at.
     pub fn flows(&self, chain: usize) -> Option<&holdfast_protection::Flows> {
         self.pages.iter().find(|pages| usize::from(pages.chain()) == chain).map(Pages::flows)
     }
@@ -161,7 +165,7 @@ impl StateServer {
         }
     }
 
-    /// When a turn is due without input, ns.
+    /// The time of the next turn without input, ns.
     pub fn poll_timeout(&self) -> u64 {
         let pages = self.pages.iter().map(Pages::poll_timeout).min().unwrap_or(u64::MAX);
         let heartbeat = if self.pages.is_empty() || self.view.is_none() { u64::MAX } else { self.next_heartbeat };
@@ -170,12 +174,13 @@ impl StateServer {
         self.fabric.poll_timeout().unwrap_or(u64::MAX).min(self.next_tick).min(pages).min(heartbeat).min(words)
     }
 
-    /// One turn: what has arrived, what is due, what there is to say.
+    /// A turn: takes in what has arrived, does what is due, sends.
     pub fn turn(&mut self, now: u64) {
         self.turn_with(None, now);
     }
 
-    /// The same where messages of instances that want that may go as `words`. True if any came or went so.
+    /// As [`StateServer::turn`], where sessions may use the control transport `words`.
+    /// True if words came or went.
     pub fn turn_with(&mut self, mut words: Option<&mut (dyn Words + '_)>, now: u64) -> bool {
         let inbox = core::mem::take(&mut self.fabric.inbox);
         for peer in &inbox.restarted {
@@ -242,7 +247,7 @@ impl StateServer {
         is_any
     }
 
-    /// Tells the coordinator that it is there.
+    /// Sends the coordinator a heartbeat.
     fn beat(&mut self, now: u64) {
         let Some(view) = self.view.filter(|_| !self.pages.is_empty() && now >= self.next_heartbeat) else { return };
         self.next_heartbeat = now.saturating_add(self.heartbeat);
@@ -251,7 +256,7 @@ impl StateServer {
         }
     }
 
-    /// What a runtime says of its flows.
+    /// Takes in a runtime's record about its flows.
     fn write(&mut self, from: Peer, record: u8, body: &[u8]) -> Result<(), DropReason> {
         let (chain, body) = body.split_first_chunk::<2>().ok_or(DropReason::Malformed)?;
         let chain = u16::from_be_bytes(*chain);
@@ -267,7 +272,8 @@ impl StateServer {
     }
 
     fn flush_pages(&mut self, now: u64) {
-        // Of whom is asked who is no member any more, has died: that was heard of before, or by an earlier life of the server.
+        // Pages name a dead runtime that is no member of the view. Its death was heard of
+        // before, or by an earlier incarnation of this server.
         let is_gone = |members: &BTreeMap<NodeId, Peer>, peer: &Peer| members.get(&peer.node) != Some(peer);
         let is_told = self.view.is_some();
         let StateServer { pages, fabric, members, able, drops, .. } = self;
@@ -278,7 +284,8 @@ impl StateServer {
             pages.begin(now, members.values().map(|peer| (*peer, fabric.room(*peer))), able);
             pages.flush();
             for (record, body) in pages.records() {
-                // There was room. What is missing in spite of that ends with the runtime's session.
+                // The room was checked. A record that is lost all the same ends the
+                // runtime's session.
                 let _ = fabric.send(record.to.node, record.kind, body);
             }
             pages.clear_records();
@@ -286,9 +293,10 @@ impl StateServer {
         }
     }
 
-    /// Says what there is of the lists, when it is time and that has changed.
+    /// Reports on the lists, if a report is due and something has changed.
     fn report(&mut self, now: u64) {
-        // Only the first one has any. To one who is not there nothing is said while the old is on its way.
+        // Only the first server has lists. While an earlier report waits for the manager,
+        // no new one goes.
         if !self.has_lists || now < self.next_report || self.fabric.backlog(self.listener) > 0 {
             return;
         }
@@ -301,7 +309,7 @@ impl StateServer {
             resting: account.resting,
         };
         let lists: Vec<Listing> = (0..server.lists()).filter_map(|list| server.account(list)).map(listing).collect();
-        // A new life of the listener may not have spoken yet, and knows nothing.
+        // A new incarnation of the manager knows nothing, and may not have spoken yet.
         if lists != self.reported || now >= self.reported_at.saturating_add(SAID_AGAIN) {
             self.fabric.send_control(self.listener, &Control::Lists(lists.clone()));
             (self.reported, self.reported_at) = (lists, now);
@@ -313,7 +321,7 @@ impl StateServer {
         telling.tell(now, look, |message| fabric.send_control(*listener, message));
     }
 
-    /// False if it was refused, which is counted.
+    /// Applies an input. False if it was refused, which is counted.
     fn apply(&mut self, input: Input) -> bool {
         let outcome = self.primary.apply(input);
         if let Err(why) = outcome {
@@ -322,7 +330,7 @@ impl StateServer {
         outcome.is_ok()
     }
 
-    /// Other lives of this one speak no more.
+    /// Ends the sessions of this node's other incarnations.
     fn end_others(&mut self, peer: Peer) {
         let others: Vec<Peer> = lives_of(peer.node, &self.sessions).filter(|other| *other != peer).collect();
         others.into_iter().for_each(|peer| self.end(peer));
@@ -331,7 +339,7 @@ impl StateServer {
     fn end(&mut self, peer: Peer) {
         self.end_stream(peer);
         if self.sessions.remove(&peer).is_some() {
-            // If it is dead the session is over already.
+            // An error means that the instance is dead, and its session over.
             let _ = self.primary.apply(Input::Over(peer));
         }
     }
@@ -342,7 +350,7 @@ impl StateServer {
         }
     }
 
-    /// Ends a session from here. Its instance begins another one.
+    /// Ends a session from here. The instance begins another one.
     fn refuse(&mut self, peer: Peer) {
         if let Some(session) = self.sessions.get(&peer).copied() {
             self.end(peer);
@@ -352,7 +360,7 @@ impl StateServer {
 
     fn take_hello(&mut self, from: Peer, body: &[u8]) -> Result<(), DropReason> {
         let (greeting, _, way) = Greeting::read(body)?;
-        // One of each node: the latest life speaks last.
+        // A node has one caller: its latest incarnation speaks last.
         let others: Vec<Peer> = lives_of(from.node, &self.callers).collect();
         others.iter().for_each(|other| _ = self.callers.remove(other));
         self.callers.insert(from, (greeting, way));
@@ -362,7 +370,7 @@ impl StateServer {
     fn hear(&mut self, from: Peer, body: &[u8]) -> Result<(), DropReason> {
         let (session, messages) = of_session(body)?;
         if self.sessions.get(&from) != Some(&session) || self.streams.contains_key(&from) {
-            // It is over here, and that is not known there yet.
+            // The session is over here, and the instance does not know it yet.
             return Ok(());
         }
         let form = self.primary.server().form();
@@ -400,7 +408,9 @@ impl StateServer {
         }
     }
 
-    /// A view is to be learned from: it is newer, or comes behind who is being recovered from. The first one does: without that nobody knows whose flows are about to be others'.
+    /// True if a view has news: it is later than the last one, or follows a list of the
+    /// dead that are being recovered. The first view must follow such a list, because
+    /// otherwise it is not known whose flows are about to move.
     fn is_news(&self, version: u64) -> bool {
         let is_behind_the_dead = self.recovering.is_some();
         self.view.map_or(is_behind_the_dead, |view| is_later_view(view, version) || version == view && is_behind_the_dead)
@@ -419,7 +429,9 @@ impl StateServer {
         self.apply(Input::Dead(peer));
     }
 
-    /// Of the dead it is told who is being recovered from ahead of the first view ([`Control::Recovering`] or [`Control::Recover`]); of those that it knows views say that they have failed.
+    /// Learns members and deaths from a view. The dead that are being recovered are named
+    /// ahead of the first view ([`Control::Recovering`] or [`Control::Recover`]);
+    /// failures of known instances are in views.
     fn learn(&mut self, members: &[Member]) {
         let living = members.iter().filter(|member| member.state != MemberState::Failed).map(Member::peer);
         self.members = living.map(|peer| (peer.node, peer)).collect();
@@ -439,11 +451,12 @@ impl StateServer {
         self.calls = self.members.values().filter(is_silent).copied().collect();
     }
 
-    /// Those that live hear that there is a server, by its first frame: who has nothing to say would not know it.
+    /// Lets living instances know that there is a server, by its first frame: an instance
+    /// without messages would not know it.
     fn call(&mut self) {
         for peer in core::mem::take(&mut self.calls) {
             self.fabric.set_peer(peer);
-            // A session that there never was.
+            // A session number that was never used.
             self.refused.entry(peer).or_insert(0);
         }
     }
@@ -466,7 +479,8 @@ impl StateServer {
             }
             lives_of(peer.node, &self.sessions).collect::<Vec<_>>().into_iter().for_each(|other| self.end(other));
             self.callers.remove(&peer);
-            // A way that there is not here, or not now: then the fabric it is.
+            // A transport that is missing here, or fails now, is declined: the session
+            // uses the fabric.
             let way = way.and_then(|(transport, theirs)| {
                 let words = words.as_mut().filter(|words| words.transport() == transport)?;
                 self.closing.retain(|node| *node != peer.node);
@@ -487,7 +501,7 @@ impl StateServer {
                 self.streams.insert(peer, stream);
             }
             if !is_welcome {
-                // It says hello again.
+                // The instance says hello again.
                 self.refuse(peer);
             }
         }
@@ -526,7 +540,7 @@ impl StateServer {
     }
 }
 
-/// Those of this node.
+/// The entries of this node.
 fn lives_of<T>(node: NodeId, of: &BTreeMap<Peer, T>) -> impl Iterator<Item = Peer> + '_ {
     let all = Peer { node, incarnation: 0 }..=Peer { node, incarnation: u32::MAX };
     of.range(all).map(|(peer, _)| *peer)

@@ -1,6 +1,7 @@
 //! An instance's session with the state server.
 //!
-//! In: records and words of the server, that it has begun a new life, what pools want, how statistics have changed. Out: records, words, calls of pools and of parts of statistics.
+//! In: records and words of the server, restarts of the server, effects of pools, changes
+//! of statistics. Out: records, words, calls of pools and of parts of statistics.
 
 use super::stream::Stream;
 use super::words::{Address, Words};
@@ -15,31 +16,34 @@ use holdfast_state::{Client, Heard, Message};
 use holdfast_wire::DropReason;
 use std::collections::VecDeque;
 
-/// As many answers wait for whoever asked.
+/// Answers that are kept for the caller.
 const HEARD: usize = 64;
-/// Sessions one after the other in which no word of the server's came, after which one goes on the fabric.
+/// Successive sessions without a word from the server, after which a session goes over
+/// the fabric.
 const SILENT_SESSIONS: u32 = 3;
 
-/// How a session's messages go.
+/// The transport of a session's messages.
 #[derive(Debug)]
 enum Path {
     Fabric,
-    /// As words, to the end that has this address: as soon as this side's end is tied to it.
+    /// The control transport, to the end with this address, before this side's end is
+    /// tied to it.
     Beginning(Address),
     Words(Stream),
 }
 
-/// An instance's pools and statistics, each a list of the server's.
+/// An instance's pools and statistics. Each is a list of the server's.
 pub trait Pools {
-    /// How many lists there are.
+    /// The number of pools.
     fn lists(&self) -> u32;
-    /// Has `act` look at the pool of this list. False if there is none.
+    /// Calls `act` with the pool of this list. False if there is none.
     fn with(&mut self, list: u32, act: &mut dyn FnMut(&mut dyn PoolBackend)) -> bool;
-    /// The lists of statistics, behind those of pools.
+    /// The lists of statistics, which follow those of pools.
     fn statistics(&self) -> Range<u32> {
         self.lists()..self.lists()
     }
-    /// Has `act` look at this instance's part of the statistics of this list. False if there are none.
+    /// Calls `act` with this instance's part of this list's statistics. False if there is
+    /// none.
     fn with_part(&mut self, list: u32, act: &mut dyn FnMut(&mut Part)) -> bool {
         let _ = (list, act);
         false
@@ -49,22 +53,23 @@ pub trait Pools {
 /// See the module.
 #[derive(Debug)]
 pub struct StateSession {
-    /// With which of the state servers.
+    /// The state server's node; a cluster may have several.
     node: NodeId,
     client: Client,
-    /// The number of the latest session, and with whom it is once welcomed.
+    /// The number of the latest session, and its server once that has welcomed us.
     number: u32,
     server: Option<Peer>,
-    /// Hello is to be said: at the beginning, to every new life of the server, and when it has ended a session.
+    /// A hello is due: at the beginning, to every new incarnation of the server, and
+    /// after the server has ended a session.
     is_new: bool,
-    /// It has been welcomed, ever.
+    /// True once a server has welcomed us.
     has_joined: bool,
-    /// To which life of the server hello was said, once that is known.
+    /// The server's incarnation that the hello went to, once it is known.
     told: Option<Peer>,
-    /// It is time to say how statistics have changed.
+    /// Changes of statistics are due.
     is_time: bool,
     heard: VecDeque<Heard>,
-    /// How messages go in the latest session. Before the welcome nobody knows.
+    /// The transport of the latest session. Unknown before the welcome.
     path: Path,
     /// This side's end for the next session.
     mine: Option<Way>,
@@ -74,7 +79,8 @@ pub struct StateSession {
 }
 
 impl StateSession {
-    /// A session with whoever is this state server. While more than `waiting` messages are not acknowledged what can wait stays in the pools.
+    /// A session with the state server at this node. While more than `waiting` messages
+    /// are unacknowledged, messages that can wait stay in the pools.
     pub fn new(node: NodeId, waiting: usize) -> StateSession {
         StateSession {
             node,
@@ -93,27 +99,29 @@ impl StateSession {
         }
     }
 
-    /// The server knows this instance: it may be given flows.
+    /// True if the server knows this instance: it may be given flows.
     pub fn has_joined(&self) -> bool {
         self.has_joined
     }
 
-    /// With whom the session is, once it has been welcomed.
+    /// The server of the session, once it has welcomed us.
     pub fn server(&self) -> Option<Peer> {
         self.server
     }
 
-    /// What the server has said that is not for pools: values of statistics, and what it refuses. Only the latest are kept.
+    /// Messages of the server that are not for pools: values of statistics, and refusals.
+    /// Only the latest are kept.
     pub fn take_heard(&mut self) -> impl Iterator<Item = Heard> + '_ {
         self.heard.drain(..)
     }
 
-    /// With the next turn it is said how statistics have changed. To be called now and then: nobody needs to know sooner than every few milliseconds, and what has changed meanwhile is one message.
+    /// Has the next turn send the changes of statistics. To be called every few
+    /// milliseconds: changes in between share a message, and no reader needs them sooner.
     pub fn say_statistics(&mut self) {
         self.is_time = true;
     }
 
-    /// Somebody has begun a new life.
+    /// A node has begun a new incarnation.
     pub fn handle_restart(&mut self, peer: Peer) {
         if peer.node == self.node {
             self.end();
@@ -126,7 +134,7 @@ impl StateSession {
         self.path = Path::Fabric;
     }
 
-    /// Ends the session because its words do not come or go.
+    /// Ends the session because its words do not get through.
     fn give_up(&mut self) {
         self.silent_sessions = match &self.path {
             Path::Words(stream) if stream.is_heard() => 0,
@@ -136,10 +144,10 @@ impl StateSession {
         self.end();
     }
 
-    /// Takes a record of the server in.
+    /// Takes in a record of the server.
     ///
     /// # Errors
-    /// The reason to count. What was wrong has ended the session; it begins again.
+    /// The reason to count. The session has ended, and another one begins.
     pub fn handle_record(&mut self, from: Peer, kind: u8, body: &[u8], pools: &mut dyn Pools) -> Result<(), DropReason> {
         if from.node != self.node {
             return Err(DropReason::Malformed);
@@ -148,7 +156,7 @@ impl StateSession {
             kind::STATE_WELCOME => self.begin(from, body, pools),
             kind::STATE | kind::STATE_OVER => of_session(body).and_then(|(session, messages)| {
                 if session != self.number || self.is_new {
-                    // It had ended here, and not there yet.
+                    // The session has ended here, and the server does not know it yet.
                 } else if kind == kind::STATE_OVER {
                     self.end();
                 } else if self.server == Some(from) && matches!(self.path, Path::Fabric) {
@@ -186,10 +194,11 @@ impl StateSession {
         Ok(())
     }
 
-    /// Takes in the words that have come, if messages go as words. True if there were any.
+    /// Takes in words that have arrived by the control transport, if the session uses
+    /// one. True if there were any.
     ///
     /// # Errors
-    /// The reason to count. What was wrong has ended the session; it begins again.
+    /// The reason to count. The session has ended, and another one begins.
     pub fn hear_words(&mut self, words: &mut dyn Words, pools: &mut dyn Pools, now: u64) -> Result<bool, DropReason> {
         if let Path::Beginning(address) = &self.path {
             if words.connect(self.node, address).is_err() {
@@ -233,7 +242,8 @@ impl StateSession {
         Ok(())
     }
 
-    /// When a turn is due without input, ns: where messages go as words, and some wait to be acknowledged.
+    /// The time of the next turn without input, ns: a session on a control transport asks
+    /// for missing acknowledgements.
     pub fn poll_timeout(&self) -> u64 {
         match &self.path {
             Path::Fabric => u64::MAX,
@@ -242,12 +252,14 @@ impl StateSession {
         }
     }
 
-    /// Says what the pools have to say. Once per turn.
+    /// Sends the effects of pools. Once per turn.
     pub fn advance(&mut self, fabric: &mut Fabric, pools: &mut dyn Pools) {
         self.advance_with(fabric, None, pools, 0);
     }
 
-    /// The same where messages may go as `words`, behind [`StateSession::hear_words`]. True if some have gone so.
+    /// As [`StateSession::advance`], where messages may go over the control transport
+    /// `words`. Call it after [`StateSession::hear_words`]. True if some have gone that
+    /// way.
     pub fn advance_with(
         &mut self,
         fabric: &mut Fabric,
@@ -255,7 +267,7 @@ impl StateSession {
         pools: &mut dyn Pools,
         now: u64,
     ) -> bool {
-        // Also where nobody says that the server has begun a new life.
+        // The server's restart may be known from the fabric alone.
         let node = self.node;
         let life = fabric.peer(node);
         if self.told.is_some() && life.is_some() && life != self.told {
@@ -271,7 +283,7 @@ impl StateSession {
                 received: self.client.link().received().into(),
             };
             if self.silent_sessions >= SILENT_SESSIONS {
-                // Whatever is wrong with that way: nobody waits for it.
+                // The transport keeps failing; the fabric works without it.
                 words = None;
             }
             if self.mine.is_none()
@@ -295,7 +307,8 @@ impl StateSession {
             let client = &mut self.client;
             pools.with(list, &mut |pool| is_all &= client.gather(list, pool));
         }
-        // Whatever came here has been counted here before it is said that all is claimed, and what the dead had is let go.
+        // Statistics of flows that came here go before the answer to the roll call: that
+        // answer releases the dead instance's part.
         if self.is_time || self.client.is_mustered() {
             let mut is_said = true;
             for list in pools.statistics() {

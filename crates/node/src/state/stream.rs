@@ -1,13 +1,21 @@
-//! A session's messages as words without a frame.
+//! A session's messages as words without frames.
 //!
-//! Theory of operation. Each side begins with a [marker](Opcode::Begin) that has the session's number; whatever came before that is nothing. The server begins when it has heard the instance, so nothing of
-//! it is there before the welcome, which goes another way. Each time that a side begins to speak it [says](Opcode::Count) how many messages there have been: a way may lose all from one word on until
-//! somebody speaks the next time, and that must be known before anything is done about what follows. The session ends then, and the links say again what was not heard. Who waits for long to be acknowledged
-//! [asks](Opcode::Ask), which shows what was lost to a side that has gone silent, and ends the session when nothing comes of that.
+//! Theory of operation. Each side begins with a [marker](Opcode::Begin) that has the
+//! session's number; words before the marker are ignored. The server begins when it has
+//! heard the instance, so no word of it arrives before the welcome, which goes over the
+//! fabric. Each burst begins with a [count](Opcode::Count) of the messages before it. A
+//! transport may lose all words from one on until the next burst, and the count shows the
+//! loss before anything behind it takes effect. The session ends then, and the links send
+//! again what did not arrive. A side that waits long for an acknowledgement
+//! [asks](Opcode::Ask) for the count. The question shows a silent side what it has lost,
+//! and ends the session if no answer comes.
 //!
-//! A message of four bytes is a word. One of eight is three of 22 bits each, and each says which of the three it is: what is missing is noticed in the middle of one too.
+//! A message of four bytes is a word. A message of eight bytes is three words of 22 bits
+//! each, which say which of the three they are: a loss in the middle of a message is
+//! noticed too.
 //!
-//! In: words that have come, messages to be sent, the time. Out: the same. Never: a message of another session, one that overtook another, one twice.
+//! In: words that have arrived, messages to be sent, the time. Out: the same. Never: a
+//! message of another session, out of order, or twice.
 
 use super::words::{Lost, Words};
 use crate::address::NodeId;
@@ -17,42 +25,45 @@ use holdfast_wire::fault::{Fault, is_planted};
 
 /// Words that are carried at a time.
 const BURST: usize = 256;
-/// So often in a turn.
+/// Bursts that are taken in per turn.
 const BURSTS: usize = 16;
-/// Messages that may stand behind the last one that was polled: a count that was asked for, a marker, a question.
+/// Messages that may follow the last polled one in a burst: a requested count, a marker,
+/// a question.
 const BEHIND: usize = 3;
-/// Who waits asks so often, ns.
+/// Interval between questions of a side that waits, ns.
 const ASK_INTERVAL: u64 = 50_000_000;
-/// Questions to which nothing was heard, after which the session is given up.
+/// Unanswered questions after which the session is given up.
 const QUESTIONS: u32 = 20;
 /// Bits of a long message in each of its words.
 const PART_BITS: u32 = 22;
 const PARTS: u32 = 3;
 
-/// One side of a session.
+/// One side's stream of a session.
 #[derive(Debug, Clone)]
 pub(super) struct Stream {
     form: Form,
     session: u32,
-    /// The other side's marker has come.
+    /// The other side's marker has arrived.
     is_heard: bool,
-    /// Messages that have come since, and those that have been said.
+    /// Messages received since, and messages sent.
     heard: u64,
     said: u64,
-    /// The parts of a long message that have come, and how many.
+    /// Bits of a long message that has arrived in part, and the number of its words so
+    /// far.
     parts: (u64, u32),
     has_begun: bool,
-    /// This side speaks first.
+    /// This side begins.
     is_first: bool,
     owes_count: bool,
-    /// When anything came, or the first question has to wait no longer; questions since.
+    /// The time of the last arrival, or the time from which the first question counts;
+    /// then the time of the last question, and questions since.
     heard_at: u64,
     asked_at: u64,
     questions: u32,
 }
 
 impl Stream {
-    /// A session's messages of this form. The instance `is_first`.
+    /// A stream for a session's messages in this form. The instance begins (`is_first`).
     pub(super) fn new(form: Form, session: u32, is_first: bool, now: u64) -> Stream {
         Stream {
             form,
@@ -70,15 +81,17 @@ impl Stream {
         }
     }
 
-    /// The other side has been heard in this session.
+    /// True if the other side has been heard in this session.
     pub(super) fn is_heard(&self) -> bool {
         self.is_heard
     }
 
-    /// Takes in what has come, and tells `hear` of each message. True if there was anything.
+    /// Takes in words that have arrived, and calls `hear` for each message. True if there
+    /// were words.
     ///
     /// # Errors
-    /// [`DropReason::LostInFailure`] where something was lost on the way, [`DropReason::Malformed`] for what nobody says, or what `hear` says: the session is over.
+    /// The session is over. [`DropReason::LostInFailure`] if words were lost on the way,
+    /// [`DropReason::Malformed`] for words that no side sends, or the error of `hear`.
     pub(super) fn receive(
         &mut self,
         words: &mut dyn Words,
@@ -88,7 +101,7 @@ impl Stream {
     ) -> Result<bool, DropReason> {
         let mut some = [0; BURST];
         let mut is_any = false;
-        // What floods has to wait for its next turn.
+        // A flood waits for the next turn.
         for _ in 0..BURSTS {
             let count = words.receive(node, &mut some).map_err(|Lost| DropReason::LostInFailure)?;
             if count == 0 {
@@ -105,19 +118,20 @@ impl Stream {
         Ok(is_any)
     }
 
-    /// One word; a message, if it ends one.
+    /// Takes in a word; returns the message that it completes.
     fn take(&mut self, word: u32) -> Result<Option<Message>, DropReason> {
         let Some(number) = self.assemble(word)? else { return Ok(None) };
         let message = match self.form.unpack(number) {
             Ok(message) => message,
-            // Of an earlier session, perhaps.
+            // Possibly a word of an earlier session.
             Err(_) if !self.is_heard => return Ok(None),
             Err(reason) => return Err(reason),
         };
         let is_right = |number: u64| self.form.has_number(message, number);
         match message.opcode {
             Opcode::Begin if is_planted(Fault::BelievesAnyWords) => Ok(None),
-            // It is said again by a side that has not heard this one, which may have spoken to nobody.
+            // A repeated marker: its sender has not heard this side. If this side has
+            // sent messages, they are lost.
             Opcode::Begin if self.is_heard && is_right(self.session.into()) && self.heard == 0 => {
                 self.has_begun = false;
                 if self.said == 0 { Ok(None) } else { Err(DropReason::LostInFailure) }
@@ -150,7 +164,7 @@ impl Stream {
             if self.is_heard && !is_planted(Fault::BelievesAnyWords) {
                 return Err(DropReason::LostInFailure);
             }
-            // The end of something that is over.
+            // The rest of a message before the marker.
             (number, count) = (0, 0);
             if part != 0 {
                 self.parts = (0, 0);
@@ -167,10 +181,12 @@ impl Stream {
         Ok(Some(number))
     }
 
-    /// Says what there is to say, as far as there is room. `is_waiting`: something has not been acknowledged. True if anything was said.
+    /// Sends what is due, as far as there is room. `is_waiting`: a message is
+    /// unacknowledged. True if anything was sent.
     ///
     /// # Errors
-    /// The session is over: a message has no name in this form, or the other side does not answer.
+    /// The session is over: this form cannot name a message's list, or the other side
+    /// does not answer.
     pub(super) fn send(
         &mut self,
         words: &mut dyn Words,
@@ -184,7 +200,7 @@ impl Stream {
         }
         let mut burst = Burst { form: self.form, words: [0; BURST], len: 0 };
         let size = if self.form == Form::Narrow { 1 } else { PARTS as usize };
-        // One for the marker, or the count: what is polled has to be sent.
+        // Room is kept for marker and count: a polled message has to be sent.
         let room = words.room(node).min(BURST);
         if room < (BEHIND + 3) * size {
             return if self.is_patient(now, true) { Ok(false) } else { Err(DropReason::LostInFailure) };
@@ -193,7 +209,7 @@ impl Stream {
             burst.push(self.form.with_number(Opcode::Begin, self.session.into()));
             self.has_begun = true;
         }
-        // Nothing but the marker goes before the other side is there.
+        // The first side sends only the marker until it has heard the other.
         let mut is_counted = burst.len > 0;
         let may_speak = self.is_heard || !self.is_first || is_planted(Fault::BelievesAnyWords);
         while may_speak && burst.len + (BEHIND + 2) * size <= room {
@@ -229,13 +245,13 @@ impl Stream {
     /// False if the other side has been asked often enough.
     fn is_patient(&mut self, now: u64, is_waiting: bool) -> bool {
         if !is_waiting && self.is_heard {
-            // There was nothing to wait for.
+            // The wait begins now.
             (self.heard_at, self.questions) = (now, 0);
         }
         self.questions < QUESTIONS && now.saturating_sub(self.heard_at) < ASK_INTERVAL * u64::from(QUESTIONS + 1)
     }
 
-    /// When there may be something to ask, ns.
+    /// The time of the next question, ns.
     pub(super) fn poll_timeout(&self, is_waiting: bool) -> u64 {
         if is_waiting || !self.is_heard { self.asked_at.max(self.heard_at).saturating_add(ASK_INTERVAL) } else { u64::MAX }
     }
@@ -249,7 +265,7 @@ struct Burst {
 }
 
 impl Burst {
-    /// False if the message has no name in this form.
+    /// Appends a message. False if this form cannot name its list.
     fn push(&mut self, message: Message) -> bool {
         let Some(number) = self.form.pack(message) else { return false };
         if self.form == Form::Narrow {
@@ -275,7 +291,7 @@ mod tests {
 
     const NODE: NodeId = 16;
 
-    /// Both directions at once: what is sent is what comes.
+    /// Both directions at once: sent words arrive here.
     #[derive(Default)]
     struct Loop(VecDeque<u32>);
 
@@ -309,7 +325,7 @@ mod tests {
         }
     }
 
-    /// Two sides that have heard each other, and the way that both use in turn.
+    /// Two sides that have heard each other, and the transport that both use in turn.
     fn pair(form: Form) -> (Stream, Stream, Loop) {
         let (mut one, mut other, mut way) = (Stream::new(form, 9, true, 0), Stream::new(form, 9, false, 0), Loop::default());
         carry(&mut one, &mut other, &mut way, &[]).expect("it begins");
@@ -352,7 +368,8 @@ mod tests {
         }
     }
 
-    /// What is lost in one call from some word on is noticed before anything of the next call is believed.
+    /// A loss at the end of one call is noticed before anything of the next call takes
+    /// effect.
     #[test]
     fn what_was_lost_is_known_before_what_follows() {
         for form in [Form::Narrow, Form::Wide] {
@@ -374,7 +391,7 @@ mod tests {
         }
     }
 
-    /// Whoever waits asks, and gives up in the end.
+    /// A side that waits asks, and gives up in the end.
     #[test]
     fn who_waits_asks_and_gives_up() {
         let (mut one, mut other, mut way) = pair(Form::Narrow);
@@ -391,7 +408,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes: it is messages or an error, and of another session it is nothing.
+        /// Any words are messages or an error; words of another session are ignored.
         #[test]
         fn any_words_are_messages_or_an_error(words in prop::collection::vec(any::<u32>(), 0..64), is_wide in any::<bool>()) {
             let form = if is_wide { Form::Wide } else { Form::Narrow };

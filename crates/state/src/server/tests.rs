@@ -24,7 +24,9 @@ fn told(server: &mut Server, peer: Peer) -> Vec<String> {
     core::iter::from_fn(|| link.poll()).map(|message| message.to_string()).collect()
 }
 
-/// Who has some at hand is asked for them before anybody hears that there is none, once, and is not waited for longer than patience lasts; who needs some himself is not asked.
+/// An instance with unused indexes is asked for them before another hears that there is
+/// none. The question comes once, and its answer is not waited for longer than the
+/// time-out; an instance that needs indexes itself is not asked.
 #[test]
 fn nobody_is_refused_what_others_have_at_hand() {
     let mut server = server();
@@ -72,7 +74,8 @@ fn statistics_grow_and_are_read() {
     assert_eq!(last, [Message::new(Opcode::UpdateStatistics, 1, 1)]);
 }
 
-/// A gauge has a sign, and every instance hears, when the time is looked at, what the others have of it; a dead one's part is there until all have spoken twice.
+/// A gauge has a sign, and every instance hears, when the time is looked at, what the
+/// others have of it; a dead one's part is there until all have spoken twice.
 #[test]
 fn gauges_are_told_to_the_others() {
     let mut server = server();
@@ -109,7 +112,7 @@ fn gauges_are_told_to_the_others() {
     assert_eq!(told(&mut server, B), ["UpdateStatistics 2/1"], "nobody has anything but itself");
 }
 
-/// Who acknowledges nothing is not told so much that it could not be heard any more.
+/// An instance that acknowledges nothing is not sent more than its link can hold.
 #[test]
 fn what_gauges_say_leaves_room() {
     let mut server = Server::new(&[Kind::Gauge(5000)], 0, 1).expect("it is small");
@@ -136,7 +139,8 @@ fn what_gauges_say_leaves_room() {
     say(&mut server, B, Opcode::UpdateStatistics, 0, 0).expect("it is heard");
 }
 
-/// What there is not, and what is not for this kind of list, is refused with a message; who does not exist, or takes nothing, is not listened to.
+/// Messages about unknown lists and indexes, or for the wrong kind of list, are refused
+/// with a message; unknown instances, and those that take nothing, are not listened to.
 #[test]
 fn mistakes_are_refused() {
     let mut server = server();
@@ -164,7 +168,9 @@ fn mistakes_are_refused() {
     assert_eq!(server.apply(Input::Joined(A)), Err(Refused::Unknown));
 }
 
-/// A server that remembers nothing assigns nothing until everybody has spoken twice, and those that died before have been got over; what is claimed until then stays whose it is.
+/// A server that remembers nothing assigns nothing until everybody has spoken twice, and
+/// those that died before have been got over; what is claimed until then stays whose it
+/// is.
 #[test]
 fn what_is_not_remembered_is_nobodys_in_the_end() {
     let limits = Limits { size: 4, credit: 4, lease: 0, rest: 0, unknown_rest: 0, patience: 5, step: 1 };
@@ -205,7 +211,8 @@ fn what_is_not_remembered_is_nobodys_in_the_end() {
     assert_eq!([holders(0), holders(1), holders(2)], [Some(vec![B]), Some(vec![A]), Some(vec![])]);
 }
 
-/// Most of what is not remembered was nobody's: that nobody claims it is known soon. What an instance says to have been a flow's rests as always.
+/// Most indexes of a forgotten server were free: those that nobody claims rest shortly.
+/// An index that an instance says a flow had rests as always.
 #[test]
 fn what_nobody_claims_rests_for_a_short_time() {
     let limits = Limits { size: 3, credit: 0, lease: 0, rest: 1000, unknown_rest: 10, patience: 5000, step: 1 };
@@ -236,7 +243,8 @@ fn what_nobody_claims_rests_for_a_short_time() {
     assert_eq!(free_at(&mut server, 1010), Some((3, 0)));
 }
 
-/// More are due at a time than are asked about at a time: each answer makes room for the next question.
+/// More indexes are due at a time than may be asked about: each answer makes room for the
+/// next question.
 #[test]
 fn whatever_is_due_is_asked_about() {
     const SIZE: u32 = 3 * QUESTIONS as u32 + 9;
@@ -273,7 +281,8 @@ fn whatever_is_due_is_asked_about() {
     assert_eq!(server.account(0), Some(Account { free: SIZE, credit: 0, held: 0, resting: 0 }));
 }
 
-/// Somebody dies while all are asked: what he had to claim others will, and all are asked anew.
+/// An instance dies during a roll call: others will claim its share, and the roll call
+/// begins anew.
 #[test]
 fn a_death_meanwhile_begins_it_again() {
     let mut server = server();
@@ -293,7 +302,9 @@ fn a_death_meanwhile_begins_it_again() {
     assert_eq!(told(&mut server, B), ["Operand 0/2", "Muster 0/0"]);
 }
 
-/// Somebody has claimed what was a dead one's; then its flow moves on to one that has spoken twice already. That one's claim is late: what has moved from one that lives is not the dead one's any more.
+/// An instance has claimed a dead one's index; then the flow moves to an instance that
+/// has answered twice already. Its claim is late, but an index that a living instance
+/// passed on is not the dead one's any more.
 #[test]
 fn what_has_been_claimed_is_not_let_go() {
     let mut server = server();
@@ -321,7 +332,7 @@ fn what_has_been_claimed_is_not_let_go() {
     assert_eq!(server.list(0).expect("it is one").holders(0).collect::<Vec<_>>(), [c]);
 }
 
-/// Of the dead everybody who lives speaks first.
+/// Every living instance speaks before a dead one's indexes are released.
 #[test]
 fn the_dead_let_go_when_all_have_claimed() {
     let mut server = server();

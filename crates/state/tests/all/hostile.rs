@@ -1,4 +1,5 @@
-//! Whatever anybody says, in whatever order: nothing panics, every index is something, and a standby that is given the same is the same.
+//! Any messages in any order: nothing panics, every index has a state, and a standby with
+//! the same inputs is equal.
 
 use holdfast_nf::shared::{Lease, Part, PoolBackend, RequestPool};
 use holdfast_state::{Client, Form, Heard, Input, Kind, Limits, Message, Opcode, Primary, Server};

@@ -1,5 +1,8 @@
-//! Worlds of instances whose flows hold indexes of a list at a server: flows begin, end and move, instances die and others get their flows, connections are cut, everything is late. Whatever
-//! happens, no two flows have one index, and none is lost in the end. The server dies too, and its standby goes on. In the end what it has counted is what has begun, and its gauge says how many flows there are.
+//! Worlds of instances whose flows hold indexes of a list at a server: flows begin, end
+//! and move, instances die and others get their flows, connections are cut, everything is
+//! late. Two flows never have one index, and none is lost in the end. The server dies
+//! too, and its standby goes on. In the end its counter has counted all flows that began,
+//! and its gauge all that are there.
 
 use crate::random::Random;
 use holdfast_nf::shared::{Counters, Lease, Part, PoolBackend, RequestPool};
@@ -14,18 +17,18 @@ const BEGUN: u32 = 1;
 /// How many there are now: with an even index, with an odd one.
 const FLOWS: u32 = 2;
 
-/// What is wrong around the server.
+/// Faults around the server.
 #[derive(Debug, Clone, Copy, Default)]
 struct Errs {
     /// A server that remembers nothing takes everything for free.
     forgets: bool,
-    /// Somebody is called recovered from before others have got all of it.
+    /// A recovery is reported as complete before all flows have arrived.
     is_hasty: bool,
     /// A server that remembers nothing is not told of statistics what had been said.
     is_silent: bool,
 }
 
-/// What an instance may leave unacknowledged.
+/// Messages that an instance may leave unacknowledged.
 const WAITING: usize = 1 << 16;
 
 fn kinds(limits: Limits) -> [Kind; 3] {
@@ -65,7 +68,8 @@ impl Instance {
     }
 }
 
-/// One that died, and what its flows had. They are claimed by others, one after the other.
+/// One that died, and what its flows had. They are claimed by others, one after the
+/// other.
 struct Mourned {
     peer: Peer,
     /// And who has a copy of each.
@@ -101,7 +105,7 @@ struct World {
     refused: Option<String>,
     /// Flows move more often than anything else happens.
     moves_much: bool,
-    /// What has happened, if anybody wants to know.
+    /// A log of events, for a failed test.
     trace: Option<Vec<String>>,
 }
 
@@ -383,7 +387,7 @@ impl World {
             return;
         }
         note!(self, "{peer:?} dies");
-        // What was sent may still arrive; nothing is sent again.
+        // Messages that were sent may still arrive; nothing is sent again.
         let instance = self.at(peer);
         instance.is_alive = false;
         let flows = core::mem::take(&mut instance.flows);
@@ -488,7 +492,7 @@ impl World {
         }
     }
 
-    /// What must hold at any time.
+    /// Checks the invariants.
     fn check(&mut self) -> Result<(), String> {
         if let Some(refused) = self.refused.take() {
             return Err(refused);
@@ -504,7 +508,7 @@ impl World {
         }
         let living = self.instances.values().filter(|instance| instance.is_alive);
         let of_living = living.flat_map(|instance| instance.flows.iter().copied().chain(instance.credit(self.limits.size)));
-        // What nobody has a copy of any more is lost.
+        // A flow without a copy is lost.
         let has_copy = |heir: &Peer| self.instances.get(heir).is_some_and(|heir| heir.is_alive);
         let of_dead =
             self.mourned.iter().flat_map(|dead| &dead.flows).filter(|(_, heir)| has_copy(heir)).map(|(index, _)| *index);
@@ -534,7 +538,7 @@ impl World {
         self.pass(time);
     }
 
-    /// Nothing more is done, and everything arrives.
+    /// Ends all activity: everything under way arrives.
     fn settle(&mut self) {
         for _ in 0..150 {
             if !self.mourned.is_empty() {
@@ -543,7 +547,8 @@ impl World {
             }
             self.lull();
         }
-        // While time stands still nobody is asked anything, and what can wait has room. But for the last look: everybody is to be told.
+        // While time stands still nobody is asked anything, and what can wait has room.
+        // But for the last look: everybody is to be told.
         for round in 0..40 {
             for peer in self.living() {
                 self.gather(peer);
@@ -554,7 +559,8 @@ impl World {
         }
     }
 
-    /// When all has arrived the server's gauge says how many flows there are, and so does everybody's.
+    /// When all has arrived the server's gauge says how many flows there are, and so does
+    /// everybody's.
     fn check_gauge(&self) -> Result<(), String> {
         let gauge = self.primary.server().statistics(FLOWS).expect("it is one");
         for odd in 0..2 {
@@ -574,12 +580,13 @@ impl World {
         Ok(())
     }
 
-    /// A flow that finds no number where it begins gets one that another instance has at hand, and is not refused meanwhile.
+    /// A flow that finds no number where it begins gets one that another instance has at
+    /// hand, and is not refused meanwhile.
     fn share(&mut self) -> Result<(), String> {
         for peer in self.living() {
             let at_hand = |world: &World| world.instances.values().map(|instance| instance.pool.available()).sum::<u32>();
             let is_needed = self.at(peer).pool.available() == 0 && at_hand(self) > 0;
-            // What was claimed from a server that knew nothing rests first.
+            // Indexes that were claimed from a server that knew nothing rest first.
             if !is_needed || self.losses > 0 {
                 continue;
             }
@@ -592,7 +599,8 @@ impl World {
                 for other in self.living() {
                     self.gather(other);
                     self.carry(other, usize::from(u8::MAX));
-                    // Flows that wait are tried again in the turn in which anything was heard.
+                    // Flows that wait are tried again in the turn in which anything was
+                    // heard.
                     if other == peer && self.at(peer).begun == begun && self.at(peer).pool.available() > 0 {
                         self.open(peer);
                     }
@@ -619,7 +627,8 @@ impl World {
         let flows: usize = self.instances.values().map(|instance| instance.flows.len()).sum();
         let credit: usize = self.instances.values().map(|instance| instance.credit(self.limits.size).count()).sum();
         let account = self.primary.server().account(LIST).expect("it is one");
-        // Credit that was claimed from a server that knew nothing is held, for all that it knows.
+        // Credit that was claimed from a server that knew nothing is held, for all that
+        // it knows.
         let claimed = account.held.saturating_sub(flows as u32);
         let is_claimed = claimed == 0 || self.losses > 0;
         if !is_claimed || (account.held, account.credit + claimed) != (flows as u32 + claimed, credit as u32) {
@@ -650,7 +659,7 @@ impl World {
         self.check_gauge()?;
         let begun: u64 = self.instances.values().map(|instance| instance.begun).sum();
         let counted = self.primary.server().statistic(BEGUN, 0).expect("it is one").unsigned_abs();
-        // What only the dead had counted may be lost with them, and with a server.
+        // Counts of dead instances alone may be lost with them, and with a server.
         if !(begun..=begun + self.begun_before).contains(&counted) {
             return Err(format!(
                 "{begun} flows have begun, {} at instances that are dead, and {counted} were counted",

@@ -1,4 +1,4 @@
-//! Whatever is heard, whenever, and whatever was noted.
+//! Any packets, at any times, and any memory.
 
 use super::super::*;
 use super::pair::*;
@@ -25,7 +25,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Whatever stands where a session should have been noted: it is none, or one that behaves.
+    /// Any words in a session's memory are refused, or give a session that behaves.
     #[test]
     fn whatever_was_noted(words in any::<[u64; Memory::WORDS]>(), small in any::<[u8; 7]>(), now in any::<u32>()) {
         let (mut words, mut draw, now) = (words, random(1), u64::from(now));
@@ -43,8 +43,9 @@ proptest! {
         prop_assert!(again.is_some_and(|again| again.discriminator() == session.discriminator()));
     }
 
-    /// Whatever the other side says, and whenever: each poll is answered once, nothing is due again at once, what is sent can be read, and
-    /// AdminDown ends by command alone.
+    /// Any packets of the other side, at any times: each poll is answered once, nothing
+    /// is due again at once, every sent packet can be parsed, and AdminDown ends by
+    /// command alone.
     #[test]
     fn whatever_is_heard(steps in prop::collection::vec(step(), 1..60)) {
         let mut session = Session::new(settings(50, 3), 11, 0, 0);

@@ -1,4 +1,4 @@
-//! Who is believed: passwords, digests and their numbers, in this life and the next.
+//! Authentication: passwords, digests and their numbers, across incarnations.
 
 use super::super::*;
 use super::pair::*;
@@ -49,15 +49,16 @@ fn a_changed_packet_is_not_believed() {
         let Ok(packet) = Control::parse(&changed) else { continue };
         assert_eq!(pair.sides[1].handle(&packet, &changed, pair.now), Err(Discard::Unauthenticated), "bit {bit}");
     }
-    // What no length counts, no digest covers: it is not looked at.
+    // Bytes beyond the length field are covered by no digest: they are ignored.
     let mut longer = last.clone();
     longer.push(0);
     pair.deliver(1, &longer);
     assert_eq!((pair.discards.len(), pair.changes.len()), (0, 0));
 }
 
-/// Somebody plays back what was said while the session came up: it would take the session down, and is refused. The latest number counts again
-/// with keyed SHA1, and does not with the meticulous one (section 6.7.4).
+/// An attacker plays back a packet from before the session came up, which would take it
+/// down: it is refused. The latest number counts again with keyed SHA1, and does not with
+/// the meticulous one (section 6.7.4).
 #[test]
 fn what_was_heard_before_is_refused() {
     for (kind, is_meticulous) in [(KeyKind::KeyedSha1, false), (KeyKind::MeticulousKeyedSha1, true)] {
@@ -97,7 +98,8 @@ fn what_was_heard_before_is_refused() {
     }
 }
 
-/// A side that was started again counts from elsewhere: it is refused until its old numbers mean nothing, and then heard (section 6.8.1).
+/// A side that was started again counts from elsewhere: it is refused until its old
+/// numbers mean nothing, and then heard (section 6.8.1).
 #[test]
 fn numbers_are_forgotten_with_who_gave_them() {
     let keyed = || with_key(KeyKind::MeticulousKeyedSha1, 1, b"k");
@@ -110,7 +112,8 @@ fn numbers_are_forgotten_with_who_gave_them() {
     assert_eq!((pair.to_states(1)[0], pair.states()), ((State::Down, Diagnostic::TIME_EXPIRED), [State::Up; 2]));
 }
 
-/// Who has a session is followed by another one that knows what was noted. After a pause shorter than the detection time the other side notices nothing, and numbers go on.
+/// A session's next incarnation knows its memory. After a pause shorter than the
+/// detection time the other side notices nothing, and numbers continue.
 #[test]
 fn the_next_life_goes_on_with_it() {
     for key in [None, Key::new(KeyKind::MeticulousKeyedSha1, 1, b"k")] {
@@ -119,7 +122,7 @@ fn the_next_life_goes_on_with_it() {
         for _ in 0..20 {
             let before = (pair.sides[0].timers(), pair.sides[0].since(), pair.sides[0].discriminator());
             let memory = pair.sides[0].memory();
-            // What it sends now is nobody's.
+            // Packets that it sends now are lost.
             pair.cut = [true; 2];
             pair.run(90 * MS);
             pair.cut = [false; 2];
@@ -139,7 +142,8 @@ fn the_next_life_goes_on_with_it() {
     }
 }
 
-/// After a longer pause the session begins anew, with numbers that the other side takes. It is down only once.
+/// After a longer pause the session begins anew, with numbers that the other side takes.
+/// It is down only once.
 #[test]
 fn after_a_long_pause_it_begins_anew() {
     let keyed = || with_key(KeyKind::MeticulousKeyedSha1, 1, b"k");
@@ -158,7 +162,8 @@ fn after_a_long_pause_it_begins_anew() {
     assert_eq!((pair.changes.len(), pair.discards.len()), (0, 0));
 }
 
-/// The other side had missed packets before the pause, and went down in it: that is heard with its first answer, and known not to be its fault.
+/// The other side had missed packets before the pause, and went down in it: that is heard
+/// with its first answer, and known not to be its fault.
 #[test]
 fn who_was_missed_knows_that_it_was_away() {
     let mut pair = Pair::up(settings(50, 3), settings(50, 3));
@@ -179,13 +184,14 @@ fn who_was_missed_knows_that_it_was_away() {
     assert!(pair.sides[0].was_away());
     pair.run_until("both are up again", |pair| pair.states() == [State::Up; 2]);
     assert!(!pair.sides[0].was_away());
-    // What happens later is no matter of that pause.
+    // A later failure has nothing to do with that pause.
     pair.cut[0] = true;
     pair.run_until("it is down", |pair| pair.states()[0] == State::Down);
     assert!(!pair.sides[0].was_away());
 }
 
-/// Both sides change their key, one after the other, within a minute: the session stays up. What was signed with the old one counts no more when both have the new one.
+/// Both sides change their key, one after the other, within a minute: the session stays
+/// up. The old key counts no more when both have the new one.
 #[test]
 fn keys_change_while_it_is_up() {
     for kind in [KeyKind::Password, KeyKind::KeyedSha1, KeyKind::MeticulousKeyedSha1] {
@@ -214,7 +220,8 @@ fn keys_change_while_it_is_up() {
     }
 }
 
-/// One side changes its key and the other one never does: after a minute the old one counts no more, and the session is down.
+/// One side changes its key and the other one never does: after a minute the old one
+/// counts no more, and the session is down.
 #[test]
 fn an_old_key_ends() {
     let mut pair = Pair::up(with_key(KeyKind::KeyedSha1, 1, b"old"), with_key(KeyKind::KeyedSha1, 1, b"old"));
@@ -227,7 +234,8 @@ fn an_old_key_ends() {
     pair.run_until("both are up again", |pair| pair.states() == [State::Up; 2]);
 }
 
-/// The other side was first, and the session is down: it is up again as soon as this side knows the key too.
+/// The other side was first, and the session is down: it is up again as soon as this side
+/// knows the key too.
 #[test]
 fn the_other_side_has_the_new_key_already() {
     let mut pair =

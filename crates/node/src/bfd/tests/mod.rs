@@ -1,4 +1,5 @@
-//! A pair of sessions on virtual time, sessions with keys, all sessions of a box, and whatever else anybody might send.
+//! A pair of sessions on virtual time, sessions with keys, all sessions of a box, and
+//! whatever else anybody might send.
 
 mod anything;
 mod keys;

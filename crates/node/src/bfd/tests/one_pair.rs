@@ -4,7 +4,8 @@ use super::super::*;
 use super::pair::*;
 use holdfast_wire::bfd::{Control, Diagnostic, MAX_LEN, State};
 
-/// Down, Init, Up, within a second and a round trip; then fast, after a poll each that was answered.
+/// Down, Init, Up, within a second and a round trip; then fast, after a poll each that
+/// was answered.
 #[test]
 fn they_come_up_and_then_speed_up() {
     let mut pair = Pair::new(settings(50, 3), settings(100, 5));
@@ -19,7 +20,8 @@ fn they_come_up_and_then_speed_up() {
         pair.sent.iter().filter(|sent| sent.packet().state != State::Up).all(|sent| sent.packet().desired_min_tx == 1_000_000)
     );
     pair.run(5 * SECOND);
-    // The slower of what one sends and the other takes; each side's detection time is the other's multiplier of it.
+    // The slower of what one sends and the other takes; each side's detection time is the
+    // other's multiplier of it.
     let timers = |side: usize| pair.sides[side].timers();
     assert_eq!(timers(0), Timers { transmit: 100_000, receive: Some(100_000), detection: Some(500_000) });
     assert_eq!(timers(1), Timers { transmit: 100_000, receive: Some(100_000), detection: Some(300_000) });
@@ -34,7 +36,8 @@ fn they_come_up_and_then_speed_up() {
     assert!(pair.to_states(0).len() <= 2 && pair.to_states(1).len() <= 2, "nothing flaps: {:?}", pair.changes);
 }
 
-/// Up to a quarter earlier, never later (section 6.8.7); with a multiplier of 1 a tenth earlier at least, or the other side would not wait for it.
+/// Up to a quarter earlier, never later (section 6.8.7); with a multiplier of 1 a tenth
+/// earlier at least, or the other side would not wait for it.
 #[test]
 fn every_interval_is_another() {
     for (multiplier, least, most) in [(3, 75, 100), (1, 75, 90)] {
@@ -50,7 +53,8 @@ fn every_interval_is_another() {
     }
 }
 
-/// Whoever stops is taken for dead exactly a detection time after its last packet, and that is within multiplier times interval of its end.
+/// A side that stops is taken for dead exactly a detection time after its last packet,
+/// and that is within multiplier times interval of its end.
 #[test]
 fn death_is_detected_in_time() {
     let mut pair = Pair::up(settings(50, 3), settings(50, 3));
@@ -63,7 +67,7 @@ fn death_is_detected_in_time() {
         assert!(at <= cut_at + DELAY + 150 * MS && at >= cut_at + 100 * MS, "{}", at - cut_at);
         assert_eq!(pair.to_states(side).len(), 1);
         let session = &pair.sides[side];
-        // Nothing is left of the other side, and packets go slowly.
+        // The other side's variables are initial again, and packets go slowly.
         assert_eq!((session.remote(), session.remote_discriminator()), ((State::Down, NONE), 0));
         assert_eq!(session.timers(), Timers { transmit: 1_000_000, receive: None, detection: None });
         assert_eq!((session.downs(), session.since()), ((1, Diagnostic::TIME_EXPIRED), at));
@@ -75,7 +79,8 @@ fn death_is_detected_in_time() {
     pair.run_until("both are up again", |pair| pair.states() == [State::Up; 2]);
 }
 
-/// One direction is cut: who hears nothing says so, and the other side, which hears it, goes down for that reason.
+/// One direction is cut: who hears nothing says so, and the other side, which hears it,
+/// goes down for that reason.
 #[test]
 fn a_one_way_cut_is_known_to_both() {
     let mut pair = Pair::up(settings(50, 3), settings(50, 3));
@@ -92,8 +97,9 @@ fn a_one_way_cut_is_known_to_both() {
     pair.run_until("both are up again", |pair| pair.states() == [State::Up; 2]);
 }
 
-/// Who ends on purpose says so, and the other side does not take it for dead: not even if the first packets are lost, because they come as often as before until it has
-/// answered. Of one that answers no more it is not expected for longer than a detection time.
+/// A side that ends on purpose says so, and the other side does not take it for dead. The
+/// first packets may be lost, because they come as often as before until the other side
+/// has answered. An answer is not expected for longer than a detection time.
 #[test]
 fn an_end_on_purpose_is_no_failure() {
     for lost_for in [0, 60 * MS] {
@@ -130,7 +136,8 @@ fn an_end_on_purpose_is_no_failure() {
     assert!(!pair.sides[0].is_taking_leave());
 }
 
-/// A third of all packets is lost: it comes up sooner or later, and what had gone down for it is up for good when the link is whole again.
+/// A third of all packets is lost: it comes up sooner or later, and what had gone down
+/// for it is up for good when the link is whole again.
 #[test]
 fn loss_delays_and_heals() {
     for seed in 0..20 {
@@ -149,10 +156,11 @@ fn loss_delays_and_heals() {
     }
 }
 
-/// A longer interval is used when the other side is known to wait for it, a shorter one at once; nobody goes down for it, also under loss.
+/// A longer interval is used when the other side is known to wait for it, a shorter one
+/// at once; nobody goes down for it, also under loss.
 #[test]
 fn intervals_change_while_it_is_up() {
-    // What the second side sends is lost for a while: five of its packets are waited for.
+    // The second side's packets are lost for a while: five of them are waited for.
     let mut pair = Pair::up(settings(50, 3), settings(50, 5));
     pair.cut[1] = true;
     pair.sides[0].set_intervals(400_000, 50_000, 3);
@@ -167,7 +175,8 @@ fn intervals_change_while_it_is_up() {
     pair.run(4 * SECOND);
     assert!(pair.gaps(0).iter().all(|gap| (300 * MS..=400 * MS).contains(gap)), "{:?}", pair.gaps(0));
 
-    // The other side's receiver slows this one down, and lets it go fast again: at once, not after the long interval.
+    // The other side's receiver slows this one down, and lets it go fast again: at once,
+    // not after the long interval.
     pair.sides[0].set_intervals(50_000, 50_000, 3);
     pair.run(SECOND);
     pair.sides[1].set_intervals(50_000, 900_000, 5);
@@ -178,7 +187,8 @@ fn intervals_change_while_it_is_up() {
     assert_eq!((pair.sides[0].timers().transmit, pair.sides[1].timers().detection), (50_000, Some(150_000)));
     assert_eq!(pair.changes, []);
 
-    // A shorter receive interval is no reason to expect packets sooner before the other side knows.
+    // A shorter receive interval is no reason to expect packets sooner before the other
+    // side knows.
     pair.sides[1].set_intervals(50_000, 300_000, 5);
     pair.run(2 * SECOND);
     pair.cut[1] = true;
@@ -190,7 +200,8 @@ fn intervals_change_while_it_is_up() {
     assert_eq!((&pair.changes[..], pair.sides[1].timers().detection), (&[][..], Some(150_000)));
 }
 
-/// Changed twice within one round trip: the answer to the first poll does not stand for the second change.
+/// Changed twice within one round trip: the answer to the first poll does not stand for
+/// the second change.
 #[test]
 fn an_answer_is_for_what_was_asked() {
     let mut pair = Pair::up(settings(50, 3), settings(50, 3));
@@ -203,7 +214,8 @@ fn an_answer_is_for_what_was_asked() {
     assert_eq!((pair.sides[0].timers().transmit, &pair.changes[..]), (5_000_000, &[][..]));
 }
 
-/// A side that begins anew has forgotten the other, which goes down at its first packet and comes up with it.
+/// A side that begins anew has forgotten the other, which goes down at its first packet
+/// and comes up with it.
 #[test]
 fn one_begins_anew() {
     let mut pair = Pair::up(settings(50, 3), settings(50, 3));
@@ -252,7 +264,8 @@ fn who_wants_no_packets_gets_none() {
     assert_eq!(pair.sent.iter().filter(|sent| sent.from == 0 && sent.packet().is_final).count(), 1);
 }
 
-/// Section 6.6: a side in demand mode hears nothing while both are up, except polls and their answers.
+/// Section 6.6: a side in demand mode hears nothing while both are up, except polls and
+/// their answers.
 #[test]
 fn a_demand_is_honoured() {
     let mut session = Session::new(settings(50, 3), 11, 0, 0);

@@ -1,4 +1,5 @@
-//! Two sessions against each other, on virtual time, over a link that loses, is cut, and is listened to.
+//! Two sessions against each other, on virtual time, over a link that loses, is cut, and
+//! is listened to.
 
 use super::super::*;
 use holdfast_wire::bfd::{Control, Diagnostic, MAX_LEN, State};
@@ -29,7 +30,7 @@ pub(super) fn random(seed: u64) -> impl FnMut() -> u64 {
     }
 }
 
-/// What went over the link.
+/// The packets on the link.
 pub(super) struct Sent {
     pub(super) at: u64,
     pub(super) from: usize,
@@ -46,9 +47,9 @@ pub(super) struct Pair {
     pub(super) sides: [Session; 2],
     pub(super) now: u64,
     pub(super) flying: VecDeque<(u64, usize, Vec<u8>)>,
-    /// Nothing that this side sends arrives.
+    /// All packets of this side are lost.
     pub(super) cut: [bool; 2],
-    /// Of a thousand packets.
+    /// Lost packets of a thousand.
     pub(super) lost: u64,
     pub(super) random: Box<dyn FnMut() -> u64>,
     pub(super) sent: Vec<Sent>,

@@ -34,7 +34,8 @@ fn written(my: u32, your: u32, state: State) -> Vec<u8> {
     bytes[..len].to_vec()
 }
 
-/// Whose a packet is: by the name that it gives; by address and port while it gives none.
+/// A packet's session is found by the discriminator that it gives; by address and port
+/// while it gives none.
 #[test]
 fn packets_find_their_session() {
     let mut sessions = Sessions::new(peers(), &mut random(1), 0);
@@ -61,7 +62,8 @@ fn packets_find_their_session() {
     assert_eq!(truncated, Err(Discard::Malformed(holdfast_wire::bfd::Malformed::Truncated)));
 }
 
-/// The sessions of a box in its next life: under the same names, from the same UDP ports. A session that was not noted, or of another place, is a new one.
+/// The sessions of a box in its next life: under the same names, from the same UDP ports.
+/// A session that was not noted, or of another place, is a new one.
 #[test]
 fn the_next_life_has_the_same_sessions() {
     let (mut draw, mut into) = (random(3), [0; MAX_LEN]);
@@ -83,7 +85,8 @@ fn the_next_life_has_the_same_sessions() {
     assert!(other.iter().zip(&first).all(|(other, first)| other.0 == first.0 && other.2 != first.2), "{other:?} {first:?}");
 }
 
-/// Every session sends, each from its own port of the range, and the table says when the next is due.
+/// Every session sends, each from its own port of the range, and the table says when the
+/// next is due.
 #[test]
 fn all_that_is_due_is_sent() {
     let mut draw = random(5);

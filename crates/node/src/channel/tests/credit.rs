@@ -7,7 +7,8 @@ fn little() -> FabricConfig {
     FabricConfig { buffer: 2 * 10 * 2400, ..FabricConfig::default() }
 }
 
-/// How many frames of a thousand records go out before the receiver has looked into its inbox.
+/// How many frames of a thousand records go out before the receiver has looked into its
+/// inbox.
 fn fill(a: &mut Fabric, b: &mut Fabric, now: &mut u64) -> usize {
     for number in 0..1000u32 {
         a.send(B.node, 40, &[number.to_be_bytes().as_slice(), &[0; 996]].concat()).unwrap();
@@ -24,7 +25,8 @@ fn fill(a: &mut Fabric, b: &mut Fabric, now: &mut u64) -> usize {
     count
 }
 
-/// A receiver does not look into its inbox: the sender stops, tries again now and then, and more than there is room for never waits.
+/// A receiver does not look into its inbox: the sender stops, tries again now and then,
+/// and more than there is room for never waits.
 #[test]
 fn a_sender_stops_where_there_is_no_room() {
     let (mut a, mut b) = pair(little(), None);
@@ -33,7 +35,7 @@ fn a_sender_stops_where_there_is_no_room() {
     // The first credit is given before anybody has said anything.
     assert!((10..100).contains(&count), "{count} frames went out in a tenth of a second");
     assert!(b.inbox.len() <= little().buffer, "{} bytes wait", b.inbox.len());
-    // Nobody spins meanwhile.
+    // The sender does not spin meanwhile.
     let mut wakes = 0;
     let end = now + 5_000 * MILLISECOND;
     while now < end {
@@ -47,7 +49,8 @@ fn a_sender_stops_where_there_is_no_room() {
     assert!((3..200).contains(&wakes), "woken {wakes} times in five seconds");
 }
 
-/// The receiver looks at last, and all that it says of its room is lost but what answers the sender's own tries: the rest arrives all the same.
+/// The receiver looks at last, and all that it says of its room is lost but what answers
+/// the sender's own tries: the rest arrives all the same.
 #[test]
 fn lost_news_of_room_does_not_stop_a_channel() {
     let (mut a, mut b) = pair(little(), None);
@@ -70,7 +73,8 @@ fn lost_news_of_room_does_not_stop_a_channel() {
     }
 }
 
-/// The receiver looks at last: the sender is told at once, and goes on without having to try.
+/// The receiver looks at last: the sender is told at once, and goes on without having to
+/// try.
 #[test]
 fn room_is_told_when_there_is_some() {
     let (mut a, mut b) = pair(little(), None);
@@ -90,7 +94,8 @@ fn room_is_told_when_there_is_some() {
     assert!(drain(&mut b).len() >= 10);
 }
 
-/// The frames that came early fill all the room that they may, and the missing one comes: there is room for it.
+/// The frames that came early fill all the room that they may, and the missing one comes:
+/// there is room for it.
 #[test]
 fn what_came_early_does_not_lock_out_what_is_missing() {
     let (mut a, mut b) = pair(little(), None);
@@ -140,7 +145,8 @@ fn the_newest_word_on_room_counts() {
     assert_eq!(frames(&mut a, now).len(), 10, "the older word was of eight");
 }
 
-/// One peer has much to say, and the network takes one frame at a time: the other peer is heard too.
+/// One peer has much to say, and the network takes one frame at a time: the other peer is
+/// heard too.
 #[test]
 fn a_talkative_channel_does_not_silence_the_others() {
     let mut a = Fabric::new(A, FabricConfig::default());

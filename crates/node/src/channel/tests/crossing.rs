@@ -38,7 +38,7 @@ impl Network {
     }
 }
 
-/// What a crossing is like.
+/// The parameters of a crossing.
 #[derive(Debug, Clone)]
 struct Crossing {
     seed: u64,
@@ -76,7 +76,8 @@ impl Crossing {
                 }
             }
             network.pass(&mut a, &mut b);
-            // An end may have the next ring a while before the other, but both have a key in common.
+            // An end may have the next ring a while before the other, but both have a key
+            // in common.
             for at in 0..2 {
                 if network.next().is_multiple_of(40) && rings[at] < self.rings.len() && rings[at] <= rings[1 - at] {
                     [&mut a, &mut b][at].set_keys(&self.rings[rings[at]]);
@@ -107,8 +108,9 @@ impl Crossing {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
-    /// Hundreds of records cross a network that loses, doubles and reorders, with keys or without, with much room or little, between ends that are quick or
-    /// slow: they arrive once each, in order, and never more waits than there is room for.
+    /// Hundreds of records cross a network that loses, doubles and reorders, with keys or
+    /// without, with much room or little, between ends that are quick or slow: they
+    /// arrive once each, in order, and never more waits than there is room for.
     #[test]
     fn records_arrive_once_and_in_order_whatever_the_network_does(
         seed: u64, is_sealed: bool, buffer in 12_000usize..200_000, pace in 1u64..30,
@@ -118,7 +120,8 @@ proptest! {
     }
 }
 
-/// The key is changed twice amid losses: by way of rings that share a key, and without any delay. Nothing is lost.
+/// The key is changed twice amid losses, by rings that share a key, and without any
+/// delay: all records arrive.
 #[test]
 fn keys_change_while_records_cross() {
     for seed in 0..20 {
@@ -127,7 +130,8 @@ fn keys_change_while_records_cross() {
     }
 }
 
-/// After four thousand million frames the numbers begin anew, at some point amid losses: nobody notices.
+/// After four thousand million frames the numbers begin anew, at some point amid losses:
+/// nobody notices.
 #[test]
 fn a_channel_outlives_its_numbers() {
     for seed in 0..50 {

@@ -3,7 +3,8 @@
 use super::*;
 use proptest::prelude::*;
 
-/// Two endpoints with a key that have spoken, and a frame under way from the first to the second.
+/// Two endpoints with a key that have spoken, and a frame under way from the first to the
+/// second.
 fn under_way() -> (Fabric, Fabric, Vec<u8>) {
     let (mut a, mut b) = pair(FabricConfig::default(), Some(&ring(&[1])));
     a.send(B.node, 40, b"first").unwrap();
@@ -14,7 +15,8 @@ fn under_way() -> (Fabric, Fabric, Vec<u8>) {
     (a, b, frame)
 }
 
-/// Everything that an endpoint would do next and later: two that agree in it are in the same state as far as anybody can tell.
+/// Everything that an endpoint would do next and later: two that agree in it are in the
+/// same state as far as anybody can tell.
 fn state(fabric: &Fabric) -> String {
     let channels: Vec<_> = fabric
         .channels
@@ -31,7 +33,8 @@ fn state(fabric: &Fabric) -> String {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// One bit of a sealed frame is flipped, anywhere after the Ethernet header: it is refused, and nothing has changed.
+    /// One bit of a sealed frame is flipped, anywhere after the Ethernet header: it is
+    /// refused, and nothing has changed.
     #[test]
     fn a_frame_with_any_bit_flipped_changes_nothing(place: prop::sample::Index, bit in 0u8..8) {
         let (_, mut b, mut frame) = under_way();
@@ -53,7 +56,7 @@ proptest! {
     }
 }
 
-/// Somebody on the wire reads a sealed frame: the record is not in it.
+/// A listener reads a sealed frame: the record is not in it.
 #[test]
 fn a_sealed_frame_hides_its_records() {
     let (_, mut b, frame) = under_way();
@@ -62,7 +65,8 @@ fn a_sealed_frame_hides_its_records() {
     assert_eq!(drain(&mut b), [b"a secret record"]);
 }
 
-/// A frame is recorded and played back, at once and after thousands of others: it is refused each time, as what it is, also if it only acknowledges.
+/// A frame is recorded and played back, at once and after thousands of others: it is
+/// refused each time, as what it is, also if it only acknowledges.
 #[test]
 fn a_frame_played_back_is_refused() {
     let (mut a, mut b, frame) = under_way();
@@ -116,8 +120,9 @@ fn ends_of_different_mind_do_not_hear_each_other() {
     }
 }
 
-/// Frames of the same cluster key that another run of the whole box has sent, in which the incarnations were the same: they are worth nothing, and the
-/// two runs have not sealed under the same key.
+/// Frames of the same cluster key that another run of the whole box has sent, in which
+/// the incarnations were the same: they are worth nothing, and the two runs have not
+/// sealed under the same key.
 #[test]
 fn what_another_run_has_sealed_is_worth_nothing() {
     let keys = ring(&[1]);
@@ -145,7 +150,8 @@ fn what_another_run_has_sealed_is_worth_nothing() {
     for frame in &recorded {
         assert!(b.handle_frame(frame, 2).is_err());
     }
-    // Nor before anybody has spoken: a question is answered, to nobody who lives, and that is all.
+    // Nor before anybody has spoken: a question is answered, to nobody who lives, and
+    // that is all.
     let mut fresh = live(B, 300);
     for frame in &recorded {
         let _ = fresh.handle_frame(frame, 2);
@@ -157,7 +163,8 @@ fn what_another_run_has_sealed_is_worth_nothing() {
     assert_ne!(sealed(&recorded), sealed(&others));
 }
 
-/// A frame of a later incarnation, recorded in another run, tells of a new life that is none: the present one is not given up.
+/// A frame of a later incarnation, recorded in another run, tells of a new life that is
+/// none: the present one is not given up.
 #[test]
 fn a_recorded_later_life_does_not_replace_the_present_one() {
     let keys = ring(&[1]);
@@ -185,8 +192,9 @@ fn a_recorded_later_life_does_not_replace_the_present_one() {
     assert!(a.inbox.restarted.is_empty());
 }
 
-/// The key is replaced at both ends, one after the other, with frames under way under the old one: they are accepted while a ring has it, and what nobody
-/// could open is repeated.
+/// The key is replaced at both ends, one after the other, with frames under way under the
+/// old one: they are accepted while a ring has it, and what nobody could open is
+/// repeated.
 #[test]
 fn a_key_is_replaced_without_loss() {
     let (mut a, mut b, old) = under_way();
@@ -207,7 +215,8 @@ fn a_key_is_replaced_without_loss() {
     while !a.is_settled(B.node) {
         now = a.poll_timeout().unwrap().max(now);
         for frame in frames(&mut a, now) {
-            // What was acknowledged under a key that the other did not have yet comes once more.
+            // A frame that was acknowledged under a key that the other did not have yet
+            // comes once more.
             b.handle_frame(&frame, now).unwrap();
         }
         frames(&mut b, now).iter().for_each(|frame| a.handle_frame(frame, now).unwrap());

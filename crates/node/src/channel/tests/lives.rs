@@ -6,7 +6,8 @@ fn both() -> [Option<KeyRing>; 2] {
     [None, Some(ring(&[1]))]
 }
 
-/// A peer's process is started again: it gets nothing of what its old life was sent, and the old life is not heard any more.
+/// A peer's process is started again: it gets nothing of what its old life was sent, and
+/// the old life is not heard any more.
 #[test]
 fn a_peer_that_starts_again_gets_nothing_of_what_its_old_life_was_sent() {
     for ring in both() {
@@ -29,8 +30,9 @@ fn a_peer_that_starts_again_gets_nothing_of_what_its_old_life_was_sent() {
     }
 }
 
-/// All that a new life has asked was lost, and it waits ever longer before it asks again. Who speaks to the life before finds it at once; who speaks to a later
-/// one is not answered by the dead.
+/// All probes of a new incarnation were lost, and it waits ever longer before the next. A
+/// sender to the earlier incarnation finds the new one at once; a sender to a later one
+/// gets no answer from a dead one.
 #[test]
 fn who_speaks_to_a_life_before_is_told() {
     for ring in both() {
@@ -62,8 +64,9 @@ fn who_speaks_to_a_life_before_is_told() {
     }
 }
 
-/// Who does not know yet who lives at a node asks, and the first of many frames is delayed until another life is there: the other life takes nothing
-/// of it, and misses nothing of what is meant for it.
+/// A sender asks for the incarnation at a node, and the first of many frames is delayed
+/// until another incarnation is there: that one takes nothing of it, and misses nothing
+/// that is meant for it.
 #[test]
 fn a_late_frame_from_before_anybody_knew_anybody_is_not_taken_by_the_next_life() {
     for ring in both() {
@@ -88,8 +91,8 @@ fn a_late_frame_from_before_anybody_knew_anybody_is_not_taken_by_the_next_life()
     }
 }
 
-/// The coordinator has said that an incarnation is no more, and one of its frames comes late: it is not heard, and what is sent to its node meanwhile
-/// waits for the next life.
+/// The coordinator has said that an incarnation is no more, and one of its frames comes
+/// late: it is not heard, and what is sent to its node meanwhile waits for the next life.
 #[test]
 fn the_dead_do_not_speak() {
     for ring in both() {
@@ -129,7 +132,8 @@ fn both_ask_at_once() {
     }
 }
 
-/// Nobody lives at a node: it is asked for now and then, and in between there is nothing to do.
+/// A node does not exist: it is asked for now and then, and in between there is nothing
+/// to do.
 #[test]
 fn a_node_that_is_not_there_keeps_nobody_awake() {
     let mut a = Fabric::new(A, FabricConfig::default());
@@ -143,7 +147,8 @@ fn a_node_that_is_not_there_keeps_nobody_awake() {
     assert!((10..60).contains(&wakes), "woken {wakes} times in twenty seconds");
 }
 
-/// A thousand who have just begun have something to say to one, which knows them, or their incarnations, or nobody; with keys and without. Each is told at once who lives
+/// A thousand who have just begun have something to say to one, which knows them, or
+/// their incarnations, or nobody; with keys and without. Each is told at once who lives
 /// there: who is not asks again after a pause that doubles.
 #[test]
 fn everybody_who_asks_at_once_is_answered_at_once() {
@@ -222,7 +227,8 @@ fn a_single_frame_begins_no_life() {
     assert_eq!(b.handle_frame(&sent[0], 1), Err(DropReason::StaleEpoch));
 }
 
-/// Two begin again at once, each knows the other's earlier life only, and frames are lost: each hears the other when it has answered.
+/// Two begin again at once, each knows the other's earlier life only, and frames are
+/// lost: each hears the other when it has answered.
 #[test]
 fn two_that_begin_again_at_once_find_each_other() {
     for lost in 0..64u32 {
@@ -260,9 +266,9 @@ fn two_that_begin_again_at_once_find_each_other() {
     }
 }
 
-/// The only frame that says who lives at a node is damaged, and nobody sees it: the life that it
-/// names is not there. A sender that speaks to that life, and is not answered, asks again,
-/// and all that it said to it arrives.
+/// The only frame that says who lives at a node is damaged, and nobody sees it: the life
+/// that it names is not there. A sender that speaks to that life, and is not answered,
+/// asks again, and all that it said to it arrives.
 #[test]
 fn a_life_that_is_not_there_is_asked_for_again() {
     for bit in 0..32 {
@@ -295,8 +301,8 @@ fn a_life_that_is_not_there_is_asked_for_again() {
     }
 }
 
-/// A peer that is found behind a false life gets all that was said to that one: frames that were under way, records that waited
-/// for room, and long ones in their parts.
+/// A peer that is found behind a false life gets all that was said to that one: frames
+/// that were under way, records that waited for room, and long ones in their parts.
 #[test]
 fn what_was_said_to_a_life_that_never_was_arrives_whole() {
     let (mut a, mut b) = (Fabric::new(A, FabricConfig::default()), Fabric::new(B, FabricConfig::default()));
@@ -319,7 +325,8 @@ fn what_was_said_to_a_life_that_never_was_arrives_whole() {
     assert_eq!((heard == said, a.inbox.restarted.len(), a.is_settled(B.node)), (true, 0, true));
 }
 
-/// A life that has taken something was there, whatever is known of it: the next one gets nothing that was meant for it.
+/// A life that has taken something was there, whatever is known of it: the next one gets
+/// nothing that was meant for it.
 #[test]
 fn a_life_that_has_taken_something_was_there() {
     let next = Peer { incarnation: 2, ..B };
@@ -345,8 +352,8 @@ fn a_life_that_has_taken_something_was_there() {
     assert_eq!((a.peer(B.node), &a.inbox.restarted[..], drain(&mut b).len()), (Some(next), &[next][..], 0));
 }
 
-/// A life speaks before anybody has told of it, and old news names the one before: its channel
-/// goes on, because its own end does.
+/// A life speaks before anybody has told of it, and old news names the one before: its
+/// channel goes on, because its own end does.
 #[test]
 fn old_news_does_not_end_the_channel_of_a_later_life() {
     let (before, next) = (B, Peer { incarnation: 2, ..B });
@@ -363,7 +370,8 @@ fn old_news_does_not_end_the_channel_of_a_later_life() {
     assert_eq!(a.inbox.restarted, []);
 }
 
-/// A frame's counter says that it is far newer than it is: those that are true say soon again what there is room for, and that their sender lives.
+/// A frame's counter says that it is far newer than it is: those that are true say soon
+/// again what there is room for, and that their sender lives.
 #[test]
 fn a_counter_that_leapt_is_forgotten() {
     let (mut a, mut b) = pair(FabricConfig::default(), None);

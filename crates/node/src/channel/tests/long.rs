@@ -7,14 +7,15 @@ fn bytes(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 7 + at / 251) as u8).collect()
 }
 
-/// What has come, each with its kind.
+/// Records that have arrived, with their kinds.
 fn drain_kinds(fabric: &mut Fabric) -> Vec<(u8, Vec<u8>)> {
     let records = fabric.inbox.records().map(|(record, body)| (record.kind, body.to_vec())).collect();
     fabric.inbox.clear();
     records
 }
 
-/// Long and short records arrive whole and in their order, also those that fill their last part, and the longest, whatever becomes of the frames.
+/// Long and short records arrive whole and in their order, also those that fill their
+/// last part, and the longest, whatever becomes of the frames.
 #[test]
 fn long_records_arrive_whole_and_in_order() {
     for keys in [None, Some(ring(&[1]))] {
@@ -58,7 +59,8 @@ fn a_record_that_is_too_long_is_refused_whole() {
     }
 }
 
-/// Parts that no sender makes: without a beginning, of two records at once, without a kind, without an end. They are given up, and what follows is not disturbed.
+/// Parts that no sender makes: without a beginning, of two records at once, without a
+/// kind, without an end. They are given up, and what follows is not disturbed.
 #[test]
 fn parts_that_do_not_fit_are_given_up() {
     let (mut a, mut b) = pair(FabricConfig::default(), None);
@@ -81,7 +83,8 @@ fn parts_that_do_not_fit_are_given_up() {
     assert_eq!(got, [(43, bytes(5000))]);
 }
 
-/// A sender dies in the middle of a record: nothing of it is left for the first record of its next life.
+/// A sender dies in the middle of a record: nothing of it is left for the first record of
+/// its next life.
 #[test]
 fn half_a_record_dies_with_its_sender() {
     let (mut a, mut b) = pair(FabricConfig::default(), None);
