@@ -3,11 +3,13 @@
 //! Rare messages are [`Control`] values in postcard encoding; those that come by the thousand (claims of routes, ends of flows) have a fixed
 //! layout of their own.
 
+mod claims;
 mod last;
 mod ordered;
 mod said;
 mod standing;
 
+pub use claims::Grant;
 pub use last::LastWord;
 pub use ordered::{Ordered, numbered};
 pub use said::{FlowInfo, FlowPage, Listing, Logged, Place, PoolId, Report, Share, TraceStep};
@@ -28,8 +30,7 @@ pub mod kind {
     pub const CONTROL: u8 = 32;
     /// Runtime to switch: [`Claim`](super::Claim)s, after a number (4) that the answer repeats.
     pub const CLAIM: u8 = 33;
-    /// Switch to runtime: the number (4), then per claim a new epoch (4), 0 for a refusal, [`AGAIN`] or [`WHEN_SWEPT`] if that is not known yet, and
-    /// how many packets of the flow the dead owner was sent that may have to be processed again (4).
+    /// Switch to runtime: the number (4), then a [`Grant`](super::Grant) (8) per claim.
     pub const CLAIMED: u8 = 34;
     /// Runtime to switch: [`Ended`](super::Ended) flows. Switch to runtime: of these the key is another flow's.
     pub const ENDED: u8 = 35;
@@ -84,13 +85,6 @@ pub mod kind {
 
 /// In [`kind::FLOWS`]: all flows have been looked at.
 pub const NO_LANE: u16 = u16::MAX;
-
-/// In [`kind::CLAIMED`]: the runtime to which the flow was moving has not said yet whether it has it.
-pub const AGAIN: u32 = u32::MAX;
-
-/// In [`kind::CLAIMED`]: the route leads to another one that is dead, and somebody may have newer state of the flow. Ask again; the answer comes when that one's
-/// routes have been swept.
-pub const WHEN_SWEPT: u32 = u32::MAX - 1;
 
 /// In [`Claim::chain`]: the flow was to come here, and never did. Whoever had it before may claim it.
 pub const RENOUNCED: u32 = 1 << 31;

@@ -5,9 +5,7 @@ use holdfast_nf::{Context, Verdict};
 use holdfast_node::address::{COORDINATOR, SWITCH, mac_of, node_of};
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::message::MemberState::{Failed, Running};
-use holdfast_node::message::{
-    Claim, Control, Member, MemberState, NEEDS_EARLIER, RENOUNCED, RouteInfo, WHEN_SWEPT, kind, numbered,
-};
+use holdfast_node::message::{Claim, Control, Grant, Member, MemberState, NEEDS_EARLIER, RENOUNCED, RouteInfo, kind, numbered};
 use holdfast_protection::flows::role;
 use holdfast_protection::{Peer, Plan};
 use holdfast_wire::nsh::{Flags, index};
@@ -204,8 +202,8 @@ impl Host {
         Some((u32::from_be_bytes(*number), claim.chain.get() & RENOUNCED != 0))
     }
 
-    fn answer(&mut self, number: u32, epoch: u32) {
-        let body = [number, epoch, 0].map(u32::to_be_bytes).concat();
+    fn answer(&mut self, number: u32, grant: Grant) {
+        let body = [&number.to_be_bytes()[..], &grant.encode()].concat();
         self.switch.send(TARGET.node, kind::CLAIMED, &body).expect("there is room");
         self.carry(Vec::new());
     }
@@ -263,7 +261,7 @@ fn a_route_to_one_that_leaves_is_given_back_at_once() {
     let (number, is_given_back) = host.claim().expect("it says that it has nothing");
     assert!(is_given_back);
     assert_eq!(host.role(), Some(role::CLAIMING), "what the route still leads here waits");
-    host.answer(number, 0);
+    host.answer(number, Grant::Refused);
     assert_eq!(host.role(), None);
     host.recover();
     assert_eq!((host.claim(), host.recovered()), (None, vec![0]));
@@ -279,13 +277,13 @@ fn a_replica_of_one_that_leaves_comes_last() {
     host.show(3, MemberState::Leaving, MemberState::Failed);
     let (number, is_given_back) = host.claim().expect("it gives the route back");
     assert!(is_given_back);
-    host.answer(number, 0);
+    host.answer(number, Grant::Refused);
     assert_eq!(host.role(), Some(role::REPLICA));
     host.recover();
     let (number, is_given_back) = host.claim().expect("now it is asked");
     assert!(!is_given_back);
     assert_eq!(host.recovered(), [0; 0]);
-    host.answer(number, EPOCH + 9);
+    host.answer(number, Grant::Given { epoch: EPOCH + 9, logged: 0 });
     assert_eq!((host.role(), host.recovered()), (Some(role::OWNER), vec![1]));
 }
 
@@ -299,11 +297,11 @@ fn a_replica_is_claimed_although_the_switch_answers_late() {
     let (late, _) = host.claim().expect("it gives the route back");
     host.recover();
     assert_eq!((host.claim(), host.recovered()), (None, vec![]));
-    host.answer(late, 0);
+    host.answer(late, Grant::Refused);
     let (number, is_given_back) = host.claim().expect("the replica is still to be claimed");
     assert!(!is_given_back);
     assert_eq!(host.recovered(), [0; 0]);
-    host.answer(number, EPOCH + 9);
+    host.answer(number, Grant::Given { epoch: EPOCH + 9, logged: 0 });
     assert_eq!((host.role(), host.recovered()), (Some(role::OWNER), vec![1]));
 }
 
@@ -393,7 +391,7 @@ fn what_waits_for_a_sweep_is_told() {
         let (number, is_given_back) = host.claim().expect("the copy is claimed, again and again");
         assert!(!is_given_back);
         told.extend(host.errands());
-        host.answer(number, WHEN_SWEPT);
+        host.answer(number, Grant::AfterSweep);
         if time > 0 {
             assert_eq!(host.claim(), None, "not all the time");
             host.now += 1_000_000;
@@ -404,7 +402,7 @@ fn what_waits_for_a_sweep_is_told() {
     told.extend(host.errands());
     let switch = host.switch.me().incarnation;
     assert_eq!(told, [Control::Waits { node, incarnation, switches: vec![Peer { node: SWITCH, incarnation: switch }] }]);
-    host.answer(number, EPOCH + 9);
+    host.answer(number, Grant::Given { epoch: EPOCH + 9, logged: 0 });
     assert_eq!((host.role(), host.recovered()), (Some(role::OWNER), vec![1]));
 }
 

@@ -60,7 +60,7 @@ fn a_reply_key_belongs_to_one_flow() {
     // A runtime that has copies of both flows claims both when their owners are dead.
     let (owner, other) = if second.owner == X { (X, Y) } else { (Y, X) };
     bench.view(&[other], 2);
-    assert_eq!(bench.claim_replied(other, 2, 1, second.epoch, 0), (0, 0));
+    assert_eq!(bench.claim_replied(other, 2, 1, second.epoch, 0), Grant::Refused);
     assert_eq!(bench.route(1).expect("a route"), first);
     bench.sweep(owner, true);
     if first.owner == owner {
@@ -79,16 +79,15 @@ fn of_two_that_want_a_reply_key_the_answered_one_gets_it() {
         let mut bench = Bench::life(2);
         bench.introduce(&[X], &[Y]);
         bench.tell(X, &[], 50, true);
-        let mut claim = |from, bits| bench.claim_replied(X, from, 1, 40 + u32::from(from), bits).0;
-        let epochs = if is_first_first {
-            let first = claim(1, KEYED);
-            (first, claim(2, 0))
+        let mut claim = |from, bits| bench.claim_replied(X, from, 1, 40 + u32::from(from), bits);
+        if is_first_first {
+            given(claim(1, KEYED));
+            assert_eq!(claim(2, 0), Grant::Refused);
         } else {
-            let second = claim(2, 0);
-            assert_ne!(second, 0, "nobody has said yet that it is not his");
-            (claim(1, KEYED), 0)
-        };
-        assert!(epochs.0 != 0 && epochs.1 == 0, "{epochs:?}");
+            // Nobody has said yet that it is not his.
+            given(claim(2, 0));
+            given(claim(1, KEYED));
+        }
         assert!(bench.route(2).is_none_or(|route| route.reply.is_none()));
         assert_eq!(bench.route(1).and_then(|route| route.reply), Some(bench.key(1, true)));
     }
@@ -101,8 +100,8 @@ fn of_two_claims_without_replies_one_gets_the_key() {
     let mut bench = Bench::life(2);
     bench.introduce(&[X], &[Y]);
     bench.tell(X, &[], 50, true);
-    assert_ne!(bench.claim_replied(X, 1, 1, 41, 0).0, 0);
-    assert_eq!(bench.claim_replied(X, 2, 1, 42, 0), (0, 0));
+    given(bench.claim_replied(X, 1, 1, 41, 0));
+    assert_eq!(bench.claim_replied(X, 2, 1, 42, 0), Grant::Refused);
     bench.sweep(Y, true);
     bench.expect_late_replies(1, X);
 }
@@ -134,18 +133,19 @@ fn a_claim_that_is_refused_takes_nothing_away() {
     let mut bench = Bench::life(2);
     bench.introduce(&[X], &[Y]);
     bench.tell(X, &[], 50, true);
-    let first = bench.claim_replied(X, 1, 1, 41, KEYED).0;
+    let first = given(bench.claim_replied(X, 1, 1, 41, KEYED));
     bench.end(X, 1, first);
-    assert_ne!(bench.claim_replied(X, 2, 1, 42, 0).0, 0, "it is free");
+    // It is free.
+    given(bench.claim_replied(X, 2, 1, 42, 0));
     let second = bench.route(2).expect("a route");
-    assert_eq!(bench.claim_replied(X, 1, 1, 41, KEYED), (0, 0), "it has ended");
+    assert_eq!(bench.claim_replied(X, 1, 1, 41, KEYED), Grant::Refused, "it has ended");
     assert_eq!(bench.route(2).expect("a route"), second);
     bench.sweep(Y, true);
     let (key, packet) = bench.packet(&datagram(1, true));
     bench.switch.handle_packet(key, packet);
     bench.switch.forward(bench.now, &mut bench.out, &mut bench.pool);
     assert_eq!(bench.sent_to(), [X], "a reply");
-    assert_eq!(bench.claim_replied(X, 3, 1, 43, KEYED), (0, 0), "whoever had one before has asked by now");
+    assert_eq!(bench.claim_replied(X, 3, 1, 43, KEYED), Grant::Refused, "whoever had one before has asked by now");
     assert!(bench.route(2).is_some_and(|route| route.doubt == Doubt::None));
 }
 
