@@ -8,7 +8,7 @@ use crate::script::record_name;
 use holdfast_node::address::{COORDINATOR, NodeId, host_of, is_runtime, state_server_number, switch_number};
 use holdfast_node::channel::Overheard;
 use holdfast_node::message::{
-    Claim, Control, Ended, Grant, MemberState, RENOUNCED, Replay, RouteInfo, kind as message, numbered,
+    Claim, ClaimFlag, Control, Ended, Grant, MemberState, Replay, RouteInfo, kind as message, numbered,
 };
 use holdfast_protection::flows::ActorHeader;
 use holdfast_protection::{Peer, kind};
@@ -321,7 +321,7 @@ impl Conversation {
             let flow = self.flow(&claim.key.into());
             self.epochs.insert(claim.epoch.get(), flow);
             flows.push(flow);
-            let renounced = if claim.chain.get() & RENOUNCED != 0 { ", which never came" } else { "" };
+            let renounced = if claim.has(ClaimFlag::Renounced) { ", which never came" } else { "" };
             texts.push(format!("flow {flow} (epoch {}{renounced})", claim.epoch));
         }
         (flows, texts.join(", "))

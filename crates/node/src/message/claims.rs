@@ -1,6 +1,74 @@
-//! What a switch answers to claims of routes.
+//! Claims of routes, and what a switch answers.
 
-use holdfast_wire::DropReason;
+use super::KeyBytes;
+use holdfast_nf::Standing;
+use holdfast_protection::flows::{ActorHeader, flag};
+use holdfast_wire::{DropReason, FlowKey};
+use zerocopy::byteorder::network_endian::{U16, U32};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// What a [`Claim`] may say of its flow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum ClaimFlag {
+    /// The flow was to come to the claimant, and never did. Whoever had it before may claim it.
+    Renounced = 1 << 7,
+    /// Of a flow that is about to come: copies of it as it was with earlier owners are to stay. Who has
+    /// one cannot have the flow yet.
+    NeedsEarlier = 1 << 6,
+    /// The reply key is known to be the flow's own. The flow has had replies, or the switch has shown
+    /// that it learned the key from this flow.
+    Keyed = 1 << 5,
+    /// The flow is half open, or nobody has answered it.
+    HalfOpen = 1 << 4,
+}
+
+/// A replica asks for its flow's route.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct Claim {
+    /// Forward key.
+    pub key: KeyBytes,
+    /// Reply key; all zero if none is known.
+    pub reply: KeyBytes,
+    /// The epoch under which the replica has the flow.
+    pub epoch: U32,
+    flags: u8,
+    reserved: u8,
+    chain: U16,
+}
+
+impl Claim {
+    /// A claim without flags.
+    pub fn new(key: FlowKey, reply: FlowKey, epoch: u32, chain: u16) -> Claim {
+        Claim { key: key.into(), reply: reply.into(), epoch: epoch.into(), flags: 0, reserved: 0, chain: chain.into() }
+    }
+
+    /// The claim of a flow of this chain, from the flow's header.
+    pub(crate) fn of(header: &ActorHeader, chain: u16) -> Claim {
+        let is_keyed = header.packets()[1] > 0 || header.flags & flag::UNCONFIRMED == 0;
+        Claim::new(header.key, header.reply, header.epoch, chain)
+            .with(ClaimFlag::Keyed, is_keyed)
+            .with(ClaimFlag::HalfOpen, header.standing() <= Standing::HalfOpen)
+    }
+
+    /// The same claim; it says this too if that is so.
+    #[must_use]
+    pub fn with(self, flag: ClaimFlag, is_so: bool) -> Claim {
+        let flags = if is_so { self.flags | flag as u8 } else { self.flags };
+        Claim { flags, ..self }
+    }
+
+    /// Whether the claim says this.
+    pub fn has(&self, flag: ClaimFlag) -> bool {
+        self.flags & flag as u8 != 0
+    }
+
+    /// The flow's chain.
+    pub fn chain(&self) -> u16 {
+        self.chain.get()
+    }
+}
 
 /// A switch's answer to one [`Claim`](super::Claim), in [`kind::CLAIMED`](super::kind::CLAIMED).
 ///
@@ -69,6 +137,20 @@ impl Grant {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A claim ends with a byte of flags, one that is 0, and the chain; each flag is there alone.
+    #[test]
+    fn a_claim_says_what_it_was_told_to() {
+        let all = [ClaimFlag::Renounced, ClaimFlag::NeedsEarlier, ClaimFlag::Keyed, ClaimFlag::HalfOpen];
+        let claim = Claim::new(FlowKey::default(), FlowKey::default(), 7, 0x102);
+        for flag in all {
+            let flagged = claim.with(flag, true);
+            assert_eq!(all.map(|other| flagged.has(other)), all.map(|other| other == flag));
+            assert_eq!(flagged.with(flag, false).as_bytes(), flagged.as_bytes());
+            assert_eq!(flagged.as_bytes()[80..], [0, 0, 0, 7, flag as u8, 0, 1, 2]);
+            assert_eq!((flagged.chain(), claim.has(flag)), (0x102, false));
+        }
+    }
 
     /// Every answer is read back as what it was, also under the highest epochs; others are refused.
     #[test]

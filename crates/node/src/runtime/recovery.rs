@@ -16,7 +16,7 @@ use super::Lane;
 use super::pools::Errands;
 use crate::address::NodeId;
 use crate::channel::Fabric;
-use crate::message::{Claim, Control, Grant, RENOUNCED, kind};
+use crate::message::{Claim, ClaimFlag, Control, Grant, kind};
 use holdfast_protection::flows::{flag, role};
 use holdfast_protection::{Peer, Slot};
 use holdfast_wire::DropReason;
@@ -235,8 +235,9 @@ impl Recoveries {
                     self.unhold(dead);
                     continue;
                 }
-                let renounced = if gives_back || header.flags & flag::EMPTY != 0 { RENOUNCED } else { 0 };
-                body.extend_from_slice(Claim::of(header, wanted.lane, renounced).as_bytes());
+                let is_renounced = gives_back || header.flags & flag::EMPTY != 0;
+                let claim = Claim::of(header, wanted.lane).with(ClaimFlag::Renounced, is_renounced);
+                body.extend_from_slice(claim.as_bytes());
                 flows.push(Wanted { epoch: header.epoch, ..wanted });
             }
             if flows.is_empty() {

@@ -8,7 +8,7 @@ use super::{LATE_REPLIES, Opening, Route, Switch};
 use crate::address::{COORDINATOR, mac_of_life};
 use crate::channel::Fabric;
 use crate::channel::format::after;
-use crate::message::{Claim, Control, Ended, Grant, HALF_OPEN, KEYED, KeyBytes, MemberState, RENOUNCED, kind};
+use crate::message::{Claim, ClaimFlag, Control, Ended, Grant, KeyBytes, MemberState, kind};
 use holdfast_protection::Peer;
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::nsh::{self, Flags, Outer, index};
@@ -136,7 +136,7 @@ impl Claims {
 
 /// How far the opening of a flow has come whose owner knows it so.
 pub(super) fn opening(claim: &Claim) -> Opening {
-    if claim.chain.get() & HALF_OPEN != 0 { Opening::Unanswered } else { Opening::Over }
+    if claim.has(ClaimFlag::HalfOpen) { Opening::Unanswered } else { Opening::Over }
 }
 
 impl Switch {
@@ -182,7 +182,7 @@ impl Switch {
             self.next_epoch = behind(claim.epoch.get());
         }
         let epoch = self.next_epoch;
-        let is_renounced = claim.chain.get() & RENOUNCED != 0;
+        let is_renounced = claim.has(ClaimFlag::Renounced);
         // Copies were taken before it was known that another flow was first.
         let rival = self.routes.other_replied(&FlowKey::from(claim.reply), &key);
         if let Some(rival) = rival.filter(|rival| !is_renounced && !self.gives_way(*rival, claim)) {
@@ -287,7 +287,7 @@ impl Switch {
         if is_planted(Fault::GivesAwayReplyKeys) {
             return true;
         }
-        claim.chain.get() & KEYED != 0 && self.routes.get(rival).is_some_and(Route::is_doubtful)
+        claim.has(ClaimFlag::Keyed) && self.routes.get(rival).is_some_and(Route::is_doubtful)
     }
 
     /// This route keeps its reply key, though another flow wants it that may have been the first.
@@ -300,7 +300,7 @@ impl Switch {
 
     /// False if another route has that reply key.
     pub(super) fn give_reply(&mut self, id: RouteId, claim: &Claim, reply: FlowKey) -> bool {
-        let is_keyed = claim.chain.get() & KEYED != 0;
+        let is_keyed = claim.has(ClaimFlag::Keyed);
         if let Some(route) = self.routes.get_mut(id)
             && (is_keyed || route.reply != Some(reply))
         {

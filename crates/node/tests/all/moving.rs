@@ -5,7 +5,7 @@ use holdfast_nf::{Context, Verdict};
 use holdfast_node::address::{COORDINATOR, SWITCH, mac_of, node_of};
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::message::MemberState::{Failed, Running};
-use holdfast_node::message::{Claim, Control, Grant, Member, MemberState, NEEDS_EARLIER, RENOUNCED, RouteInfo, kind, numbered};
+use holdfast_node::message::{Claim, ClaimFlag, Control, Grant, Member, MemberState, RouteInfo, kind, numbered};
 use holdfast_protection::flows::role;
 use holdfast_protection::{Peer, Plan};
 use holdfast_wire::nsh::{Flags, index};
@@ -199,7 +199,7 @@ impl Host {
         let (number, rest) = claims.first()?.split_first_chunk::<4>()?;
         let claim = Claim::read_from_bytes(rest).expect("one claim");
         assert_eq!(claim.epoch.get(), EPOCH, "as it was before it moved");
-        Some((u32::from_be_bytes(*number), claim.chain.get() & RENOUNCED != 0))
+        Some((u32::from_be_bytes(*number), claim.has(ClaimFlag::Renounced)))
     }
 
     fn answer(&mut self, number: u32, grant: Grant) {
@@ -348,13 +348,12 @@ fn a_flow_that_does_not_arrive_ends_the_telling() {
 /// if that has been replaced. If it has not, it stays, and is there when the host dies.
 #[test]
 fn a_copy_that_is_needed_is_not_given_up_for_a_flow_that_is_to_come() {
-    let prepared = |needs_earlier: u32| {
+    let prepared = |needs_earlier: bool| {
         let mut host = Host::new(true);
         host.show_all(2, &[(TARGET, Running, 0), (SOURCE, Running, 1), (OTHER, Running, 1)]);
         let flows = host.target.runtime.flows(0).expect("a lane");
         let (_, header) = flows.iter().next().expect("a copy");
-        let (key, reply) = (header.key.into(), header.reply.into());
-        let claim = Claim { key, reply, epoch: (EPOCH + 1).into(), chain: needs_earlier.into() };
+        let claim = Claim::new(header.key, header.reply, EPOCH + 1, 0).with(ClaimFlag::NeedsEarlier, needs_earlier);
         let body = [7u32.to_be_bytes().as_slice(), &flows.layout().to_be_bytes(), claim.as_bytes()].concat();
         host.other.set_peer(TARGET);
         host.other.send(TARGET.node, kind::PREPARE, &body).expect("there is room");
@@ -363,9 +362,9 @@ fn a_copy_that_is_needed_is_not_given_up_for_a_flow_that_is_to_come() {
         let welcome = answer.map(|(_, body)| body[7]);
         (host, welcome)
     };
-    let (host, welcome) = prepared(0);
+    let (host, welcome) = prepared(false);
     assert_eq!((welcome, host.role()), (Some(1), Some(role::ARRIVING)));
-    let (mut host, welcome) = prepared(NEEDS_EARLIER);
+    let (mut host, welcome) = prepared(true);
     assert_eq!((welcome, host.role()), (Some(0), Some(role::REPLICA)));
     host.source = None;
     host.show_all(3, &[(TARGET, Running, 0), (SOURCE, Failed, 1), (OTHER, Failed, 1)]);

@@ -6,7 +6,8 @@ mod sources;
 
 use holdfast_node::address::{COORDINATOR, MANAGER, SWITCH, mac_of};
 use holdfast_node::channel::{Fabric, FabricConfig};
-use holdfast_node::message::{Claim, Control, Ended, Grant, KEYED, Member, MemberState, Replay, RouteInfo, kind};
+use holdfast_node::message::ClaimFlag::{self, Keyed};
+use holdfast_node::message::{Claim, Control, Ended, Grant, Member, MemberState, Replay, RouteInfo, kind};
 use holdfast_node::rules::{Rule, RuleSet};
 use holdfast_node::switch::{Doubt, Route, SourceLimits, Switch, SwitchConfig};
 use holdfast_protection::Peer;
@@ -264,7 +265,7 @@ impl Bench {
 
     /// A replica claims.
     fn claim(&mut self, by: Peer, from: u16, epoch: u32) -> Grant {
-        self.claim_replied(by, from, from, epoch, 0)
+        self.claim_replied(by, from, from, epoch, None)
     }
 
     /// A replica claims and is given the route; returns its new epoch.
@@ -272,10 +273,14 @@ impl Bench {
         given(self.claim(by, from, epoch))
     }
 
-    /// The same of a flow whose replies are those of the flow with port `to`, with bits of [`Claim::chain`].
-    fn claim_replied(&mut self, by: Peer, from: u16, to: u16, epoch: u32, bits: u32) -> Grant {
-        let (key, reply) = (self.key(from, false).into(), self.key(to, true).into());
-        let claim = Claim { key, reply, epoch: epoch.into(), chain: bits.into() };
+    /// The claim of a flow whose replies are those of the flow with port `to`.
+    fn of_replied(&mut self, from: u16, to: u16, epoch: u32, flag: Option<ClaimFlag>) -> Claim {
+        flagged(Claim::new(self.key(from, false), self.key(to, true), epoch, 0), flag)
+    }
+
+    /// A replica claims such a flow.
+    fn claim_replied(&mut self, by: Peer, from: u16, to: u16, epoch: u32, flag: Option<ClaimFlag>) -> Grant {
+        let claim = self.of_replied(from, to, epoch, flag);
         let body = [7u32.to_be_bytes().as_slice(), claim.as_bytes()].concat();
         self.runtime(by).inbox.clear();
         self.runtime(by).send(SWITCH, kind::CLAIM, &body).expect("room");
@@ -324,6 +329,10 @@ impl Bench {
     fn runtime(&mut self, peer: Peer) -> &mut Fabric {
         self.peers.iter_mut().find(|fabric| fabric.me() == peer).expect("it is there")
     }
+}
+
+fn flagged(claim: Claim, flag: Option<ClaimFlag>) -> Claim {
+    flag.into_iter().fold(claim, |claim, flag| claim.with(flag, true))
 }
 
 /// The epoch of a route that is given, of a flow of which nothing is logged.

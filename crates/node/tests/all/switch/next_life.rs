@@ -20,27 +20,23 @@ impl Bench {
 
     /// A runtime tells of flows.
     pub(super) fn tell(&mut self, by: Peer, flows: &[Told], newest: u32, is_last: bool) {
-        self.tell_as(by, flows, 0, newest, is_last);
+        self.tell_as(by, flows, None, newest, is_last);
     }
 
-    /// The same with bits of [`Claim::chain`].
-    pub(super) fn tell_as(&mut self, by: Peer, flows: &[Told], bits: u32, newest: u32, is_last: bool) {
-        self.tell_of(by, flows, (true, bits), newest, is_last);
+    /// The same with this said of them.
+    pub(super) fn tell_as(&mut self, by: Peer, flows: &[Told], flag: Option<ClaimFlag>, newest: u32, is_last: bool) {
+        self.tell_of(by, flows, (true, flag), newest, is_last);
     }
 
     /// The same, of flows from which nothing has left yet if they are not real.
-    fn tell_of(&mut self, by: Peer, flows: &[Told], (are_real, bits): (bool, u32), newest: u32, is_last: bool) {
+    fn tell_of(&mut self, by: Peer, flows: &[Told], (are_real, flag): (bool, Option<ClaimFlag>), newest: u32, is_last: bool) {
         let mut body = vec![u8::from(is_last)];
         body.extend_from_slice(&newest.to_be_bytes());
         body.extend_from_slice(&0u64.to_be_bytes());
         for &(from, epoch, sent) in flows {
             let (owner, before) = sent.unwrap_or((by, 0));
-            let claim = Claim {
-                key: self.key(from, false).into(),
-                reply: if are_real { self.key(from, true) } else { FlowKey::default() }.into(),
-                epoch: epoch.into(),
-                chain: bits.into(),
-            };
+            let reply = if are_real { self.key(from, true) } else { FlowKey::default() };
+            let claim = flagged(Claim::new(self.key(from, false), reply, epoch, 0), flag);
             let info = RouteInfo {
                 claim,
                 node: owner.node.into(),
@@ -87,7 +83,7 @@ fn a_new_life_asks_for_its_routes() {
 fn a_new_life_learns_replies_of_flows_that_were_being_opened() {
     let mut bench = Bench::life(2);
     bench.introduce(&[X], &[Y]);
-    bench.tell_of(X, &[(1, 3, None)], (false, 0), 3, true);
+    bench.tell_of(X, &[(1, 3, None)], (false, None), 3, true);
     bench.take(X, 2, 2);
     assert_eq!(bench.route(1).and_then(|route| route.reply), None);
     assert!(!bench.release_as(1, 1));
