@@ -3,11 +3,13 @@
 //! Rare messages are [`Control`] values in postcard encoding; those that come by the thousand (claims of routes, ends of flows) have a fixed
 //! layout of their own.
 
+mod claims;
 mod last;
 mod ordered;
 mod said;
 mod standing;
 
+pub use claims::{Claim, ClaimFlag, Grant};
 pub use last::LastWord;
 pub use ordered::{Ordered, numbered};
 pub use said::{FlowInfo, FlowPage, Listing, Logged, Place, PoolId, Report, Share, TraceStep};
@@ -16,7 +18,6 @@ pub use standing::{Cause, Drain, Failover, Notice, Order, Protected, Refusal, Re
 use crate::address::NodeId;
 use crate::rules::Rule;
 use holdfast_protection::Peer;
-use holdfast_protection::flows::{ActorHeader, flag};
 use holdfast_wire::{DropReason, FlowKey};
 use serde::{Deserialize, Serialize};
 use zerocopy::byteorder::network_endian::{U16, U32};
@@ -28,8 +29,7 @@ pub mod kind {
     pub const CONTROL: u8 = 32;
     /// Runtime to switch: [`Claim`](super::Claim)s, after a number (4) that the answer repeats.
     pub const CLAIM: u8 = 33;
-    /// Switch to runtime: the number (4), then per claim a new epoch (4), 0 for a refusal, [`AGAIN`] or [`WHEN_SWEPT`] if that is not known yet, and
-    /// how many packets of the flow the dead owner was sent that may have to be processed again (4).
+    /// Switch to runtime: the number (4), then a [`Grant`](super::Grant) (8) per claim.
     pub const CLAIMED: u8 = 34;
     /// Runtime to switch: [`Ended`](super::Ended) flows. Switch to runtime: of these the key is another flow's.
     pub const ENDED: u8 = 35;
@@ -84,56 +84,6 @@ pub mod kind {
 
 /// In [`kind::FLOWS`]: all flows have been looked at.
 pub const NO_LANE: u16 = u16::MAX;
-
-/// In [`kind::CLAIMED`]: the runtime to which the flow was moving has not said yet whether it has it.
-pub const AGAIN: u32 = u32::MAX;
-
-/// In [`kind::CLAIMED`]: the route leads to another one that is dead, and somebody may have newer state of the flow. Ask again; the answer comes when that one's
-/// routes have been swept.
-pub const WHEN_SWEPT: u32 = u32::MAX - 1;
-
-/// In [`Claim::chain`]: the flow was to come here, and never did. Whoever had it before may claim it.
-pub const RENOUNCED: u32 = 1 << 31;
-
-/// In [`Claim::chain`] of a flow that is about to come: copies of it as it was with earlier owners are to stay. Who has one cannot have the flow yet.
-pub const NEEDS_EARLIER: u32 = 1 << 30;
-
-/// In [`Claim::chain`]: the reply key is known to be the flow's own. The flow has had replies, or the
-/// switch has shown that it learned the key from this flow.
-pub const KEYED: u32 = 1 << 29;
-
-/// In [`Claim::chain`]: the flow is half open, or nobody has answered it.
-pub const HALF_OPEN: u32 = 1 << 28;
-
-/// A replica asks for its flow's route.
-#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
-#[repr(C)]
-pub struct Claim {
-    /// Forward key.
-    pub key: KeyBytes,
-    /// Reply key; all zero if none is known.
-    pub reply: KeyBytes,
-    /// The epoch under which the replica has the flow.
-    pub epoch: U32,
-    /// The chain, and above it bits: [`RENOUNCED`], [`NEEDS_EARLIER`], [`KEYED`], [`HALF_OPEN`].
-    pub chain: U32,
-}
-
-impl Claim {
-    /// The flow's chain.
-    pub(crate) fn chain(&self) -> u16 {
-        self.chain.get() as u16
-    }
-
-    /// The claim of a flow of this chain, from the flow's header. `bits`: [`RENOUNCED`], [`NEEDS_EARLIER`].
-    pub(crate) fn of(header: &ActorHeader, chain: u16, bits: u32) -> Claim {
-        let is_keyed = header.packets()[1] > 0 || header.flags & flag::UNCONFIRMED == 0;
-        let keyed = if is_keyed { KEYED } else { 0 };
-        let half_open = if header.standing() <= holdfast_nf::Standing::HalfOpen { HALF_OPEN } else { 0 };
-        let chain = u32::from(chain) | bits | keyed | half_open;
-        Claim { key: header.key.into(), reply: header.reply.into(), epoch: header.epoch.into(), chain: chain.into() }
-    }
-}
 
 /// A route as the runtime knows it whose flow it leads to.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]

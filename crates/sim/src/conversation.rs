@@ -8,7 +8,7 @@ use crate::script::record_name;
 use holdfast_node::address::{COORDINATOR, NodeId, host_of, is_runtime, state_server_number, switch_number};
 use holdfast_node::channel::Overheard;
 use holdfast_node::message::{
-    AGAIN, Claim, Control, Ended, MemberState, RENOUNCED, Replay, RouteInfo, WHEN_SWEPT, kind as message, numbered,
+    Claim, ClaimFlag, Control, Ended, Grant, MemberState, Replay, RouteInfo, kind as message, numbered,
 };
 use holdfast_protection::flows::ActorHeader;
 use holdfast_protection::{Peer, kind};
@@ -321,7 +321,7 @@ impl Conversation {
             let flow = self.flow(&claim.key.into());
             self.epochs.insert(claim.epoch.get(), flow);
             flows.push(flow);
-            let renounced = if claim.chain.get() & RENOUNCED != 0 { ", which never came" } else { "" };
+            let renounced = if claim.has(ClaimFlag::Renounced) { ", which never came" } else { "" };
             texts.push(format!("flow {flow} (epoch {}{renounced})", claim.epoch));
         }
         (flows, texts.join(", "))
@@ -329,15 +329,8 @@ impl Conversation {
 
     /// An epoch that a switch gave in answer to a claim or a move.
     fn given(&mut self, flow: Number, epoch: u32) -> String {
-        match epoch {
-            0 => format!("flow {flow}: no"),
-            AGAIN => format!("flow {flow}: ask again"),
-            WHEN_SWEPT => format!("flow {flow}: when others are swept"),
-            epoch => {
-                self.epochs.insert(epoch, flow);
-                format!("flow {flow}: epoch {epoch}")
-            }
-        }
+        self.epochs.insert(epoch, flow);
+        format!("flow {flow}: epoch {epoch}")
     }
 
     /// Records between runtimes and switches, and between runtimes about flows that move.
@@ -354,10 +347,15 @@ impl Conversation {
                 let flows = self.asked.get(&(to, message::CLAIM, number)).cloned().unwrap_or_default();
                 let mut given = Vec::new();
                 for flow in flows {
-                    let (epoch, logged) = (fields.u32()?, fields.u32()?);
-                    let logged =
-                        if logged > 0 { format!(", {} in the log", many(logged as usize, "packet")) } else { String::new() };
-                    given.push(format!("{}{logged}", self.given(flow, epoch)));
+                    given.push(match Grant::decode(fields.bytes()?).ok()? {
+                        Grant::Given { epoch, logged: 0 } => self.given(flow, epoch),
+                        Grant::Given { epoch, logged } => {
+                            format!("{}, {} in the log", self.given(flow, epoch), many(logged as usize, "packet"))
+                        }
+                        Grant::Refused => format!("flow {flow}: no"),
+                        Grant::Retry => format!("flow {flow}: ask again"),
+                        Grant::AfterSweep => format!("flow {flow}: when others are swept"),
+                    });
                 }
                 format!("claim {number}: {}", given.join("; "))
             }
@@ -372,8 +370,10 @@ impl Conversation {
                 let flows = self.asked.get(&(to, message::MOVE, number)).cloned().unwrap_or_default();
                 let mut given = Vec::new();
                 for flow in flows {
-                    let epoch = fields.u32()?;
-                    given.push(self.given(flow, epoch));
+                    given.push(match fields.u32()? {
+                        0 => format!("flow {flow}: no"),
+                        epoch => self.given(flow, epoch),
+                    });
                 }
                 format!("batch {number}: {}", given.join("; "))
             }

@@ -16,7 +16,7 @@ use super::Lane;
 use super::pools::Errands;
 use crate::address::NodeId;
 use crate::channel::Fabric;
-use crate::message::{AGAIN, Claim, Control, RENOUNCED, WHEN_SWEPT, kind};
+use crate::message::{Claim, ClaimFlag, Control, Grant, kind};
 use holdfast_protection::flows::{flag, role};
 use holdfast_protection::{Peer, Slot};
 use holdfast_wire::DropReason;
@@ -67,7 +67,7 @@ struct Asked {
     number: u32,
     dead: Peer,
     gives_back: bool,
-    /// The switch has answered [`WHEN_SWEPT`] before.
+    /// The switch has answered [`Grant::AfterSweep`] before.
     waits: bool,
     flows: Vec<Wanted>,
 }
@@ -77,7 +77,7 @@ struct Asking {
     switch: NodeId,
     queue: VecDeque<Wanted>,
     asked: VecDeque<Asked>,
-    /// Those of which the switch has answered [`WHEN_SWEPT`].
+    /// Those of which the switch has answered [`Grant::AfterSweep`].
     waiting: VecDeque<Wanted>,
     /// When all of these are asked for again, by the worker's clock.
     ask_waiting_at: u64,
@@ -235,8 +235,9 @@ impl Recoveries {
                     self.unhold(dead);
                     continue;
                 }
-                let renounced = if gives_back || header.flags & flag::EMPTY != 0 { RENOUNCED } else { 0 };
-                body.extend_from_slice(Claim::of(header, wanted.lane, renounced).as_bytes());
+                let is_renounced = gives_back || header.flags & flag::EMPTY != 0;
+                let claim = Claim::of(header, wanted.lane).with(ClaimFlag::Renounced, is_renounced);
+                body.extend_from_slice(claim.as_bytes());
                 flows.push(Wanted { epoch: header.epoch, ..wanted });
             }
             if flows.is_empty() {
@@ -269,20 +270,22 @@ impl Recoveries {
     /// The switch's answer to one record of claims.
     pub(crate) fn handle_claimed(&mut self, switch: NodeId, body: &[u8], lanes: &mut [Lane]) -> Result<(), DropReason> {
         let (number, answers) = body.split_first_chunk::<4>().ok_or(DropReason::Malformed)?;
-        let (answers, _) = answers.as_chunks::<8>();
+        let (answers, rest) = answers.as_chunks::<{ Grant::LEN }>();
+        let grants = answers.iter().map(|answer| Grant::decode(*answer)).collect::<Result<Vec<_>, _>>()?;
         let number = u32::from_be_bytes(*number);
         let side = self.sides.iter_mut().find(|side| side.switch == switch).ok_or(DropReason::Malformed)?;
         let at = side.asked.iter().position(|asked| asked.number == number).ok_or(DropReason::StaleDuplicate)?;
+        if side.asked[at].flows.len() != grants.len() || !rest.is_empty() {
+            return Err(DropReason::Malformed);
+        }
         let Some(asked) = side.asked.remove(at) else { return Err(DropReason::StaleDuplicate) };
         let is_running = self.running.iter().any(|recovery| recovery.dead == asked.dead);
         let (mut granted, mut again) = (0, 0);
-        for (at, wanted) in asked.flows.iter().enumerate() {
-            let epoch = answers.get(at).map_or(0, |[a, b, c, d, ..]| u32::from_be_bytes([*a, *b, *c, *d]));
-            let logged = answers.get(at).map_or(0, |[.., a, b, c, d]| u32::from_be_bytes([*a, *b, *c, *d]));
+        for (wanted, grant) in asked.flows.iter().zip(grants) {
             let is_as_asked = wanted.is_as_asked(lanes);
-            if matches!(epoch, AGAIN | WHEN_SWEPT) {
+            if matches!(grant, Grant::Retry | Grant::AfterSweep) {
                 // What is newer than what was asked for need not wait: it may be the newest there is.
-                let waits = epoch == WHEN_SWEPT && is_as_asked;
+                let waits = grant == Grant::AfterSweep && is_as_asked;
                 let queue = if waits { &mut side.waiting } else { &mut side.queue };
                 queue.push_back(*wanted);
                 self.has_waited |= waits;
@@ -293,14 +296,14 @@ impl Recoveries {
             let lane = &mut lanes[wanted.lane as usize];
             let header = lane.flows.header(slot);
             if header.role != role::CLAIMING {
-                if logged > 0 {
+                if let Grant::Given { epoch, logged: 1.. } = grant {
                     lane.replays.renounce(epoch);
                 }
                 continue;
             }
             let is_kept = asked.gives_back && header.flags & flag::EMPTY == 0;
             // What was refused is not here any more: somebody has newer state of the flow, and this may be it.
-            let is_newer = epoch == 0 && !is_as_asked;
+            let is_newer = grant == Grant::Refused && !is_as_asked;
             if is_kept && is_running || is_newer {
                 side.queue.push_back(Wanted { gives_back: false, ..*wanted });
                 again += 1;
@@ -309,15 +312,15 @@ impl Recoveries {
             if is_kept {
                 lane.flows.set_role(slot, role::REPLICA);
                 lane.retry = true;
-            } else if epoch == 0 {
+            } else if let Grant::Given { epoch, logged } = grant {
+                // It is recovered when it is what it was.
+                again += usize::from(lane.claimed(slot, epoch, asked.dead, logged));
+                granted += 1;
+            } else {
                 // The flow lives elsewhere under a newer epoch, or ended.
                 lane.protection.unclaimed(&mut lane.flows, slot);
                 lane.flows.remove(slot);
                 lane.retry = true;
-            } else {
-                // It is recovered when it is what it was.
-                again += usize::from(lane.claimed(slot, epoch, asked.dead, logged));
-                granted += 1;
             }
         }
         self.recovered += granted;

@@ -23,7 +23,7 @@ const ROUTES_PER_RECORD: usize = 20;
 /// Who has the flow of this header, said of itself.
 pub(super) fn info(header: &ActorHeader, chain: u16, owner: Peer, before: u32) -> RouteInfo {
     RouteInfo {
-        claim: Claim::of(header, chain, 0),
+        claim: Claim::of(header, chain),
         node: owner.node.into(),
         incarnation: owner.incarnation.into(),
         before: before.into(),

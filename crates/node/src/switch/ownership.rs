@@ -8,7 +8,7 @@ use super::{LATE_REPLIES, Opening, Route, Switch};
 use crate::address::{COORDINATOR, mac_of_life};
 use crate::channel::Fabric;
 use crate::channel::format::after;
-use crate::message::{AGAIN, Claim, Control, Ended, HALF_OPEN, KEYED, KeyBytes, MemberState, RENOUNCED, WHEN_SWEPT, kind};
+use crate::message::{Claim, ClaimFlag, Control, Ended, Grant, KeyBytes, MemberState, kind};
 use holdfast_protection::Peer;
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::nsh::{self, Flags, Outer, index};
@@ -136,7 +136,7 @@ impl Claims {
 
 /// How far the opening of a flow has come whose owner knows it so.
 pub(super) fn opening(claim: &Claim) -> Opening {
-    if claim.chain.get() & HALF_OPEN != 0 { Opening::Unanswered } else { Opening::Over }
+    if claim.has(ClaimFlag::HalfOpen) { Opening::Unanswered } else { Opening::Over }
 }
 
 impl Switch {
@@ -155,15 +155,13 @@ impl Switch {
     pub(super) fn handle_claims(&mut self, from: Peer, body: &[u8], now: u64) -> Result<(), DropReason> {
         let (number, claims) = body.split_first_chunk::<4>().ok_or(DropReason::Malformed)?;
         let claims = <[Claim]>::ref_from_bytes(claims).map_err(|_| DropReason::Malformed)?;
-        let mut answer = Vec::with_capacity(4 + claims.len() * 8);
+        let mut answer = Vec::with_capacity(4 + claims.len() * Grant::LEN);
         answer.extend_from_slice(number);
         let hashes = self.expect(claims.iter().map(|claim| claim.key));
         for (claim, hash) in claims.iter().zip(&hashes) {
             // No epoch can be given before it is known which were: every runtime tells.
-            let epoch = if self.knows_epochs() { self.grant(from, claim, *hash, now).unwrap_or(0) } else { AGAIN };
-            let logged = if matches!(epoch, 0 | AGAIN | WHEN_SWEPT) { 0 } else { self.begin_replay(from, claim, *hash, epoch) };
-            answer.extend_from_slice(&epoch.to_be_bytes());
-            answer.extend_from_slice(&logged.to_be_bytes());
+            let grant = if self.knows_epochs() { self.grant(from, claim, *hash, now) } else { Grant::Retry };
+            answer.extend_from_slice(&grant.encode());
         }
         self.expected = hashes;
         // The claimant waits for every answer; if its channel is full it has stopped reading, and will be declared failed itself.
@@ -171,19 +169,12 @@ impl Switch {
         Ok(())
     }
 
-    /// The route has just been given to this runtime: how many packets of the flow its old owner was sent lately.
-    fn begin_replay(&mut self, to: Peer, claim: &Claim, hash: u64, epoch: u32) -> u32 {
-        let Some(found) = self.routes.find(&FlowKey::from(claim.key), hash) else { return 0 };
-        self.logs.give_up(found.slot);
-        self.logs.begin(found.slot, claim.chain(), claim.epoch.get(), to, epoch)
-    }
-
-    fn grant(&mut self, to: Peer, claim: &Claim, hash: u64, now: u64) -> Option<u32> {
+    fn grant(&mut self, to: Peer, claim: &Claim, hash: u64, now: u64) -> Grant {
         let cluster = match self.targets.of_node(to.node) {
             Some(target) if target.peer == to && target.state != MemberState::Failed => target.cluster,
-            Some(target) if target.peer.incarnation >= to.incarnation => return None,
+            Some(target) if target.peer.incarnation >= to.incarnation => return Grant::Refused,
             // The view that names it is still on its way here.
-            _ => return Some(AGAIN),
+            _ => return Grant::Retry,
         };
         let key = FlowKey::from(claim.key);
         // Where flows have their home at a state server, nobody who lives may have told how far the dead one's epochs had come.
@@ -191,7 +182,7 @@ impl Switch {
             self.next_epoch = behind(claim.epoch.get());
         }
         let epoch = self.next_epoch;
-        let is_renounced = claim.chain.get() & RENOUNCED != 0;
+        let is_renounced = claim.has(ClaimFlag::Renounced);
         // Copies were taken before it was known that another flow was first.
         let rival = self.routes.other_replied(&FlowKey::from(claim.reply), &key);
         if let Some(rival) = rival.filter(|rival| !is_renounced && !self.gives_way(*rival, claim)) {
@@ -199,12 +190,12 @@ impl Switch {
             if !is_late && self.routes.get(rival).is_some_and(Route::is_doubtful) {
                 self.contest(rival, now);
             }
-            return None;
+            return Grant::Refused;
         }
         let id = match self.routes.find(&key, hash) {
-            Some(found) if found.is_reply => return None,
+            Some(found) if found.is_reply => return Grant::Refused,
             Some(found) => {
-                let route = self.routes.get(found.slot)?;
+                let Some(route) = self.routes.get(found.slot) else { return Grant::Refused };
                 let (owner, of, asked) = (route.owner, route.epoch, claim.epoch.get());
                 if self.claims.is_provisional(found.slot) && !is_renounced && !after(of, asked) {
                     // Whoever has the newest is to have it.
@@ -213,7 +204,7 @@ impl Switch {
                         self.targets.count(owner, -1);
                         self.targets.count(to, 1);
                     }
-                    return Some(WHEN_SWEPT);
+                    return Grant::AfterSweep;
                 }
                 let came_from = route.moved_from.filter(|(_, old)| *old == asked);
                 if is_renounced {
@@ -225,26 +216,28 @@ impl Switch {
                         self.targets.count(to, -1);
                         self.targets.count(before, 1);
                     }
-                    return None;
+                    return Grant::Refused;
                 }
                 if of != asked && !is_planted(Fault::IgnoresEpochs) {
                     let is_older = after(of, asked);
                     let may_wait = !self.claims.is_overdue(owner, now);
                     match came_from {
                         // The old owner is gone. It may have been done with the move: the new one knows, and will say.
-                        Some(_) if owner != to && self.lives(owner) => return may_wait.then_some(AGAIN),
+                        Some(_) if owner != to && self.lives(owner) => {
+                            return if may_wait { Grant::Retry } else { Grant::Refused };
+                        }
                         // It was the replica and the target both.
                         Some(_) if owner == to => {}
                         // The owner is gone too: somebody may have the flow as it was there. If nobody asks before its routes are swept, there was nothing newer.
                         _ if is_older && may_wait && !self.lives(owner) => {
-                            return Some(self.wait(found.slot, of, to, asked));
+                            return self.wait(found.slot, of, to, asked);
                         }
-                        _ => return None,
+                        _ => return Grant::Refused,
                     }
                 }
                 // The route is another's who is about to ask again; or that one is dead, and the view that says so is on its way.
                 if of == asked && owner != to && self.lives(owner) && !is_planted(Fault::IgnoresEpochs) {
-                    return Some(self.wait(found.slot, of, to, asked));
+                    return self.wait(found.slot, of, to, asked);
                 }
                 self.give(found.slot, to, epoch);
                 self.targets.count(owner, -1);
@@ -253,22 +246,25 @@ impl Switch {
                 before.into_iter().for_each(|dead| self.logs.close(dead));
                 found.slot
             }
-            None if is_renounced => return None,
-            None if self.routes.has_ended(hash, claim.epoch.get()) && !is_planted(Fault::IgnoresEpochs) => return None,
+            None if is_renounced => return Grant::Refused,
+            None if self.routes.has_ended(hash, claim.epoch.get()) && !is_planted(Fault::IgnoresEpochs) => {
+                return Grant::Refused;
+            }
             None if self.is_collecting(cluster) => {
                 let route = Route {
                     is_real: true,
                     opening: opening(claim),
                     ..Route::new(key, to, claim.epoch.get(), claim.chain(), now)
                 };
-                let id = self.routes.insert(hash, route)?;
+                let Some(id) = self.routes.insert(hash, route) else { return Grant::Refused };
                 self.claims.provisional.insert(id, cluster);
                 self.targets.count(to, 1);
-                return Some(WHEN_SWEPT);
+                return Grant::AfterSweep;
             }
             None => {
                 let route = Route { is_real: true, opening: opening(claim), ..Route::new(key, to, epoch, claim.chain(), now) };
-                self.routes.insert(hash, route)?
+                let Some(id) = self.routes.insert(hash, route) else { return Grant::Refused };
+                id
             }
         };
         self.targets.count(to, 1);
@@ -281,7 +277,9 @@ impl Switch {
         if reply != FlowKey::default() {
             self.give_reply(id, claim, reply);
         }
-        Some(epoch)
+        self.logs.give_up(id);
+        let logged = self.logs.begin(id, claim.chain(), claim.epoch.get(), to, epoch);
+        Grant::Given { epoch, logged }
     }
 
     /// True if the route to which replies of this flow would go as well is one whose flow may never have had any, and the key is known to be this one's.
@@ -289,7 +287,7 @@ impl Switch {
         if is_planted(Fault::GivesAwayReplyKeys) {
             return true;
         }
-        claim.chain.get() & KEYED != 0 && self.routes.get(rival).is_some_and(Route::is_doubtful)
+        claim.has(ClaimFlag::Keyed) && self.routes.get(rival).is_some_and(Route::is_doubtful)
     }
 
     /// This route keeps its reply key, though another flow wants it that may have been the first.
@@ -302,7 +300,7 @@ impl Switch {
 
     /// False if another route has that reply key.
     pub(super) fn give_reply(&mut self, id: RouteId, claim: &Claim, reply: FlowKey) -> bool {
-        let is_keyed = claim.chain.get() & KEYED != 0;
+        let is_keyed = claim.has(ClaimFlag::Keyed);
         if let Some(route) = self.routes.get_mut(id)
             && (is_keyed || route.reply != Some(reply))
         {
@@ -316,16 +314,16 @@ impl Switch {
     }
 
     /// The route with epoch `of` is not this claimant's to have now: its claim is remembered for the sweep, instead of one whose claimant is dead.
-    fn wait(&mut self, route: RouteId, of: u32, claimant: Peer, epoch: u32) -> u32 {
+    fn wait(&mut self, route: RouteId, of: u32, claimant: Peer, epoch: u32) -> Grant {
         let known = self.claims.waiting.get(&route).map(|(_, known, _)| *known);
         if known.is_some_and(|known| !self.lives(known)) {
             self.claims.waiting.remove(&route);
         }
         if is_planted(Fault::RefusesOlderClaims) {
-            return 0;
+            return Grant::Refused;
         }
         self.claims.wait(route, of, claimant, epoch);
-        WHEN_SWEPT
+        Grant::AfterSweep
     }
 
     /// Nobody will claim any more what was led to the dead one. A flow that was on its way there from another that is dead too, and not swept yet, is as if

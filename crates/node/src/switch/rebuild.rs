@@ -21,7 +21,7 @@ use super::ownership::opening;
 use super::routes::{Route, RouteId};
 use crate::address::NodeId;
 use crate::channel::format::after;
-use crate::message::{KEYED, RouteInfo, kind};
+use crate::message::{ClaimFlag, RouteInfo, kind};
 use holdfast_protection::Peer;
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::{DropReason, FlowKey};
@@ -187,7 +187,7 @@ impl Switch {
         let id = match self.routes.find(&key, hash) {
             // A runtime may call a reply what another calls a flow of its own: see `settle_reply`.
             Some(found) if found.is_reply => {
-                let is_keyed = info.claim.chain.get() & KEYED != 0;
+                let is_keyed = info.claim.has(ClaimFlag::Keyed);
                 if !is_keyed && self.routes.get(found.slot).is_some_and(|other| !other.is_doubtful()) {
                     return Ok(());
                 }

@@ -5,9 +5,7 @@ use holdfast_nf::{Context, Verdict};
 use holdfast_node::address::{COORDINATOR, SWITCH, mac_of, node_of};
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::message::MemberState::{Failed, Running};
-use holdfast_node::message::{
-    Claim, Control, Member, MemberState, NEEDS_EARLIER, RENOUNCED, RouteInfo, WHEN_SWEPT, kind, numbered,
-};
+use holdfast_node::message::{Claim, ClaimFlag, Control, Grant, Member, MemberState, RouteInfo, kind, numbered};
 use holdfast_protection::flows::role;
 use holdfast_protection::{Peer, Plan};
 use holdfast_wire::nsh::{Flags, index};
@@ -201,11 +199,11 @@ impl Host {
         let (number, rest) = claims.first()?.split_first_chunk::<4>()?;
         let claim = Claim::read_from_bytes(rest).expect("one claim");
         assert_eq!(claim.epoch.get(), EPOCH, "as it was before it moved");
-        Some((u32::from_be_bytes(*number), claim.chain.get() & RENOUNCED != 0))
+        Some((u32::from_be_bytes(*number), claim.has(ClaimFlag::Renounced)))
     }
 
-    fn answer(&mut self, number: u32, epoch: u32) {
-        let body = [number, epoch, 0].map(u32::to_be_bytes).concat();
+    fn answer(&mut self, number: u32, grant: Grant) {
+        let body = [&number.to_be_bytes()[..], &grant.encode()].concat();
         self.switch.send(TARGET.node, kind::CLAIMED, &body).expect("there is room");
         self.carry(Vec::new());
     }
@@ -263,7 +261,7 @@ fn a_route_to_one_that_leaves_is_given_back_at_once() {
     let (number, is_given_back) = host.claim().expect("it says that it has nothing");
     assert!(is_given_back);
     assert_eq!(host.role(), Some(role::CLAIMING), "what the route still leads here waits");
-    host.answer(number, 0);
+    host.answer(number, Grant::Refused);
     assert_eq!(host.role(), None);
     host.recover();
     assert_eq!((host.claim(), host.recovered()), (None, vec![0]));
@@ -279,13 +277,13 @@ fn a_replica_of_one_that_leaves_comes_last() {
     host.show(3, MemberState::Leaving, MemberState::Failed);
     let (number, is_given_back) = host.claim().expect("it gives the route back");
     assert!(is_given_back);
-    host.answer(number, 0);
+    host.answer(number, Grant::Refused);
     assert_eq!(host.role(), Some(role::REPLICA));
     host.recover();
     let (number, is_given_back) = host.claim().expect("now it is asked");
     assert!(!is_given_back);
     assert_eq!(host.recovered(), [0; 0]);
-    host.answer(number, EPOCH + 9);
+    host.answer(number, Grant::Given { epoch: EPOCH + 9, logged: 0 });
     assert_eq!((host.role(), host.recovered()), (Some(role::OWNER), vec![1]));
 }
 
@@ -299,11 +297,11 @@ fn a_replica_is_claimed_although_the_switch_answers_late() {
     let (late, _) = host.claim().expect("it gives the route back");
     host.recover();
     assert_eq!((host.claim(), host.recovered()), (None, vec![]));
-    host.answer(late, 0);
+    host.answer(late, Grant::Refused);
     let (number, is_given_back) = host.claim().expect("the replica is still to be claimed");
     assert!(!is_given_back);
     assert_eq!(host.recovered(), [0; 0]);
-    host.answer(number, EPOCH + 9);
+    host.answer(number, Grant::Given { epoch: EPOCH + 9, logged: 0 });
     assert_eq!((host.role(), host.recovered()), (Some(role::OWNER), vec![1]));
 }
 
@@ -350,13 +348,12 @@ fn a_flow_that_does_not_arrive_ends_the_telling() {
 /// if that has been replaced. If it has not, it stays, and is there when the host dies.
 #[test]
 fn a_copy_that_is_needed_is_not_given_up_for_a_flow_that_is_to_come() {
-    let prepared = |needs_earlier: u32| {
+    let prepared = |needs_earlier: bool| {
         let mut host = Host::new(true);
         host.show_all(2, &[(TARGET, Running, 0), (SOURCE, Running, 1), (OTHER, Running, 1)]);
         let flows = host.target.runtime.flows(0).expect("a lane");
         let (_, header) = flows.iter().next().expect("a copy");
-        let (key, reply) = (header.key.into(), header.reply.into());
-        let claim = Claim { key, reply, epoch: (EPOCH + 1).into(), chain: needs_earlier.into() };
+        let claim = Claim::new(header.key, header.reply, EPOCH + 1, 0).with(ClaimFlag::NeedsEarlier, needs_earlier);
         let body = [7u32.to_be_bytes().as_slice(), &flows.layout().to_be_bytes(), claim.as_bytes()].concat();
         host.other.set_peer(TARGET);
         host.other.send(TARGET.node, kind::PREPARE, &body).expect("there is room");
@@ -365,9 +362,9 @@ fn a_copy_that_is_needed_is_not_given_up_for_a_flow_that_is_to_come() {
         let welcome = answer.map(|(_, body)| body[7]);
         (host, welcome)
     };
-    let (host, welcome) = prepared(0);
+    let (host, welcome) = prepared(false);
     assert_eq!((welcome, host.role()), (Some(1), Some(role::ARRIVING)));
-    let (mut host, welcome) = prepared(NEEDS_EARLIER);
+    let (mut host, welcome) = prepared(true);
     assert_eq!((welcome, host.role()), (Some(0), Some(role::REPLICA)));
     host.source = None;
     host.show_all(3, &[(TARGET, Running, 0), (SOURCE, Failed, 1), (OTHER, Failed, 1)]);
@@ -393,7 +390,7 @@ fn what_waits_for_a_sweep_is_told() {
         let (number, is_given_back) = host.claim().expect("the copy is claimed, again and again");
         assert!(!is_given_back);
         told.extend(host.errands());
-        host.answer(number, WHEN_SWEPT);
+        host.answer(number, Grant::AfterSweep);
         if time > 0 {
             assert_eq!(host.claim(), None, "not all the time");
             host.now += 1_000_000;
@@ -404,7 +401,7 @@ fn what_waits_for_a_sweep_is_told() {
     told.extend(host.errands());
     let switch = host.switch.me().incarnation;
     assert_eq!(told, [Control::Waits { node, incarnation, switches: vec![Peer { node: SWITCH, incarnation: switch }] }]);
-    host.answer(number, EPOCH + 9);
+    host.answer(number, Grant::Given { epoch: EPOCH + 9, logged: 0 });
     assert_eq!((host.role(), host.recovered()), (Some(role::OWNER), vec![1]));
 }
 

@@ -4,7 +4,7 @@ use crate::spot::{SECOND, Spot, bound, frames_of, is_released};
 use holdfast_nf::{ConfigError, Context, DropReason, NetworkFunction, Open, Opening, Verdict};
 use holdfast_node::address::{COORDINATOR, SWITCH, node_of};
 use holdfast_node::channel::{Fabric, FabricConfig};
-use holdfast_node::message::{Claim, Control, Ended, Member, MemberState, Replay, kind, numbered};
+use holdfast_node::message::{Claim, Control, Ended, Grant, Member, MemberState, Replay, kind, numbered};
 use holdfast_protection::flows::{ActorHeader, role};
 use holdfast_protection::{Peer, Plan};
 use holdfast_wire::nsh::{self, Flags, index};
@@ -257,7 +257,7 @@ impl World {
                     let mut answer = number.to_vec();
                     for (granted, claim) in (GRANTED..).zip(claims) {
                         let count = self.of_epoch(claim.epoch.get()).len() as u32;
-                        answer.extend([granted.to_be_bytes(), count.to_be_bytes()].concat());
+                        answer.extend(Grant::Given { epoch: granted, logged: count }.encode());
                     }
                     self.switch.send(from, kind::CLAIMED, &answer).expect("there is room");
                 }

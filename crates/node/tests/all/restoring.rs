@@ -5,9 +5,10 @@ use crate::spot::{SECOND, Spot, bound, datagram, frames_of, view_of};
 use holdfast_functions::Forward;
 use holdfast_node::address::{COORDINATOR, SWITCH};
 use holdfast_node::channel::{Fabric, FabricConfig};
-use holdfast_node::message::{Claim, Control, WHEN_SWEPT, kind, numbered};
+use holdfast_node::message::{Claim, Control, Grant, kind, numbered};
 use holdfast_protection::flows::{ActorHeader, role};
 use holdfast_protection::{Peer, Plan, kind as protection_kind};
+use holdfast_wire::DropReason;
 use holdfast_wire::nsh::Flags;
 use zerocopy::FromBytes;
 
@@ -128,8 +129,8 @@ impl World {
         claims[0].0
     }
 
-    fn answer(&mut self, number: u32, epoch: u32) {
-        let body = [number, epoch, 0].map(u32::to_be_bytes).concat();
+    fn answer(&mut self, number: u32, grant: Grant) {
+        let body = [&number.to_be_bytes()[..], &grant.encode()].concat();
         self.switch.send(REBORN.node, kind::CLAIMED, &body).expect("there is room");
         self.carry();
     }
@@ -152,7 +153,7 @@ impl World {
 /// millisecond later, and the coordinator does not hear meanwhile that there is nothing left but to sweep.
 #[test]
 fn an_answer_about_an_earlier_state_is_none_about_a_newer_one() {
-    for answer in [WHEN_SWEPT, 0] {
+    for answer in [Grant::AfterSweep, Grant::Refused] {
         let mut world = World::new();
         world.bring(EARLIER, &[(MOVED, OLD)]);
         let number = world.claim(MOVED, OLD);
@@ -161,11 +162,31 @@ fn an_answer_about_an_earlier_state_is_none_about_a_newer_one() {
         world.answer(number, answer);
         let number = world.claim(MOVED, NEW);
         assert_eq!(world.told(), []);
-        world.answer(number, GRANTED);
+        world.answer(number, Grant::Given { epoch: GRANTED, logged: 0 });
         let header = world.flow(MOVED).expect("it is served");
         assert_eq!((header.role, header.epoch), (role::OWNER, GRANTED));
         assert_eq!(world.told(), [Control::Recovered { node: DEAD.node, incarnation: DEAD.incarnation, flows: 1, broken: 0 }]);
     }
+}
+
+/// An answer that is no answer, or one about fewer flows than were asked for: it is counted, and the claim
+/// stays open until the switch answers it.
+#[test]
+fn an_answer_that_is_malformed_answers_nothing() {
+    let mut world = World::new();
+    world.bring(EARLIER, &[]);
+    world.bring(LATEST, &[(CALM, NEW)]);
+    let number = world.claim(CALM, NEW);
+    for malformed in [&[][..], &[0; 7], &[0, 0, 0, 0, 0, 0, 0, 9], &[0; 9], &[0; 16]] {
+        let before = world.reborn.runtime.drops().get(DropReason::Malformed);
+        let body = [&number.to_be_bytes()[..], malformed].concat();
+        world.switch.send(REBORN.node, kind::CLAIMED, &body).expect("there is room");
+        world.carry();
+        assert_eq!(world.reborn.runtime.drops().get(DropReason::Malformed), before + 1, "{malformed:?}");
+        assert_eq!(world.flow(CALM).map(|header| header.role), Some(role::CLAIMING));
+    }
+    world.answer(number, Grant::Given { epoch: GRANTED, logged: 0 });
+    assert_eq!(world.flow(CALM).map(|header| header.role), Some(role::OWNER));
 }
 
 /// The switch's channel begins anew while a claim is on its way, and the switch does not ask for its routes: the flow is claimed again.
@@ -184,7 +205,7 @@ fn a_claim_that_is_lost_with_its_channel_is_made_again() {
     }
     let number = world.claim(CALM, NEW);
     assert_ne!(number, lost);
-    world.answer(number, GRANTED);
+    world.answer(number, Grant::Given { epoch: GRANTED, logged: 0 });
     assert_eq!(world.flow(CALM).expect("it is served").role, role::OWNER);
 }
 
@@ -197,37 +218,37 @@ fn what_has_become_newer_does_not_wait_for_a_sweep() {
         let mut world = World::new();
         world.bring(EARLIER, &[(MOVED, OLD)]);
         let number = world.claim(MOVED, OLD);
-        world.answer(number, WHEN_SWEPT);
+        world.answer(number, Grant::AfterSweep);
         let mut number = world.claim(MOVED, OLD);
         if !is_asked {
-            world.answer(number, WHEN_SWEPT);
+            world.answer(number, Grant::AfterSweep);
         }
         world.bring(LATEST, &[(MOVED, NEW), (CALM, NEW)]);
         let calm = world.claim(CALM, NEW);
-        world.answer(calm, WHEN_SWEPT);
+        world.answer(calm, Grant::AfterSweep);
         assert_eq!(world.told(), [], "the switch has not answered for what has become newer");
         if is_asked {
-            world.answer(number, WHEN_SWEPT);
+            world.answer(number, Grant::AfterSweep);
             number = world.claim(MOVED, NEW);
             world.now += 1_000_000;
             world.carry();
             let calm = world.claim(CALM, NEW);
-            world.answer(calm, WHEN_SWEPT);
+            world.answer(calm, Grant::AfterSweep);
         } else {
             world.now += 1_000_000;
             world.carry();
             let claims = world.claims();
             assert_eq!(claims.iter().map(|(_, flows)| &flows[..]).collect::<Vec<_>>(), [[(CALM, NEW)], [(MOVED, NEW)]]);
-            world.answer(claims[0].0, WHEN_SWEPT);
+            world.answer(claims[0].0, Grant::AfterSweep);
             number = claims[1].0;
         }
         assert_eq!(world.told(), [], "it has not answered yet");
-        world.answer(number, GRANTED);
+        world.answer(number, Grant::Given { epoch: GRANTED, logged: 0 });
         assert_eq!(world.flow(MOVED).map(|header| header.role), Some(role::OWNER));
         world.now += 1_000_000;
         world.carry();
         let calm = world.claim(CALM, NEW);
-        world.answer(calm, WHEN_SWEPT);
+        world.answer(calm, Grant::AfterSweep);
         let told = world.told();
         assert!(matches!(&told[..], [Control::Waits { node: 16, incarnation: 1, .. }]), "{told:?}");
         assert_eq!(world.flow(CALM).map(|header| header.role), Some(role::CLAIMING));

@@ -5,7 +5,7 @@ use super::super::{Lane, Shared};
 use super::{BATCH, Parts};
 use crate::ahead::OfChain;
 use crate::channel::Fabric;
-use crate::message::{Claim, NEEDS_EARLIER, kind};
+use crate::message::{Claim, ClaimFlag, kind};
 use holdfast_protection::flows::{ActorHeader, flag, role};
 use holdfast_protection::{Peer, Slot};
 use holdfast_wire::fault::{Fault, is_planted};
@@ -229,7 +229,7 @@ fn welcome(lane: &mut Lane, from: Peer, claim: &Claim, hash: u64) -> Option<Slot
         }
         let is_earlier = (ours.epoch.wrapping_sub(claim.epoch.get()) as i32) < 0;
         // If its owner dies before it has come, this may be all that there is of it.
-        let is_needed = claim.chain.get() & NEEDS_EARLIER != 0 && !is_planted(Fault::GivesUpNeededCopies);
+        let is_needed = claim.has(ClaimFlag::NeedsEarlier) && !is_planted(Fault::GivesUpNeededCopies);
         if !is_earlier || is_needed {
             return None;
         }

@@ -6,7 +6,7 @@ use super::orders::{Order, Stayed};
 use super::{Migrations, Parts};
 use crate::address::NodeId;
 use crate::channel::Fabric;
-use crate::message::{Claim, NEEDS_EARLIER, RouteInfo, kind};
+use crate::message::{Claim, ClaimFlag, RouteInfo, kind};
 use holdfast_protection::flows::{flag, role};
 use holdfast_protection::{Peer, Slot};
 use holdfast_wire::DropReason;
@@ -443,10 +443,8 @@ impl Migrations {
                 body.extend_from_slice(&self.next_number.to_be_bytes());
                 body.extend_from_slice(&lanes[lane].flows.layout().to_be_bytes());
                 for flow in &flows {
-                    let mut claim = claim_of(&lanes[lane], flow.slot, lane);
-                    if lanes[lane].protection.needs_earlier(flow.slot) {
-                        claim.chain |= NEEDS_EARLIER;
-                    }
+                    let needs_earlier = lanes[lane].protection.needs_earlier(flow.slot);
+                    let claim = claim_of(&lanes[lane], flow.slot, lane).with(ClaimFlag::NeedsEarlier, needs_earlier);
                     body.extend_from_slice(claim.as_bytes());
                 }
                 let is_sent = fabric.send(to.node, kind::PREPARE, &body).is_ok();
@@ -491,7 +489,7 @@ fn keeps_sent(lane: &Lane, flow: &Departing) -> bool {
 }
 
 fn claim_of(lane: &Lane, slot: Slot, chain: usize) -> Claim {
-    Claim::of(lane.flows.header(slot), chain as u16, 0)
+    Claim::of(lane.flows.header(slot), chain as u16)
 }
 
 impl Lane {

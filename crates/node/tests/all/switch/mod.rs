@@ -6,7 +6,8 @@ mod sources;
 
 use holdfast_node::address::{COORDINATOR, MANAGER, SWITCH, mac_of};
 use holdfast_node::channel::{Fabric, FabricConfig};
-use holdfast_node::message::{AGAIN, Claim, Control, Ended, KEYED, Member, MemberState, Replay, RouteInfo, WHEN_SWEPT, kind};
+use holdfast_node::message::ClaimFlag::{self, Keyed};
+use holdfast_node::message::{Claim, Control, Ended, Grant, Member, MemberState, Replay, RouteInfo, kind};
 use holdfast_node::rules::{Rule, RuleSet};
 use holdfast_node::switch::{Doubt, Route, SourceLimits, Switch, SwitchConfig};
 use holdfast_protection::Peer;
@@ -262,22 +263,24 @@ impl Bench {
         self.exchange();
     }
 
-    /// A replica claims; returns the epoch that it gets.
-    fn claim(&mut self, by: Peer, from: u16, epoch: u32) -> u32 {
-        let (epoch, logged) = self.claim_logged(by, from, epoch);
-        assert_eq!(logged, 0, "nothing is logged");
-        epoch
+    /// A replica claims.
+    fn claim(&mut self, by: Peer, from: u16, epoch: u32) -> Grant {
+        self.claim_replied(by, from, from, epoch, None)
     }
 
-    /// The same, and how many packets of the flow are in the log of its dead owner.
-    fn claim_logged(&mut self, by: Peer, from: u16, epoch: u32) -> (u32, u32) {
-        self.claim_replied(by, from, from, epoch, 0)
+    /// A replica claims and is given the route; returns its new epoch.
+    fn take(&mut self, by: Peer, from: u16, epoch: u32) -> u32 {
+        given(self.claim(by, from, epoch))
     }
 
-    /// The same of a flow whose replies are those of the flow with port `to`, with bits of [`Claim::chain`].
-    fn claim_replied(&mut self, by: Peer, from: u16, to: u16, epoch: u32, bits: u32) -> (u32, u32) {
-        let (key, reply) = (self.key(from, false).into(), self.key(to, true).into());
-        let claim = Claim { key, reply, epoch: epoch.into(), chain: bits.into() };
+    /// The claim of a flow whose replies are those of the flow with port `to`.
+    fn of_replied(&mut self, from: u16, to: u16, epoch: u32, flag: Option<ClaimFlag>) -> Claim {
+        flagged(Claim::new(self.key(from, false), self.key(to, true), epoch, 0), flag)
+    }
+
+    /// A replica claims such a flow.
+    fn claim_replied(&mut self, by: Peer, from: u16, to: u16, epoch: u32, flag: Option<ClaimFlag>) -> Grant {
+        let claim = self.of_replied(from, to, epoch, flag);
         let body = [7u32.to_be_bytes().as_slice(), claim.as_bytes()].concat();
         self.runtime(by).inbox.clear();
         self.runtime(by).send(SWITCH, kind::CLAIM, &body).expect("room");
@@ -285,9 +288,8 @@ impl Bench {
         let inbox = &self.runtime(by).inbox;
         let (_, answer) = inbox.records().find(|(record, _)| record.kind == kind::CLAIMED).expect("every claim is answered");
         assert_eq!(answer[..4], 7u32.to_be_bytes());
-        let (answers, rest) = answer[4..].as_chunks::<4>();
-        assert_eq!((answers.len(), rest.len()), (2, 0), "one claim, one answer");
-        (u32::from_be_bytes(answers[0]), u32::from_be_bytes(answers[1]))
+        let grant = answer[4..].try_into().expect("one claim, one answer");
+        Grant::decode(grant).expect("an answer")
     }
 
     /// What is sent again to the owner of this epoch: of each packet whether it is marked, and how long it is.
@@ -326,6 +328,18 @@ impl Bench {
 
     fn runtime(&mut self, peer: Peer) -> &mut Fabric {
         self.peers.iter_mut().find(|fabric| fabric.me() == peer).expect("it is there")
+    }
+}
+
+fn flagged(claim: Claim, flag: Option<ClaimFlag>) -> Claim {
+    flag.into_iter().fold(claim, |claim, flag| claim.with(flag, true))
+}
+
+/// The epoch of a route that is given, of a flow of which nothing is logged.
+fn given(grant: Grant) -> u32 {
+    match grant {
+        Grant::Given { epoch, logged: 0 } => epoch,
+        _ => panic!("{grant:?}"),
     }
 }
 
@@ -425,7 +439,7 @@ fn a_route_over_which_nothing_was_released_is_no_flow_that_could_be_lost() {
     let other = if route.owner == X { Y } else { X };
     let before = bench.switch.flows_of(other).expect("it is whole");
     bench.view(&[other], 2);
-    assert_ne!(bench.claim(other, 30, route.epoch), 0);
+    bench.take(other, 30, route.epoch);
     assert_eq!(bench.switch.flows_of(other), Some(before + 1));
 }
 
@@ -446,7 +460,7 @@ fn what_nobody_claims_is_lost_if_something_of_it_was_released() {
     bench.view(&[other], 2);
     // Another has let it out.
     bench.release(of_it[4]);
-    assert_ne!(bench.claim(other, of_it[0], epoch), 0);
+    bench.take(other, of_it[0], epoch);
     assert_eq!(bench.switch.lost_of(owner), None);
     bench.sweep(owner, false);
     assert_eq!(bench.switch.lost_of(owner), Some(4));
@@ -519,15 +533,15 @@ fn a_claim_of_a_flow_that_ended_is_refused() {
     bench.end(owner, 1, route.epoch);
     assert!(bench.route(1).is_none());
     bench.view(&[other], 2);
-    assert_eq!(bench.claim(other, 1, route.epoch), 0);
+    assert_eq!(bench.claim(other, 1, route.epoch), Grant::Refused);
     assert!(bench.route(1).is_none() && bench.switch.routes_to(other) == 0);
     // The key's next life is another flow.
     bench.send(1);
     bench.deliver();
     bench.release(1);
     let next = bench.route(1).expect("a route");
-    assert_eq!(bench.claim(other, 1, route.epoch), 0);
-    assert_ne!(bench.claim(other, 1, next.epoch), 0);
+    assert_eq!(bench.claim(other, 1, route.epoch), Grant::Refused);
+    bench.take(other, 1, next.epoch);
 }
 
 /// The switch has forgotten a flow that lives: its replica gets it, even if the key had an earlier life that ended.
@@ -535,7 +549,7 @@ fn a_claim_of_a_flow_that_ended_is_refused() {
 fn a_claim_of_a_flow_that_may_live_is_granted() {
     let mut bench = Bench::new();
     // Never heard of.
-    assert_ne!(bench.claim(X, 1, 40), 0);
+    bench.take(X, 1, 40);
     assert_eq!(bench.route(1).map(|route| route.owner), Some(X));
     // One life ended; what the next one released was lost on its way to the switch, which takes it for nothing after a while.
     bench.send(2);
@@ -547,8 +561,8 @@ fn a_claim_of_a_flow_that_may_live_is_granted() {
     let second = bench.route(2).expect("a route");
     bench.wait(10 * SECOND);
     assert!(bench.route(2).is_none());
-    assert_eq!(bench.claim(Y, 2, first.epoch), 0);
-    assert_ne!(bench.claim(Y, 2, second.epoch), 0);
+    assert_eq!(bench.claim(Y, 2, first.epoch), Grant::Refused);
+    bench.take(Y, 2, second.epoch);
     // What was claimed is a flow: it stays.
     bench.wait(10 * SECOND);
     assert!(bench.route(1).is_some() && bench.route(2).is_some());
@@ -570,7 +584,7 @@ fn an_older_claim_waits_for_the_sweep_of_a_dead_owner() {
             bench.switch.handle_gone(owner);
         }
         bench.view(&[other], 2);
-        assert_eq!(bench.claim(other, 3, epoch - 1), WHEN_SWEPT);
+        assert_eq!(bench.claim(other, 3, epoch - 1), Grant::AfterSweep);
         (owner, other, epoch)
     };
     let mut bench = Bench::new();
@@ -581,21 +595,21 @@ fn an_older_claim_waits_for_the_sweep_of_a_dead_owner() {
     bench.exchange();
     assert_eq!(bench.route(3).map(|route| (route.owner, route.epoch)), Some((other, epoch - 1)));
     assert_eq!(bench.sent_to(), [other], "it waits there");
-    let granted = bench.claim(other, 3, epoch - 1);
-    assert!(granted > epoch && granted < WHEN_SWEPT);
+    assert!(bench.take(other, 3, epoch - 1) > epoch);
 
     // Whoever would have it swept may be no more.
     for is_noticed_first in [false, true] {
         let mut bench = Bench::new();
         let (_, other, epoch) = dead_owner(&mut bench, is_noticed_first);
         bench.wait(30 * SECOND);
-        assert_eq!(bench.claim(other, 3, epoch - 1), WHEN_SWEPT);
+        assert_eq!(bench.claim(other, 3, epoch - 1), Grant::AfterSweep);
         bench.wait(SECOND);
-        assert_eq!(bench.claim(other, 3, epoch - 1), 0);
+        assert_eq!(bench.claim(other, 3, epoch - 1), Grant::Refused);
     }
     let mut bench = Bench::new();
     let (_, other, epoch) = dead_owner(&mut bench, true);
-    assert_ne!(bench.claim(other, 3, epoch), 0, "who has it as it was last gets it at any time");
+    // Who has it as it was last gets it at any time.
+    bench.take(other, 3, epoch);
 }
 
 /// A runtime without room for a new flow gets the next ones only if the others have none either, however few flows it has; after a moment it is asked again.
@@ -631,13 +645,12 @@ fn a_claim_before_the_view_is_remembered() {
     bench.deliver();
     let Route { owner, epoch, .. } = bench.route(1).expect("a route");
     let other = if owner == X { Y } else { X };
-    assert_eq!(bench.claim(other, 1, epoch), WHEN_SWEPT);
+    assert_eq!(bench.claim(other, 1, epoch), Grant::AfterSweep);
     bench.view(&[other], 2);
     bench.sweep(owner, false);
     bench.send(1);
     assert_eq!(bench.sent_to(), [other]);
-    let granted = bench.claim(other, 1, epoch);
-    assert!(granted > epoch && granted < WHEN_SWEPT);
+    assert!(bench.take(other, 1, epoch) > epoch);
 }
 
 /// A runtime ends with the second of a flow's three packets in hand. Who takes the flow over gets it with a mark; and ends with it, too. Then it is set aside, and its flow is closed: nobody gets
@@ -652,8 +665,7 @@ fn a_packet_that_ends_two_runtimes_is_set_aside() {
     let heir = if owner == X { Y } else { X };
     bench.switch.handle_suspect(stamps[1], true, bench.now);
     bench.view(&[heir], 2);
-    let (given, logged) = bench.claim_logged(heir, 5, epoch);
-    assert_eq!(logged, 3);
+    let Grant::Given { epoch: given, logged: 3 } = bench.claim(heir, 5, epoch) else { panic!("with three packets") };
     let len = datagram(5, false).len();
     assert_eq!(bench.replay(heir, given, 3), [(false, len), (true, len), (false, len)]);
     assert_eq!(bench.switch.take_set_aside(), []);
@@ -664,7 +676,7 @@ fn a_packet_that_ends_two_runtimes_is_set_aside() {
     assert_eq!(aside.len(), 1);
     assert_eq!((aside[0].key, aside[0].meta.stamp, &*aside[0].bytes), (bench.key(5, false), stamps[1], &*datagram(5, false)));
     assert!(bench.route(5).is_none());
-    assert_eq!(bench.claim_logged(heir, 5, given), (0, 0), "its flow is no more");
+    assert_eq!(bench.claim(heir, 5, given), Grant::Refused, "its flow is no more");
     for (from, is_there) in [(5, false), (6, true)] {
         bench.send(from);
         assert_eq!(bench.route(from).is_some(), is_there);
@@ -686,7 +698,7 @@ fn a_packet_on_which_functions_panic_twice_is_not_sent_again() {
     let heir = if owner == X { Y } else { X };
     bench.suspect(owner, &stamps[..1]);
     bench.view(&[heir], 2);
-    let (given, _) = bench.claim_logged(heir, 5, epoch);
+    let Grant::Given { epoch: given, logged: 2 } = bench.claim(heir, 5, epoch) else { panic!("with two packets") };
     let len = datagram(5, false).len();
     assert_eq!(bench.replay(heir, given, 2), [(true, len), (false, len)]);
     bench.suspect(heir, &stamps[..1]);

@@ -20,27 +20,23 @@ impl Bench {
 
     /// A runtime tells of flows.
     pub(super) fn tell(&mut self, by: Peer, flows: &[Told], newest: u32, is_last: bool) {
-        self.tell_as(by, flows, 0, newest, is_last);
+        self.tell_as(by, flows, None, newest, is_last);
     }
 
-    /// The same with bits of [`Claim::chain`].
-    pub(super) fn tell_as(&mut self, by: Peer, flows: &[Told], bits: u32, newest: u32, is_last: bool) {
-        self.tell_of(by, flows, (true, bits), newest, is_last);
+    /// The same with this said of them.
+    pub(super) fn tell_as(&mut self, by: Peer, flows: &[Told], flag: Option<ClaimFlag>, newest: u32, is_last: bool) {
+        self.tell_of(by, flows, (true, flag), newest, is_last);
     }
 
     /// The same, of flows from which nothing has left yet if they are not real.
-    fn tell_of(&mut self, by: Peer, flows: &[Told], (are_real, bits): (bool, u32), newest: u32, is_last: bool) {
+    fn tell_of(&mut self, by: Peer, flows: &[Told], (are_real, flag): (bool, Option<ClaimFlag>), newest: u32, is_last: bool) {
         let mut body = vec![u8::from(is_last)];
         body.extend_from_slice(&newest.to_be_bytes());
         body.extend_from_slice(&0u64.to_be_bytes());
         for &(from, epoch, sent) in flows {
             let (owner, before) = sent.unwrap_or((by, 0));
-            let claim = Claim {
-                key: self.key(from, false).into(),
-                reply: if are_real { self.key(from, true) } else { FlowKey::default() }.into(),
-                epoch: epoch.into(),
-                chain: bits.into(),
-            };
+            let reply = if are_real { self.key(from, true) } else { FlowKey::default() };
+            let claim = flagged(Claim::new(self.key(from, false), reply, epoch, 0), flag);
             let info = RouteInfo {
                 claim,
                 node: owner.node.into(),
@@ -87,8 +83,8 @@ fn a_new_life_asks_for_its_routes() {
 fn a_new_life_learns_replies_of_flows_that_were_being_opened() {
     let mut bench = Bench::life(2);
     bench.introduce(&[X], &[Y]);
-    bench.tell_of(X, &[(1, 3, None)], (false, 0), 3, true);
-    assert_ne!(bench.claim(X, 2, 2), 0);
+    bench.tell_of(X, &[(1, 3, None)], (false, None), 3, true);
+    bench.take(X, 2, 2);
     assert_eq!(bench.route(1).and_then(|route| route.reply), None);
     assert!(!bench.release_as(1, 1));
     bench.sweep(Y, true);
@@ -119,7 +115,17 @@ fn a_new_life_goes_on_from_what_the_coordinator_remembers() {
     let mut bench = Bench::life(2);
     bench.remind(&[X], &[Y], 5000);
     bench.tell(X, &[(1, 40, None)], 41, true);
-    assert!(bench.claim(X, 2, 3000) > 5000 + 1_000_000);
+    assert!(bench.take(X, 2, 3000) > 5000 + 1_000_000);
+}
+
+/// Epochs come to their highest number, and begin again: that number is an epoch like any other.
+#[test]
+fn the_highest_epoch_is_given() {
+    let newest = u32::MAX - (1 << 20) - 1;
+    let mut bench = Bench::life(2);
+    bench.remind(&[X], &[Y], newest);
+    bench.tell(X, &[], newest, true);
+    assert_eq!([1, 2].map(|from| bench.take(X, from, newest)), [u32::MAX, 1]);
 }
 
 /// The owner of a flow died with the switch. Its packets wait until the replica has claimed it, and do not become another flow's.
@@ -127,11 +133,11 @@ fn a_new_life_goes_on_from_what_the_coordinator_remembers() {
 fn a_new_life_waits_for_recoveries() {
     let mut bench = Bench::life(2);
     bench.introduce(&[X], &[Y]);
-    assert_eq!(bench.claim(X, 1, 40), AGAIN, "before X has told, nobody knows which epochs there were");
+    assert_eq!(bench.claim(X, 1, 40), Grant::Retry, "before X has told, nobody knows which epochs there were");
     bench.tell(X, &[], 50, true);
     bench.send(1);
     assert_eq!((bench.sent_to(), bench.switch.held()), (vec![], 1));
-    assert!(bench.claim(X, 1, 40) > 1_000_000);
+    assert!(bench.take(X, 1, 40) > 1_000_000);
     assert_eq!(bench.sent_to(), [X]);
     bench.send(2);
     assert!(!bench.switch.is_whole());
@@ -151,8 +157,8 @@ fn who_dies_while_telling_is_recovered_from() {
     bench.tell(Y, &[(1, 5, None)], 9, false);
     bench.view(&[X], 2);
     assert!(!bench.switch.is_whole());
-    assert_ne!(bench.claim(X, 1, 5), 0);
-    assert_ne!(bench.claim(X, 2, 6), 0);
+    bench.take(X, 1, 5);
+    bench.take(X, 2, 6);
     bench.peers[0].send_control(SWITCH, &Control::Sweep { node: Y.node, incarnation: Y.incarnation, is_over: true });
     bench.exchange();
     assert!(bench.switch.is_whole());
@@ -214,9 +220,9 @@ fn of_two_copies_the_newer_one_gets_the_route_of_a_lost_switch() {
         let asks = if newer_asks_first { [(Y, 9), (X, 5)] } else { [(X, 5), (Y, 9)] };
         for (peer, epoch) in asks {
             let refused = newer_asks_first && peer == X;
-            assert_eq!(bench.claim(peer, 1, epoch), if refused { 0 } else { WHEN_SWEPT });
+            assert_eq!(bench.claim(peer, 1, epoch), if refused { Grant::Refused } else { Grant::AfterSweep });
         }
-        assert_eq!(bench.claim(X, 2, 7), WHEN_SWEPT);
+        assert_eq!(bench.claim(X, 2, 7), Grant::AfterSweep);
         bench.send(1);
         assert_eq!((bench.sent_to(), bench.switch.held()), (vec![], 1));
         bench.sweep(Z, false);
@@ -227,9 +233,8 @@ fn of_two_copies_the_newer_one_gets_the_route_of_a_lost_switch() {
             (vec![], false),
             "it may be a flow of which only a claim on its way knows"
         );
-        assert_eq!(bench.claim(X, 1, 5), 0);
-        let (newer, only) = (bench.claim(Y, 1, 9), bench.claim(X, 2, 7));
-        assert!(newer > 1_000_000 && only > 1_000_000 && newer != WHEN_SWEPT && only != WHEN_SWEPT);
+        assert_eq!(bench.claim(X, 1, 5), Grant::Refused);
+        assert!(bench.take(Y, 1, 9) > 1_000_000 && bench.take(X, 2, 7) > 1_000_000);
         bench.sweep(Z, true);
         assert!(bench.switch.is_whole());
         assert_eq!(bench.sent_to().len(), 1, "a new flow's");
@@ -251,11 +256,11 @@ fn who_asked_first_gets_the_route_after_the_sweep() {
     let port = (1..=3).find(|port| bench.route(*port).is_some_and(|route| route.owner == Z)).expect("the third has a flow");
     let epoch = bench.route(port).expect("a route").epoch;
     bench.members(&[(X, 0), (Y, 0)], 3);
-    assert_eq!([X, Y].map(|peer| bench.claim(peer, port, epoch - 1)), [WHEN_SWEPT; 2]);
+    assert_eq!([X, Y].map(|peer| bench.claim(peer, port, epoch - 1)), [Grant::AfterSweep; 2]);
     bench.sweep(Z, false);
-    assert_eq!(bench.claim(Y, port, epoch - 1), WHEN_SWEPT, "X is about to ask");
-    assert!(bench.claim(X, port, epoch - 1) > epoch);
-    assert_eq!(bench.claim(Y, port, epoch - 1), 0);
+    assert_eq!(bench.claim(Y, port, epoch - 1), Grant::AfterSweep, "X is about to ask");
+    assert!(bench.take(X, port, epoch - 1) > epoch);
+    assert_eq!(bench.claim(Y, port, epoch - 1), Grant::Refused);
 }
 
 /// A runtime dies before it has told a new life of the switch of its flows, and another one when it has: of the first alone the new life knows not how many flows were lost, and says nothing of it.

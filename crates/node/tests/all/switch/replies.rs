@@ -4,10 +4,9 @@ use super::*;
 use zerocopy::FromBytes;
 
 impl Bench {
-    /// A runtime tells of a flow whose replies are those of the flow with port `to`, with bits of [`Claim::chain`].
-    fn tell_replied(&mut self, by: Peer, from: u16, to: u16, epoch: u32, bits: u32, is_last: bool) {
-        let (key, reply) = (self.key(from, false).into(), self.key(to, true).into());
-        let claim = Claim { key, reply, epoch: epoch.into(), chain: bits.into() };
+    /// A runtime tells of a flow whose replies are those of the flow with port `to`.
+    fn tell_replied(&mut self, by: Peer, from: u16, to: u16, epoch: u32, flag: Option<ClaimFlag>, is_last: bool) {
+        let claim = self.of_replied(from, to, epoch, flag);
         let (node, incarnation) = (by.node.into(), by.incarnation.into());
         let info = RouteInfo { claim, node, incarnation, before: 0.into(), is_real: 1 };
         let body = [&[u8::from(is_last)][..], &50u32.to_be_bytes(), &0u64.to_be_bytes(), info.as_bytes()].concat();
@@ -60,7 +59,7 @@ fn a_reply_key_belongs_to_one_flow() {
     // A runtime that has copies of both flows claims both when their owners are dead.
     let (owner, other) = if second.owner == X { (X, Y) } else { (Y, X) };
     bench.view(&[other], 2);
-    assert_eq!(bench.claim_replied(other, 2, 1, second.epoch, 0), (0, 0));
+    assert_eq!(bench.claim_replied(other, 2, 1, second.epoch, None), Grant::Refused);
     assert_eq!(bench.route(1).expect("a route"), first);
     bench.sweep(owner, true);
     if first.owner == owner {
@@ -79,16 +78,15 @@ fn of_two_that_want_a_reply_key_the_answered_one_gets_it() {
         let mut bench = Bench::life(2);
         bench.introduce(&[X], &[Y]);
         bench.tell(X, &[], 50, true);
-        let mut claim = |from, bits| bench.claim_replied(X, from, 1, 40 + u32::from(from), bits).0;
-        let epochs = if is_first_first {
-            let first = claim(1, KEYED);
-            (first, claim(2, 0))
+        let mut claim = |from, flag| bench.claim_replied(X, from, 1, 40 + u32::from(from), flag);
+        if is_first_first {
+            given(claim(1, Some(Keyed)));
+            assert_eq!(claim(2, None), Grant::Refused);
         } else {
-            let second = claim(2, 0);
-            assert_ne!(second, 0, "nobody has said yet that it is not his");
-            (claim(1, KEYED), 0)
-        };
-        assert!(epochs.0 != 0 && epochs.1 == 0, "{epochs:?}");
+            // Nobody has said yet that it is not his.
+            given(claim(2, None));
+            given(claim(1, Some(Keyed)));
+        }
         assert!(bench.route(2).is_none_or(|route| route.reply.is_none()));
         assert_eq!(bench.route(1).and_then(|route| route.reply), Some(bench.key(1, true)));
     }
@@ -101,8 +99,8 @@ fn of_two_claims_without_replies_one_gets_the_key() {
     let mut bench = Bench::life(2);
     bench.introduce(&[X], &[Y]);
     bench.tell(X, &[], 50, true);
-    assert_ne!(bench.claim_replied(X, 1, 1, 41, 0).0, 0);
-    assert_eq!(bench.claim_replied(X, 2, 1, 42, 0), (0, 0));
+    given(bench.claim_replied(X, 1, 1, 41, None));
+    assert_eq!(bench.claim_replied(X, 2, 1, 42, None), Grant::Refused);
     bench.sweep(Y, true);
     bench.expect_late_replies(1, X);
 }
@@ -134,18 +132,19 @@ fn a_claim_that_is_refused_takes_nothing_away() {
     let mut bench = Bench::life(2);
     bench.introduce(&[X], &[Y]);
     bench.tell(X, &[], 50, true);
-    let first = bench.claim_replied(X, 1, 1, 41, KEYED).0;
+    let first = given(bench.claim_replied(X, 1, 1, 41, Some(Keyed)));
     bench.end(X, 1, first);
-    assert_ne!(bench.claim_replied(X, 2, 1, 42, 0).0, 0, "it is free");
+    // It is free.
+    given(bench.claim_replied(X, 2, 1, 42, None));
     let second = bench.route(2).expect("a route");
-    assert_eq!(bench.claim_replied(X, 1, 1, 41, KEYED), (0, 0), "it has ended");
+    assert_eq!(bench.claim_replied(X, 1, 1, 41, Some(Keyed)), Grant::Refused, "it has ended");
     assert_eq!(bench.route(2).expect("a route"), second);
     bench.sweep(Y, true);
     let (key, packet) = bench.packet(&datagram(1, true));
     bench.switch.handle_packet(key, packet);
     bench.switch.forward(bench.now, &mut bench.out, &mut bench.pool);
     assert_eq!(bench.sent_to(), [X], "a reply");
-    assert_eq!(bench.claim_replied(X, 3, 1, 43, KEYED), (0, 0), "whoever had one before has asked by now");
+    assert_eq!(bench.claim_replied(X, 3, 1, 43, Some(Keyed)), Grant::Refused, "whoever had one before has asked by now");
     assert!(bench.route(2).is_some_and(|route| route.doubt == Doubt::None));
 }
 
@@ -155,12 +154,12 @@ fn a_flow_without_replies_stays_where_it_is() {
     for is_first_first in [true, false] {
         let mut bench = Bench::life(2);
         bench.introduce(&[X, Y], &[]);
-        let mut told = [(X, 1, 41, KEYED), (Y, 2, 42, 0)];
+        let mut told = [(X, 1, 41, Some(Keyed)), (Y, 2, 42, None)];
         if !is_first_first {
             told.reverse();
         }
-        for (by, from, epoch, bits) in told {
-            bench.tell_replied(by, from, 1, epoch, bits, true);
+        for (by, from, epoch, flag) in told {
+            bench.tell_replied(by, from, 1, epoch, flag, true);
             if by == Y && !is_first_first {
                 let (key, packet) = bench.packet(&datagram(1, true));
                 bench.switch.handle_packet(key, packet);
@@ -192,7 +191,7 @@ fn of_two_that_have_had_replies_both_stay_where_they_are() {
             told.reverse();
         }
         for (by, from, epoch) in told {
-            bench.tell_replied(by, from, 1, epoch, KEYED, true);
+            bench.tell_replied(by, from, 1, epoch, Some(Keyed), true);
         }
         let (older, newer) = (bench.route(1).expect("a route"), bench.route(2).expect("a route"));
         assert_eq!((newer.owner, newer.reply), (Y, Some(bench.key(1, true))));
@@ -209,14 +208,13 @@ fn of_two_that_have_had_replies_both_stay_where_they_are() {
 /// way to one at X that has had some: nothing of it can come but what is the other's.
 #[test]
 fn a_flow_whose_replies_are_another_flow_stays_where_it_is() {
-    let of_replies = [(0, 0), (0, KEYED), (KEYED, 0), (KEYED, KEYED)];
-    for ((at_x, at_y), is_x_first) in of_replies.into_iter().flat_map(|bits| [(bits, true), (bits, false)]) {
+    let of_replies = [(None, None), (None, Some(Keyed)), (Some(Keyed), None), (Some(Keyed), Some(Keyed))];
+    for ((at_x, at_y), is_x_first) in of_replies.into_iter().flat_map(|flags| [(flags, true), (flags, false)]) {
         for (epoch_at_x, epoch_at_y) in [(41, 42), (42, 41)] {
             let mut bench = Bench::life(2);
             bench.introduce(&[X, Y], &[]);
             let key = bench.key(1, true);
-            let (reply, epoch, chain) = (bench.key(3, true).into(), epoch_at_y.into(), at_y.into());
-            let claim = Claim { key: key.into(), reply, epoch, chain };
+            let claim = flagged(Claim::new(key, bench.key(3, true), epoch_at_y, 0), at_y);
             let info = RouteInfo { claim, node: Y.node.into(), incarnation: Y.incarnation.into(), before: 0.into(), is_real: 1 };
             let told = [&[1][..], &50u32.to_be_bytes(), &0u64.to_be_bytes(), info.as_bytes()].concat();
             for is_x in [is_x_first, !is_x_first] {
@@ -227,10 +225,10 @@ fn a_flow_whose_replies_are_another_flow_stays_where_it_is() {
                     bench.exchange();
                 }
             }
-            let gives_way = (at_x, at_y) == (KEYED, 0);
+            let gives_way = (at_x, at_y) == (Some(Keyed), None);
             let of_y = bench.switch.routes().find(|route| route.key == key).map(|route| route.owner);
             let of_x = bench.route(1).expect("a route");
-            assert_eq!(of_y, (!gives_way).then_some(Y), "{at_x} {at_y} {is_x_first}");
+            assert_eq!(of_y, (!gives_way).then_some(Y), "{at_x:?} {at_y:?} {is_x_first}");
             assert_eq!((of_x.owner, of_x.epoch), (X, epoch_at_x));
             assert_eq!(of_x.reply, gives_way.then_some(key));
         }
@@ -248,7 +246,7 @@ fn of_two_without_replies_the_older_one_was_first() {
             let mut bench = Bench::life(2);
             bench.introduce(&[X, Y], &[]);
             for (by, from, epoch) in told {
-                bench.tell_replied(by, from, 1, epoch, 0, true);
+                bench.tell_replied(by, from, 1, epoch, None, true);
             }
             let of = |bench: &mut Bench, from| bench.route(from).map(|route| (route.epoch, route.reply.is_some()));
             for from in [1, 2] {
@@ -267,8 +265,8 @@ fn of_two_without_replies_the_older_one_was_first() {
 fn a_contested_key_is_its_flows_own_after_a_while() {
     let mut bench = Bench::life(2);
     bench.introduce(&[X, Y], &[]);
-    bench.tell_replied(X, 1, 1, 41, 0, true);
-    bench.tell_replied(Y, 2, 1, 42, 0, true);
+    bench.tell_replied(X, 1, 1, 41, None, true);
+    bench.tell_replied(Y, 2, 1, 42, None, true);
     let mut is_new = |from: u16| {
         bench.send(from);
         let (_, mut packet) = bench.out.pop().expect("it is sent");
@@ -335,8 +333,7 @@ fn packets_from_before_a_move_are_known_by_their_epochs() {
     let before = [1, 2].map(|from| bench.route(from).expect("a route"));
     for (from, route) in [1, 2].into_iter().zip(before) {
         let to = if route.owner == X { Y } else { X };
-        let (key, reply) = (bench.key(from, false).into(), bench.key(1, true).into());
-        let claim = Claim { key, reply, epoch: route.epoch.into(), chain: 0.into() };
+        let claim = bench.of_replied(from, 1, route.epoch, None);
         let body = [&7u32.to_be_bytes()[..], &to.node.to_be_bytes(), &to.incarnation.to_be_bytes(), claim.as_bytes()].concat();
         bench.runtime(route.owner).send(SWITCH, kind::MOVE, &body).expect("room");
         bench.exchange();
@@ -356,10 +353,10 @@ fn nothing_leaves_whose_replies_might_be_anothers() {
     let mut bench = Bench::life(2);
     bench.introduce(&[X, Y], &[]);
     assert!(!bench.release_under(1, 41) && !bench.release_under(1, 42), "nobody has told");
-    bench.tell_replied(X, 2, 1, 42, 0, false);
-    bench.tell_replied(X, 3, 3, 43, 0, true);
+    bench.tell_replied(X, 2, 1, 42, None, false);
+    bench.tell_replied(X, 3, 3, 43, None, true);
     assert!(!bench.release_under(1, 42) && !bench.release_under(3, 43), "another may have had replies");
-    bench.tell_replied(Y, 1, 1, 41, KEYED, false);
+    bench.tell_replied(Y, 1, 1, 41, Some(Keyed), false);
     assert!(bench.release_under(1, 41));
     assert!(!bench.release_under(1, 42) && !bench.release_under(3, 43));
     assert_eq!(bench.switch.drops().total(), 0, "they wait");
@@ -374,8 +371,8 @@ fn nothing_leaves_whose_replies_might_be_anothers() {
 fn what_waits_leaves_when_all_have_told() {
     let mut bench = Bench::life(2);
     bench.introduce(&[X, Y], &[]);
-    bench.tell_replied(X, 1, 1, 41, 0, false);
-    bench.tell_replied(X, 2, 2, 42, 0, true);
+    bench.tell_replied(X, 1, 1, 41, None, false);
+    bench.tell_replied(X, 2, 2, 42, None, true);
     let wait = |bench: &mut Bench, to, epoch| {
         let (_, mut packet) = bench.packet(&datagram(to, false));
         (packet.meta.commit, packet.meta.flags) = (epoch, Flags::LEARN);
@@ -387,7 +384,7 @@ fn what_waits_leaves_when_all_have_told() {
     wait(&mut bench, 3, 43);
     assert_eq!(bench.switch.take_told().len(), 0);
     // One of them is told of before all have told: it leaves before packets that come behind it.
-    bench.tell_replied(Y, 3, 3, 43, KEYED, false);
+    bench.tell_replied(Y, 3, 3, 43, Some(Keyed), false);
     let told = bench.switch.take_told();
     assert_eq!(told.iter().map(|(_, packet)| packet.meta.commit).collect::<Vec<_>>(), [43]);
     told.into_iter().for_each(|(_, packet)| bench.pool.put(packet));

@@ -1,7 +1,7 @@
 //! How many flows a source may have.
 
 use super::*;
-use holdfast_node::message::HALF_OPEN;
+use holdfast_node::message::ClaimFlag::HalfOpen;
 use holdfast_node::switch::Opening;
 use holdfast_wire::fault::{Fault, plant};
 use holdfast_wire::header::tcp_flags::{ACK, RST, SYN};
@@ -109,11 +109,11 @@ fn how_far_an_opening_has_come() {
 fn a_new_life_has_the_right_counts() {
     let mut bench = Bench::life_limited(2, Vec::new(), half_open(3));
     bench.introduce(&[X, Y], &[]);
-    bench.tell_as(X, &[(1, 40, None), (2, 41, None)], HALF_OPEN, 41, true);
+    bench.tell_as(X, &[(1, 40, None), (2, 41, None)], Some(HalfOpen), 41, true);
     bench.tell(Y, &[(3, 42, None), (4, 43, None)], 43, true);
     assert_eq!((bench.switch.len(), bench.switch.half_open()), (4, 2));
     assert!(bench.switch.is_whole());
-    assert_ne!(bench.claim_replied(Y, 5, 5, 39, HALF_OPEN).0, 0);
+    given(bench.claim_replied(Y, 5, 5, 39, Some(HalfOpen)));
     assert_eq!((bench.switch.len(), bench.switch.half_open()), (5, 3));
     assert!(!bench.passes(&datagram(6, false)));
     assert!(bench.passes(&datagram(1, true)));
