@@ -3,16 +3,16 @@
 //! Two ways of writing the same are the same. Every difference has its place in the new file; of what is missing there, the place where it
 //! would stand.
 
-use super::bfd::BfdConfig;
-use super::chains;
 use super::clusters::{DEFAULT_CLUSTER, range};
-use super::etcd::EtcdConfig;
-use super::file::{
-    ChainConfig, Config, FunctionConfig, HostNetwork, HostSettings, LimitsConfig, OneOrMany, PortConfig, RouteConfig,
+use super::mistake::Mistake;
+use super::plan::Plan;
+use super::raw::{
+    ChainConfig, Config, EtcdConfig, FunctionConfig, HostNetwork, HostSettings, LimitsConfig, OneOrMany, PortConfig, RouteConfig,
     SwitchSettings,
 };
-use super::mistake::Mistake;
-use super::source::{Source, Spot};
+use super::source::Spot;
+use super::state_server::StateServers;
+use super::{bfd, control};
 use holdfast_node::rules::Rule;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,12 +33,10 @@ pub fn rule_changes(running: &[Rule], new: &[Rule]) -> Vec<RuleChange> {
     gone.chain(come).collect()
 }
 
-/// What the new configuration, read from this text, would change and a running box cannot: everything but the rules. Both configurations
-/// have been checked.
-pub fn differences(file: &str, text: &str, running: &Config, new: &Config) -> Vec<Mistake> {
-    let source = Source::new(file, text.strip_prefix('\u{feff}').unwrap_or(text));
+/// What the new plan would change and a running box cannot: everything but the rules.
+pub fn differences(running: &Plan, new: &Plan) -> Vec<Mistake> {
     let mut comparison = Comparison { found: Vec::new() };
-    comparison.compare(running, new, source.root());
+    comparison.compare(running, new);
     comparison.found
 }
 
@@ -85,7 +83,8 @@ impl Comparison {
         }
     }
 
-    fn compare(&mut self, running: &Config, new: &Config, root: Spot<'_>) {
+    fn compare(&mut self, running_plan: &Plan, new_plan: &Plan) {
+        let (running, new, root) = (&running_plan.raw, &new_plan.raw, new_plan.source.root());
         self.text("the cluster's name", running.cluster.clone(), new.cluster.clone(), root.key("cluster"));
         self.names("port", &running.ports, &new.ports, root, "ports");
         for (name, port) in &new.ports {
@@ -116,7 +115,7 @@ impl Comparison {
             let text = format!("the running box's route to {route} is not here: it is removed by a restart only");
             self.found.push(root.name("routes").mistake(text));
         }
-        self.chains(running, new, root);
+        self.chains(running_plan, new_plan, root);
         self.names("cluster", &running.clusters, &new.clusters, root, "clusters");
         let show = |(least, most): &(u16, u16)| if least == most { least.to_string() } else { format!("{least} to {most}") };
         let whole = (range(running.runtimes), range(new.runtimes));
@@ -134,18 +133,17 @@ impl Comparison {
             |config: &Config| config.fabric.as_ref().and_then(|fabric| fabric.mtu).map_or(String::new(), |mtu| mtu.to_string());
         self.text("`fabric.mtu`", mtu(running), mtu(new), root.key("fabric").key("mtu"));
         self.text("`state`", running.state.clone().unwrap_or_default(), new.state.clone().unwrap_or_default(), root.key("state"));
-        let standby = |config: &Config| config.server_standby().to_string();
+        let (running_servers, new_servers) = (&running_plan.state_servers, &new_plan.state_servers);
         let spot = root.key("state_server").key("standby");
-        self.text("`state_server.standby`", standby(running), standby(new), spot);
+        self.text("`state_server.standby`", running_servers.standby.to_string(), new_servers.standby.to_string(), spot);
         let spot = root.key("state_server").key("servers");
-        self.value("the number of state servers", &running.servers(), &new.servers(), spot, u16::to_string);
-        let transport = |config: &Config| config.server_transport().to_string();
+        self.value("the number of state servers", &running_servers.count, &new_servers.count, spot, u16::to_string);
         let spot = root.key("state_server").key("transport");
-        self.text("`state_server.transport`", transport(running), transport(new), spot);
-        let provider = |config: &Config| config.server_provider().unwrap_or_default().to_owned();
-        if running.server_transport() == new.server_transport() {
+        self.text("`state_server.transport`", running_servers.transport.to_string(), new_servers.transport.to_string(), spot);
+        let provider = |servers: &StateServers| servers.provider.clone().unwrap_or_default();
+        if running_servers.transport == new_servers.transport {
             let spot = root.key("state_server").key("provider");
-            self.text("`state_server.provider`", provider(running), provider(new), spot);
+            self.text("`state_server.provider`", provider(running_servers), provider(new_servers), spot);
         }
         self.value("`seccomp`", &running.seccomp, &new.seccomp, root.key("seccomp"), bool::to_string);
         self.etcd(running, new, root);
@@ -200,7 +198,7 @@ impl Comparison {
         let spot = root.key("control");
         let listen = |config: &Config| config.control.as_ref().and_then(|control| control.listen.clone()).unwrap_or_default();
         self.text("`control.listen`", listen(running), listen(new), spot.key("listen"));
-        let tls = |config: &Config| config.control.as_ref().map(|control| control.tls.words()).unwrap_or_default();
+        let tls = |config: &Config| config.control.as_ref().map(|control| control::words(&control.tls)).unwrap_or_default();
         self.text("`control.tls`", tls(running), tls(new), spot.key("tls"));
     }
 
@@ -255,11 +253,12 @@ impl Comparison {
         self.text(&what("mtu"), mtu(running), mtu(new), spot.key("mtu"));
         let reverse_path = |port: &PortConfig| format!("{:?}", port.reverse_path).to_lowercase();
         self.text(&what("reverse_path"), reverse_path(running), reverse_path(new), spot.key("reverse_path"));
-        let bfd = |port: &PortConfig| port.bfd.iter().map(BfdConfig::words).collect::<Vec<_>>().join(", ");
+        let bfd = |port: &PortConfig| port.bfd.iter().map(bfd::words).collect::<Vec<_>>().join(", ");
         self.text(&what("bfd"), bfd(running), bfd(new), spot.key("bfd"));
     }
 
-    fn chains(&mut self, running: &Config, new: &Config, root: Spot<'_>) {
+    fn chains(&mut self, running_plan: &Plan, new_plan: &Plan, root: Spot<'_>) {
+        let (running, new) = (&running_plan.raw, &new_plan.raw);
         self.names("chain", &running.chains, &new.chains, root, "chains");
         for (name, chain) in &new.chains {
             let Some(old) = running.chains.get(name) else { continue };
@@ -275,9 +274,8 @@ impl Comparison {
                     at + 1
                 )));
             }
-            // Both were built from right configurations.
-            let plan = |config: &Config| chains::plan(config, name, root).ok();
-            if plan(running) != plan(new) {
+            let protection = |plan: &Plan| plan.chains.iter().find(|chain| chain.name == *name).map(|chain| chain.protection);
+            if protection(running_plan) != protection(new_plan) {
                 let text = format!(
                     "the protection of chain `{name}` is another one in the running box: it is changed by a restart only"
                 );

@@ -3,8 +3,8 @@
 //! [`holdfast_protection::plan`] has the words, the table of answers that go together, and
 //! the numbers. Here are the places in the file at which mistakes are shown.
 
-use super::file::{ProtectionConfig, ProtectionOptions};
 use super::mistake::{Mistake, listed, suggestion};
+use super::raw::{ProtectionConfig, ProtectionOptions};
 use super::source::Spot;
 use holdfast_protection::Plan;
 use holdfast_protection::plan::{Answer, Flow, Misfit, NUMBERS, Shared};
@@ -30,11 +30,25 @@ pub(super) fn read(config: Option<&ProtectionConfig>, spot: Spot<'_>) -> Result<
         plan = at_level(plan, level, spot)?;
     }
     for number in &NUMBERS {
-        if let Some(value) = options.number(number.key) {
+        if let Some(value) = number_of(options, number.key) {
             plan.set(number, value).map_err(misfit)?;
         }
     }
     Ok(plan)
+}
+
+/// The number with this key, if it is given.
+fn number_of(options: &ProtectionOptions, key: &str) -> Option<u64> {
+    match key {
+        "snapshot_every" => options.snapshot_every.map(u64::from),
+        "hold_s" => options.hold_s,
+        "write_back_ms" => options.write_back_ms,
+        "write_back_packets" => options.write_back_packets.map(u64::from),
+        "resident_flows" => options.resident_flows.map(u64::from),
+        "checkpoint_ms" => options.checkpoint_ms,
+        "log_mib" => options.log_mib,
+        _ => unreachable!("`{key}` is a number of a plan, and nobody can write it"),
+    }
 }
 
 /// The key that asks for a state server for the numbers of a chain's pools, if one does.

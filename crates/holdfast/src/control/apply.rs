@@ -26,12 +26,8 @@ pub(super) fn apply(service: &Service, file: String, text: String, dry_run: bool
         Ok(new) => new,
         Err(mistake) => return Ok(refusal(&mistake.to_string(), &[mistake])),
     };
-    let running = service.ask(Request::Configuration)?;
-    let word = |key: &str| running[key].as_str().unwrap_or_default();
-    // It has been read before, by this program.
-    let old = config::read(word("file"), word("text"))
-        .map_err(|mistake| Problem::new(ProblemKind::NotNow, format!("the running configuration: {mistake}")))?;
-    let differences = config::differences(&file, &text, &old.config, &new.config);
+    let (old, running) = service.running()?;
+    let differences = config::differences(&old, &new);
     if !differences.is_empty() {
         let mut text = format!("{file}: a running box cannot be changed like this, and nothing was changed");
         for difference in &differences {
@@ -41,12 +37,11 @@ pub(super) fn apply(service: &Service, file: String, text: String, dry_run: bool
     }
     let changes = config::rule_changes(&old.rules, &new.rules);
     let based_on = running["rules"].as_u64().unwrap_or(0);
-    let chain = |number: u16| new.config.chains.keys().nth(usize::from(number));
     let list = |is_new: bool| -> Vec<Value> {
         let chosen = changes.iter().filter(|change| change.is_new == is_new);
         // Zones are the same in both.
-        let words = |rule: &Rule| rule.selector.display(&new.zones_of(rule.chain)).to_string();
-        chosen.map(|change| json!({ "selector": words(&change.rule), "chain": chain(change.rule.chain) })).collect()
+        let words = |rule: &Rule| rule.selector.display(new.zones_of(rule.chain)).to_string();
+        chosen.map(|change| json!({ "selector": words(&change.rule), "chain": new.chain_name(change.rule.chain) })).collect()
     };
     let (added, removed) = (list(true), list(false));
     let mut version = based_on;
@@ -54,7 +49,7 @@ pub(super) fn apply(service: &Service, file: String, text: String, dry_run: bool
         let failed = |error: std::io::Error| Problem::new(ProblemKind::NotNow, format!("a copy of the configuration: {error}"));
         let memory = files::memory(text.as_bytes()).map_err(failed)?;
         let limit = running["record"].as_u64().expect("the packet loop says how long a record may be");
-        let rules = RuleSet::new(version_after(based_on), new.rules).records(limit as usize);
+        let rules = RuleSet::new(version_after(based_on), new.rules.clone()).records(limit as usize);
         let answer = service.ask(Request::Apply { based_on, text: text.into(), memory, rules })?;
         version = answer["rules"].as_u64().unwrap_or(based_on);
     }

@@ -32,7 +32,7 @@ fn edited(changes: &[(&str, &str)]) -> String {
     text
 }
 
-fn read(text: &str) -> config::Checked {
+fn read(text: &str) -> config::Plan {
     config::read("edge.yaml", text).unwrap_or_else(|mistake| panic!("{mistake}\n{text}"))
 }
 
@@ -43,12 +43,12 @@ fn said(changes: &[(&str, &str)]) -> String {
 /// Two chains, one of them with a cluster of its own: the runtimes, the chains and the rules of each are where they belong.
 #[test]
 fn a_chain_may_have_a_cluster_of_its_own() {
-    let checked = read(EXAMPLE);
+    let plan = read(EXAMPLE);
     let clusters: Vec<(&str, u16, &[u16])> =
-        checked.clusters.iter().map(|cluster| (cluster.name.as_str(), cluster.runtimes, cluster.chains.as_slice())).collect();
+        plan.clusters.iter().map(|cluster| (cluster.name.as_str(), cluster.runtimes, cluster.chains.as_slice())).collect();
     assert_eq!(clusters, [("default", 2, &[1][..]), ("tenants-a", 3, &[0][..])]);
-    assert_eq!(checked.runtimes(), 5);
-    let rules: Vec<(u16, u16)> = checked.rules.iter().map(|rule| (rule.chain, rule.cluster)).collect();
+    assert_eq!(plan.runtimes(), 5);
+    let rules: Vec<(u16, u16)> = plan.rules.iter().map(|rule| (rule.chain, rule.cluster)).collect();
     assert_eq!(rules, [(1, 0), (0, 1), (1, 0)]);
     // Without a chain in it there is no default cluster.
     let only = read(&edited(&[
@@ -153,8 +153,7 @@ fn mistakes_in_scaling_are_shown_where_they_are() {
 }
 
 fn differences(changes: &[(&str, &str)]) -> Vec<Mistake> {
-    let (running, text) = (read(EXAMPLE), edited(changes));
-    config::differences("edge.yaml", &text, &running.config, &read(&text).config)
+    config::differences(&read(EXAMPLE), &read(&edited(changes)))
 }
 
 /// Every setting but the rules, changed one at a time: each is named, with its place, and nothing else is.
@@ -311,7 +310,7 @@ fn what_stands_beside_a_preset_is_changed_by_a_restart_only() {
         )
     };
     let differs = |running: &str, new: &str| {
-        let found = config::differences("edge.yaml", &with(new), &read(&with(running)).config, &read(&with(new)).config);
+        let found = config::differences(&read(&with(running)), &read(&with(new)));
         found.iter().any(|mistake| mistake.message.contains("the protection of chain `x` is another one"))
     };
     let served = "{ preset: nfvactor, shared: state-server }";

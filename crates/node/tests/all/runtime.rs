@@ -293,8 +293,12 @@ impl NetworkFunction for Leaser {
     type Flow = Leased;
     type Shared = Numbers;
 
-    fn new((): ()) -> Result<(Leaser, Numbers), ConfigError> {
-        Ok((Leaser, Numbers { pool: Pool::new(200) }))
+    fn new((): ()) -> Result<Leaser, ConfigError> {
+        Ok(Leaser)
+    }
+
+    fn shared(&self) -> Numbers {
+        Numbers { pool: Pool::new(200) }
     }
 
     fn open(&self, _: &Packet, shared: &mut Numbers, cx: &mut Context) -> Open<Leased> {
@@ -394,9 +398,11 @@ impl NetworkFunction for Tripwire {
     type Flow = Count;
     type Shared = ();
 
-    fn new((): ()) -> Result<(Tripwire, ()), ConfigError> {
-        Ok((Tripwire, ()))
+    fn new((): ()) -> Result<Tripwire, ConfigError> {
+        Ok(Tripwire)
     }
+
+    fn shared(&self) {}
 
     fn open(&self, packet: &Packet, _: &mut (), _: &mut Context) -> Open<Count> {
         let port = packet.l4()[3];
@@ -554,8 +560,12 @@ impl NetworkFunction for Teller {
     type Flow = Nothing;
     type Shared = Told;
 
-    fn new((): ()) -> Result<(Teller, Told), ConfigError> {
-        Ok((Teller, Told { log: Log::new() }))
+    fn new((): ()) -> Result<Teller, ConfigError> {
+        Ok(Teller)
+    }
+
+    fn shared(&self) -> Told {
+        Told { log: Log::new() }
     }
 
     fn open(&self, packet: &Packet, shared: &mut Told, cx: &mut Context) -> Open<Nothing> {
@@ -614,8 +624,12 @@ impl NetworkFunction for Voter {
     type Flow = Nothing;
     type Shared = Votes;
 
-    fn new((): ()) -> Result<(Voter, Votes), ConfigError> {
-        Ok((Voter, Votes { before: Counters::new(["all"]), by_flow: Counters::new(0..VOTES) }))
+    fn new((): ()) -> Result<Voter, ConfigError> {
+        Ok(Voter)
+    }
+
+    fn shared(&self) -> Votes {
+        Votes { before: Counters::new(["all"]), by_flow: Counters::new(0..VOTES) }
     }
 
     fn open(&self, _: &Packet, _: &mut Votes, _: &mut Context) -> Open<Nothing> {
