@@ -2,7 +2,7 @@
 
 use super::mistake::Mistake;
 use super::network::Networks;
-use super::raw::{BfdConfig, BfdKeyConfig, BfdKeyType, Config};
+use super::raw::{BfdConfig, BfdKeyConfig, BfdKeyType, Config, Word};
 use super::source::Spot;
 use holdfast_control::secret::read_secret;
 use holdfast_node::bfd::{Key, KeyKind, MAX_SESSIONS};
@@ -16,7 +16,8 @@ const INTERVALS: std::ops::RangeInclusive<u32> = 3_300..=10_000_000;
 const MULTIPLIER: u8 = 3;
 
 impl BfdKeyType {
-    fn name(self) -> &'static str {
+    /// The word for it.
+    pub(super) fn name(self) -> &'static str {
         match self {
             BfdKeyType::KeyedSha1 => "keyed-sha1",
             BfdKeyType::MeticulousKeyedSha1 => "meticulous-keyed-sha1",
@@ -25,12 +26,11 @@ impl BfdKeyType {
     }
 }
 
-/// In words, for comparisons.
-pub(super) fn words(config: &BfdConfig) -> String {
+/// Says what may be left out, in one of the ways in which it could be said.
+pub(super) fn say_in_full(config: &mut BfdConfig) {
     let interval = config.interval.as_ref().and_then(|interval| microseconds(&interval.0).ok()).unwrap_or(INTERVAL);
-    let key = config.key.as_ref().map(|key| format!(", {} key {} in {}", key.kind.name(), key.id, key.file));
-    let multiplier = config.multiplier.unwrap_or(MULTIPLIER);
-    format!("{} every {interval} us times {multiplier}{}", config.peer, key.unwrap_or_default())
+    config.interval = Some(Word(format!("{interval}us")));
+    config.multiplier.get_or_insert(MULTIPLIER);
 }
 
 /// A router that is watched, read.

@@ -1,19 +1,11 @@
 //! Where the control API listens, and with which certificate.
 
 use super::mistake::Mistake;
-use super::raw::{Config, HostSettings, TlsConfig, TlsFiles};
+use super::raw::{Config, HostSettings, TlsConfig};
 use super::source::Spot;
 use holdfast_control::remote::control_address;
 use holdfast_control::tls::TlsPaths;
 use std::net::SocketAddr;
-
-/// The files in words, for comparisons.
-pub(super) fn words(tls: &TlsConfig) -> String {
-    match tls {
-        TlsConfig::Directory(directory) => directory.clone(),
-        TlsConfig::Files(TlsFiles { ca, certificate, key }) => format!("{ca}, {certificate}, {key}"),
-    }
-}
 
 /// The section, read.
 #[derive(Debug, Clone, PartialEq, Eq)]

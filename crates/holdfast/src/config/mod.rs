@@ -4,7 +4,7 @@
 //! machine (that is `host_check`'s; only `files` opens the files that are named), a panic, or a value that was guessed.
 //!
 //! Two steps: [`raw`] is what was written, for serde; [`plan`] is what it means, resolved by one module per section. Each of these takes the raw file and what the modules before it
-//! have found, so arrows point one way: `raw`, `source`, `mistake` ← sections ← `plan` ← what is asked of a plan (`files`, `memory`, `warnings`, `changes`).
+//! have found, so arrows point one way: `raw`, `source`, `mistake` ← sections ← `plan` ← what is asked of a plan (`files`, `memory`, `warnings`, `changes` with the table `kinds`).
 //!
 //! The parser is serde-saphyr. serde_yaml and serde_yml are no longer maintained and tell a line only for some mistakes; the marked trees of
 //! saphyr and marked-yaml keep places but leave typing to their user; serde-saphyr is maintained, has places in every error, limits the
@@ -21,6 +21,7 @@ mod etcd;
 mod files;
 mod hosts;
 mod keys;
+mod kinds;
 mod limits;
 mod memory;
 mod mistake;
@@ -40,12 +41,13 @@ mod zones;
 
 pub use bfd::BfdPeer;
 pub use chains::ChainPlan;
-pub use changes::{RuleChange, differences, rule_changes};
+pub use changes::{Difference, Kind, Row, RuleChange, differences, rule_changes};
 pub use clusters::{Cluster, DEFAULT_CLUSTER};
 pub use control::{Control, ControlEntry};
 pub use etcd::{Endpoint, Etcd};
 pub use hosts::{Fabric, HostEntry};
 pub use keys::{line as key_line, read as read_keys};
+pub use kinds::{FUNCTION_KEYS, KEYS, Key, RULES};
 pub use limits::Limits;
 pub use memory::Memory;
 pub use mistake::Mistake;

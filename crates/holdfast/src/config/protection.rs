@@ -37,6 +37,29 @@ pub(super) fn read(config: Option<&ProtectionConfig>, spot: Spot<'_>) -> Result<
     Ok(plan)
 }
 
+/// A plan in words, the same for all ways in which it may be written. Of the numbers that are written those count that are not the plan's own.
+pub(super) fn words(plan: &Plan, written: Option<&ProtectionConfig>) -> String {
+    let Plan { flow, shared, release, rebuild, has_local_standby, .. } = *plan;
+    let answers = [flow.word(), shared.word(), release.word(), rebuild.word()];
+    let [flow_word, shared_word, release_word, rebuild_word] = answers;
+    let mut words = format!("flow: {flow_word}, shared: {shared_word}, release: {release_word}, rebuild: {rebuild_word}");
+    if has_local_standby {
+        words += &format!(", level: {}", if flow == Flow::Standby { BOTH } else { LOCAL });
+    }
+    let Some(ProtectionConfig::Options(options)) = written else { return words };
+    let without = Plan { shared, release, rebuild, has_local_standby, ..Plan::of_flow(flow) };
+    for number in &NUMBERS {
+        let mut with = without;
+        if let Some(value) = number_of(options, number.key)
+            && with.set(number, value).is_ok()
+            && with != without
+        {
+            words += &format!(", {}: {value}", number.key);
+        }
+    }
+    words
+}
+
 /// The number with this key, if it is given.
 fn number_of(options: &ProtectionOptions, key: &str) -> Option<u64> {
     match key {

@@ -2,18 +2,21 @@
 
 use super::Request;
 use super::service::{Problem, ProblemKind, Service};
-use crate::config::{self, Mistake};
+use crate::config::{self, Difference, Mistake};
 use crate::files;
 use holdfast_control::VERSION;
 use holdfast_control::exit;
 use holdfast_node::rules::{Rule, RuleSet, version_after};
 use serde_json::{Value, json};
 
-/// What the box answers to a configuration that it does not go by.
-fn refusal(text: &str, mistakes: &[Mistake]) -> Value {
-    let places = mistakes.iter().map(
-        |mistake| json!({ "line": mistake.line, "column": mistake.column, "width": mistake.width, "message": mistake.message }),
-    );
+/// What the box answers to a configuration that it does not go by. What is not a mistake but a difference has a row of the table.
+fn refusal<'m>(text: &str, mistakes: impl Iterator<Item = (&'m Mistake, Option<&'m Difference>)>) -> Value {
+    let places = mistakes.map(|(mistake, difference)| {
+        let row = difference.map(|difference| difference.row);
+        json!({ "line": mistake.line, "column": mistake.column, "width": mistake.width, "message": mistake.message,
+            "path": difference.map_or("", |difference| difference.path.as_str()),
+            "kind": row.map_or("", |row| row.kind.word()), "flows": row.map_or("", |row| row.flows) })
+    });
     json!({ "version": VERSION, "error": text, "code": exit::CONFIGURATION, "refused": places.collect::<Vec<_>>() })
 }
 
@@ -24,16 +27,17 @@ pub(super) fn apply(service: &Service, file: String, text: String, dry_run: bool
     };
     let new = match config::read(&file, &text) {
         Ok(new) => new,
-        Err(mistake) => return Ok(refusal(&mistake.to_string(), &[mistake])),
+        Err(mistake) => return Ok(refusal(&mistake.to_string(), [(&mistake, None)].into_iter())),
     };
     let (old, running) = service.running()?;
     let differences = config::differences(&old, &new);
     if !differences.is_empty() {
         let mut text = format!("{file}: a running box cannot be changed like this, and nothing was changed");
         for difference in &differences {
-            text += &format!("\n{difference}");
+            text += &format!("\n{}", difference.mistake);
         }
-        return Ok(refusal(&text, &differences));
+        let differences = differences.iter().map(|difference| (&difference.mistake, Some(difference)));
+        return Ok(refusal(&text, differences));
     }
     let changes = config::rule_changes(&old.rules, &new.rules);
     let based_on = running["rules"].as_u64().unwrap_or(0);
@@ -54,5 +58,5 @@ pub(super) fn apply(service: &Service, file: String, text: String, dry_run: bool
         version = answer["rules"].as_u64().unwrap_or(based_on);
     }
     Ok(json!({ "version": VERSION, "dry_run": dry_run, "changed": !changes.is_empty(),
-        "rules": { "before": based_on, "now": version, "added": added, "removed": removed } }))
+        "rules": { "before": based_on, "now": version, "added": added, "removed": removed, "flows": config::RULES.flows } }))
 }

@@ -102,7 +102,10 @@ fn another_address_takes_a_restart() {
     let hosts = |x: &str| format!("state: /s\nhosts: {{ x: {{ fabric: e0, control: {x} }}, y: {{ fabric: e0 }} }}\n");
     let running = read(&format!("{}control: {{ listen: 10.9.0.1, tls: t }}\n", hosts("10.9.0.2"))).unwrap();
     let differences = |section: &str| {
-        config::differences(&running, &read(section).unwrap()).iter().map(ToString::to_string).collect::<Vec<_>>()
+        config::differences(&running, &read(section).unwrap())
+            .iter()
+            .map(|difference| difference.mistake.to_string())
+            .collect::<Vec<_>>()
     };
     assert!(differences(&format!("{}control: {{ listen: 10.9.0.1, tls: t }}\n", hosts("10.9.0.2"))).is_empty());
     let changed = differences(&format!("{}control: {{ listen: 10.9.0.3, tls: u }}\n", hosts("10.9.0.4")));

@@ -192,28 +192,31 @@ fn mistakes_say_what_would_be_right() {
 #[test]
 fn they_are_changed_by_a_restart_only() {
     let running = read(FILE);
-    let differences =
-        |text: &str| config::differences(&running, &read(text)).iter().map(|mistake| mistake.message.clone()).collect::<Vec<_>>();
+    let differences = |text: &str| {
+        config::differences(&running, &read(text)).iter().map(|difference| difference.mistake.message.clone()).collect::<Vec<_>>()
+    };
     assert_eq!(differences(&FILE.replace("[lan-e, wan-e]", "[wan-e, lan-e]")), [""; 0]);
     assert_eq!(
         differences(&FILE.replace("host: right", "host: left")),
-        ["`host` of switch `west` is `right` in the running box and `left` here: it is changed by a restart only"]
+        [
+            "`switches.west.host` is `right` in the running box and `left` here: it is changed by a restart only, which ends all flows; afterwards packets come and go another way"
+        ]
     );
     let swapped = FILE.replace("[lan-e, wan-e]", "[lan-w, wan-e]").replace("ports: [lan-w, wan-w]", "ports: [lan-e, wan-w]");
     assert_eq!(
         differences(&swapped),
         [
-            "`ports` of switch `east` is `lan-e`, `wan-e` in the running box and `lan-w`, `wan-e` here: it is changed by a restart only",
-            "`ports` of switch `west` is `lan-w`, `wan-w` in the running box and `lan-e`, `wan-w` here: it is changed by a restart only"
+            "`switches.east.ports` is `lan-e, wan-e` in the running box and `lan-w, wan-e` here: it is changed by a restart only, which ends all flows; afterwards packets come and go another way",
+            "`switches.west.ports` is `lan-w, wan-w` in the running box and `lan-e, wan-w` here: it is changed by a restart only, which ends all flows; afterwards packets come and go another way"
         ]
     );
     let renamed = FILE.replace("  west: { ports", "  wild: { ports").replace("switch: west", "switch: wild");
     assert_eq!(
         differences(&renamed),
         [
-            "the switch of chain `west` is `west` in the running box and `wild` here: it is changed by a restart only",
-            "switch `west` of the running box is not here: it is removed by a restart only",
-            "the running box has no switch `wild`: it is added by a restart only"
+            "`chains.west.switch` is `west` in the running box and `wild` here: it is changed by a restart only, which ends all flows; afterwards packets come and go another way",
+            "`switches.west` of the running box is not here: it is removed by a restart only, which ends all flows; afterwards packets come and go another way",
+            "the running box has no `switches.wild`: it is added by a restart only, which ends all flows; afterwards packets come and go another way"
         ]
     );
 }

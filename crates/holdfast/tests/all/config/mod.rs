@@ -329,6 +329,32 @@ fn no_two_modules_need_each_other() {
     assert!(needs.is_empty(), "a circle: {needs:?}");
 }
 
+/// The table of kinds has a row for each key that may be written, and none for another one.
+#[test]
+fn every_key_of_the_schema_has_a_row_in_the_table() {
+    let schema = config::schema();
+    let functions = holdfast_functions::catalog::names();
+    let mut written: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    let mut take = |name: &str, definition: &serde_json::Value| {
+        let keys = definition["properties"].as_object().into_iter().flatten().map(|(key, _)| key.clone());
+        // What is in a function's definition has a name of its own behind the function's.
+        written.entry(name.rsplit('.').next().unwrap_or(name).to_owned()).or_default().extend(keys);
+    };
+    take("Config", &schema);
+    schema["$defs"].as_object().expect("definitions").iter().for_each(|(name, definition)| take(name, definition));
+    written.retain(|_, keys| !keys.is_empty());
+    let rows = config::KEYS.iter().chain(config::FUNCTION_KEYS).filter(|(_, keys)| !keys.is_empty());
+    let rows: BTreeMap<String, BTreeSet<String>> =
+        rows.map(|(name, keys)| ((*name).to_owned(), keys.iter().map(|(key, _)| (*key).to_owned()).collect())).collect();
+    assert_eq!(rows, written);
+    assert!(functions.iter().all(|name| config::FUNCTION_KEYS.iter().any(|(known, _)| known == name)), "{functions:?}");
+    let all = config::KEYS.iter().chain(config::FUNCTION_KEYS).flat_map(|(_, keys)| keys.iter());
+    assert!(all.clone().count() > 100 && all.clone().all(|(key, row)| !key.is_empty() && !row.flows.is_empty()));
+    // What a running box takes today.
+    let live: Vec<&str> = all.filter(|(_, row)| row.kind == config::Kind::Live).map(|(key, _)| *key).collect();
+    assert_eq!(live, ["rules", "on", "from", "to", "proto", "ports", "chain"]);
+}
+
 proptest! {
     #[test]
     fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {

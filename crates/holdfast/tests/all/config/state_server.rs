@@ -66,7 +66,7 @@ fn a_running_box_keeps_the_way() {
         (
             "servers: 2",
             "servers: 3",
-            "the number of state servers is 2 in the running box and 3 here: it is changed by a restart only",
+            "`state_server.servers` is `2` in the running box and `3` here: it is changed by a restart only",
         ),
         (
             "transport: fabric",
@@ -81,8 +81,8 @@ fn a_running_box_keeps_the_way() {
     ];
     for (before, after, expected) in cases {
         let found = config::differences(&read(&served(before)), &read(&served(after)));
-        let found: Vec<&str> = found.iter().map(|mistake| mistake.message.as_str()).collect();
-        assert_eq!(found, [expected]);
+        let found: Vec<&str> = found.iter().map(|difference| difference.mistake.message.as_str()).collect();
+        assert!(found.len() == 1 && found[0].starts_with(expected), "{found:?}");
     }
     let same = ["transport: libfabric, provider: \"tcp;ofi_rxm\"", "transport: libfabric"].map(|way| read(&served(way)));
     assert!(config::differences(&same[0], &same[1]).is_empty());
