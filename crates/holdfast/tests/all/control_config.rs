@@ -110,5 +110,6 @@ fn another_address_takes_a_restart() {
     assert!(differences(&format!("{}control: {{ listen: 10.9.0.1, tls: t }}\n", hosts("10.9.0.2"))).is_empty());
     let changed = differences(&format!("{}control: {{ listen: 10.9.0.3, tls: u }}\n", hosts("10.9.0.4")));
     assert_eq!(changed.len(), 3, "{changed:?}");
-    assert!(changed[0].starts_with("edge.yaml:7:20: `control.listen` is `10.9.0.1` in the running box"), "{changed:?}");
+    assert!(changed[0].contains(":6:36: `hosts.x.control` is `10.9.0.2` in the running box"), "{changed:?}");
+    assert!(changed[1].contains(":7:20: `control.listen` is `10.9.0.1` in the running box"), "{changed:?}");
 }
