@@ -5,7 +5,7 @@ use crate::flows::{self, Flow, Flows};
 use crate::moves::Progress;
 use crate::remote::{Endpoint, RemoteClient, Streamed};
 use crate::tls::TlsPaths;
-use crate::{Call, Line, MAX_ANSWER, PATIENCE, VERSION, check_path, find};
+use crate::{BUSY, Call, Line, MAX_ANSWER, PATIENCE, VERSION, check_path, find};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -15,8 +15,6 @@ use std::time::{Duration, Instant};
 
 /// Between two questions how far something is.
 const LOOK: Duration = Duration::from_millis(20);
-/// A box that moves many flows may be too busy for so long to say how far it is.
-const BUSY: Duration = Duration::from_secs(60);
 
 /// The answer, if it is no refusal.
 ///

@@ -10,7 +10,7 @@ use super::endpoint::Endpoint;
 use crate::exit::{self, Failure};
 use crate::flows::Flow;
 use crate::tls::{Identity, TlsPaths};
-use crate::{Call, MAX_ANSWER, MAX_FILE, PATIENCE, VERSION};
+use crate::{BUSY, Call, MAX_ANSWER, MAX_FILE, PATIENCE, VERSION};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
 use rustls::{AlertDescription, CertificateError};
@@ -213,7 +213,11 @@ impl RemoteClient {
 
     /// Waits for an answer as long as a box may take.
     fn wait<T>(&self, answer: impl Future<Output = Result<T, tonic::Status>>) -> Result<T, Failure> {
-        let answered = self.runtime.block_on(async { timeout(ANSWER, answer).await });
+        self.wait_for(ANSWER, answer)
+    }
+
+    fn wait_for<T>(&self, patience: Duration, answer: impl Future<Output = Result<T, tonic::Status>>) -> Result<T, Failure> {
+        let answered = self.runtime.block_on(async { timeout(patience, answer).await });
         answered.map_err(|_| self.late())?.map_err(|status| self.refusal(&status))
     }
 
@@ -251,8 +255,9 @@ impl RemoteClient {
     /// Begins what takes its time: [`Call::Move`] or [`Call::Drain`].
     pub(crate) fn begin(self: &Arc<RemoteClient>, call: Call) -> Result<Streamed, Failure> {
         let mut api = self.api()?;
-        // That it has begun is known when the first message is there.
-        let (stream, first) = self.wait(async {
+        // The first message says that the order has begun. A busy box may take as long for it as
+        // for any later one.
+        let (stream, first) = self.wait_for(BUSY + ANSWER, async {
             let mut stream = match call {
                 Call::Move { from, to, limit, filter } => {
                     let (from, to, limit) = (from.into(), to.map(u32::from), Some(limit));

@@ -133,6 +133,7 @@ keys! {
         release: SURVIVAL,
         rebuild: SURVIVAL,
         snapshot_every: SURVIVAL,
+        unsaved_packets: SURVIVAL,
         hold_s: TRANSLATED,
         write_back_ms: SURVIVAL,
         write_back_packets: SURVIVAL,

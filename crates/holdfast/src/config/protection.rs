@@ -64,6 +64,7 @@ pub(super) fn words(plan: &Plan, written: Option<&ProtectionConfig>) -> String {
 fn number_of(options: &ProtectionOptions, key: &str) -> Option<u64> {
     match key {
         "snapshot_every" => options.snapshot_every.map(u64::from),
+        "unsaved_packets" => options.unsaved_packets.map(u64::from),
         "hold_s" => options.hold_s,
         "write_back_ms" => options.write_back_ms,
         "write_back_packets" => options.write_back_packets.map(u64::from),

@@ -342,6 +342,10 @@ pub struct ProtectionOptions {
     /// With `nfactor`: packets of a flow between two snapshots (10). So many of its latest packets a failure may undo.
     #[schemars(range(min = 1))]
     pub snapshot_every: Option<u32>,
+    /// With `nfvactor` and `release: at-once`: packets of a flow that may leave before its replica
+    /// has said that it knows of them (128); more wait for that. So many a failure may undo.
+    #[schemars(range(min = 1))]
+    pub unsaved_packets: Option<u32>,
     /// With `shared: state-server`: seconds for which a number rests that a flow had, such as a NAT's port, before another flow gets it (120, as RFC 6888 has it); twice `detection.hang_ms` at least.
     #[schemars(range(min = 0, max = 3600))]
     pub hold_s: Option<u64>,

@@ -9,16 +9,16 @@ use holdfast_control::remote::api::*;
 use holdfast_control::remote::convert;
 use holdfast_control::status::STATE_RUNNING;
 use holdfast_control::tls::Role;
-use holdfast_control::{Call, PATIENCE};
+use holdfast_control::{BUSY, Call, PATIENCE};
 use serde_json::Value;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::service::interceptor::{InterceptedService, Interceptor};
-use tonic::{Request, Response, Status as Refusal};
+use tonic::{Code, Request, Response, Status as Refusal};
 
 /// Between two looks at how far something is.
 const LOOK: Duration = Duration::from_millis(20);
@@ -169,10 +169,11 @@ impl Calls {
         asked.map_err(|_| Refusal::internal("the call was broken off"))?.map_err(refusal)
     }
 
-    /// Tells how far something is, whenever `is_news` says that this is another answer than the one before, until `is_over`, or nobody listens any more.
+    /// Tells how far something is, whenever `is_news` says that this is another answer than the one before, until `is_over`, or nobody listens any more. A late answer stops
+    /// nothing: what is followed is most often what keeps the box busy. Until it `has_begun` the box may know of nothing.
     fn follow<A: Send + 'static, T: Clone + Send + 'static>(
         &self,
-        seat: Option<Seat>,
+        (seat, mut has_begun): (Option<Seat>, bool),
         look: impl Fn(&Service) -> Result<A, Problem> + Clone + Send + 'static,
         tell: impl Fn(A) -> Result<T, Refusal> + Send + 'static,
         is_over: fn(&T) -> bool,
@@ -181,9 +182,21 @@ impl Calls {
         let calls = self.clone();
         let (sender, receiver) = mpsc::channel(WAITING);
         tokio::spawn(async move {
-            let mut told: Option<T> = None;
+            let (mut told, mut answered_at): (Option<T>, _) = (None, Instant::now());
             loop {
                 let seen = calls.ask(&seat, look.clone()).await.and_then(&tell);
+                let is_late = seen.as_ref().is_err_and(|refusal| match refusal.code() {
+                    Code::DeadlineExceeded => true,
+                    Code::FailedPrecondition => !has_begun,
+                    _ => false,
+                });
+                if is_late && answered_at.elapsed() < BUSY {
+                    if tokio::time::timeout(LOOK, sender.closed()).await.is_ok() {
+                        return;
+                    }
+                    continue;
+                }
+                (has_begun, answered_at) = (true, Instant::now());
                 let ends = seen.as_ref().map_or(true, is_over);
                 let before = core::mem::replace(&mut told, seen.as_ref().ok().cloned());
                 let tells = ends || before.is_none_or(|before| told.as_ref().is_some_and(|now| is_news(&before, now)));
@@ -199,7 +212,7 @@ impl Calls {
     }
 
     /// Tells how far an order is.
-    fn watch(&self, call: Call, seat: Option<Seat>) -> Stream<Progress> {
+    fn watch(&self, call: Call, seat: (Option<Seat>, bool)) -> Stream<Progress> {
         let look = move |service: &Service| service.answer(&call);
         let is_news = |before: &Progress, now: &Progress| (before.moved, before.refused) != (now.moved, now.refused);
         self.follow(seat, look, convert::message, |progress| progress.done, is_news)
@@ -307,7 +320,7 @@ impl Control for Calls {
         let answer = self.ask(&seat, move |service| service.answer(&Call::Move { from, to, limit, filter })).await?;
         let order = answer["order"].as_u64().and_then(|order| u32::try_from(order).ok());
         let order = order.ok_or_else(|| Refusal::internal("the order has no number"))?;
-        Ok(Response::new(self.watch(Call::Moving { order }, seat)))
+        Ok(Response::new(self.watch(Call::Moving { order }, (seat, true))))
     }
 
     type DrainStream = Stream<Progress>;
@@ -315,8 +328,10 @@ impl Control for Calls {
     async fn drain(&self, request: Request<DrainRequest>) -> Reply<Stream<Progress>> {
         let (seat, _, DrainRequest { runtime, force }) = self.admit(Need::Change, request)?;
         let runtime = node(runtime)?;
-        self.ask(&seat, move |service| service.answer(&Call::Drain { runtime, force })).await?;
-        Ok(Response::new(self.watch(Call::Draining { runtime }, seat)))
+        let begun = self.ask(&seat, move |service| service.answer(&Call::Drain { runtime, force })).await;
+        let has_begun = begun.is_ok();
+        begun.map(|_| ()).or_else(|late| if late.code() == Code::DeadlineExceeded { Ok(()) } else { Err(late) })?;
+        Ok(Response::new(self.watch(Call::Draining { runtime }, (seat, has_begun))))
     }
 
     type RestoreStream = Stream<RestoreProgress>;
@@ -331,7 +346,7 @@ impl Control for Calls {
             Ok(RestoreProgress { runtime, done: state == STATE_RUNNING, state })
         };
         let is_news = |before: &RestoreProgress, now: &RestoreProgress| before.state != now.state;
-        Ok(Response::new(self.follow(seat, look, tell, |progress| progress.done, is_news)))
+        Ok(Response::new(self.follow((seat, true), look, tell, |progress| progress.done, is_news)))
     }
 
     async fn apply(&self, request: Request<ApplyRequest>) -> Reply<ApplyReply> {
