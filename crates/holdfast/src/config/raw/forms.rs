@@ -11,6 +11,26 @@ use serde_json::Value;
 use std::borrow::Cow;
 use std::fmt;
 
+/// Reads a type in each form for which it has a visitor's method; of any other it says what was
+/// expected.
+macro_rules! forms {
+    ($type:ident: $expected:literal; $($methods:tt)*) => {
+        impl<'de> Deserialize<'de> for $type {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<$type, D::Error> {
+                struct Form;
+                impl<'de> Visitor<'de> for Form {
+                    type Value = $type;
+                    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                        f.write_str($expected)
+                    }
+                    $($methods)*
+                }
+                deserializer.deserialize_any(Form)
+            }
+        }
+    };
+}
+
 impl HostFabric {
     /// The networks, one or two.
     pub fn networks(&self) -> &[HostNetwork] {
@@ -21,51 +41,33 @@ impl HostFabric {
     }
 }
 
-impl<'de> Deserialize<'de> for HostNetwork {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<HostNetwork, D::Error> {
-        struct Form;
-        impl<'de> Visitor<'de> for Form {
-            type Value = HostNetwork;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a device's name, or `{ udp: ADDRESS:PORT }`,")
-            }
-            fn visit_str<E: Error>(self, device: &str) -> Result<HostNetwork, E> {
-                Ok(HostNetwork::Device(device.to_owned()))
-            }
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<HostNetwork, A::Error> {
-                UdpFabric::deserialize(MapAccessDeserializer::new(map)).map(HostNetwork::Udp)
-            }
-        }
-        deserializer.deserialize_any(Form)
+forms! {
+    HostNetwork: "a device's name, or `{ udp: ADDRESS:PORT }`,";
+    fn visit_str<E: Error>(self, device: &str) -> Result<HostNetwork, E> {
+        Ok(HostNetwork::Device(device.to_owned()))
+    }
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<HostNetwork, A::Error> {
+        UdpFabric::deserialize(MapAccessDeserializer::new(map)).map(HostNetwork::Udp)
     }
 }
 
-impl<'de> Deserialize<'de> for HostFabric {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<HostFabric, D::Error> {
-        struct Form;
-        impl<'de> Visitor<'de> for Form {
-            type Value = HostFabric;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a device's name, or `{ udp: ADDRESS:PORT }`, or a list of two of these,")
-            }
-            fn visit_str<E: Error>(self, device: &str) -> Result<HostFabric, E> {
-                Ok(HostFabric::One(HostNetwork::Device(device.to_owned())))
-            }
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<HostFabric, A::Error> {
-                UdpFabric::deserialize(MapAccessDeserializer::new(map)).map(|udp| HostFabric::One(HostNetwork::Udp(udp)))
-            }
-            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<HostFabric, A::Error> {
-                let mut networks = Vec::new();
-                while let Some(network) = list.next_element()? {
-                    networks.push(network);
-                }
-                let count = networks.len();
-                let two =
-                    networks.try_into().map_err(|_| A::Error::custom(format!("one network or two join the hosts, not {count}")));
-                two.map(HostFabric::Two)
-            }
+forms! {
+    HostFabric: "a device's name, or `{ udp: ADDRESS:PORT }`, or a list of two of these,";
+    fn visit_str<E: Error>(self, device: &str) -> Result<HostFabric, E> {
+        Ok(HostFabric::One(HostNetwork::Device(device.to_owned())))
+    }
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<HostFabric, A::Error> {
+        UdpFabric::deserialize(MapAccessDeserializer::new(map)).map(|udp| HostFabric::One(HostNetwork::Udp(udp)))
+    }
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<HostFabric, A::Error> {
+        let mut networks = Vec::new();
+        while let Some(network) = list.next_element()? {
+            networks.push(network);
         }
-        deserializer.deserialize_any(Form)
+        let count = networks.len();
+        let two =
+            networks.try_into().map_err(|_| A::Error::custom(format!("one network or two join the hosts, not {count}")));
+        two.map(HostFabric::Two)
     }
 }
 
@@ -79,48 +81,30 @@ impl OneOrMany {
     }
 }
 
-impl<'de> Deserialize<'de> for OneOrMany {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<OneOrMany, D::Error> {
-        struct Form;
-        impl<'de> Visitor<'de> for Form {
-            type Value = OneOrMany;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an address, or a list of addresses")
-            }
-            fn visit_str<E: Error>(self, text: &str) -> Result<OneOrMany, E> {
-                Ok(OneOrMany::One(text.to_owned()))
-            }
-            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<OneOrMany, A::Error> {
-                let mut texts = Vec::new();
-                while let Some(text) = list.next_element()? {
-                    texts.push(text);
-                }
-                Ok(OneOrMany::Many(texts))
-            }
+forms! {
+    OneOrMany: "an address, or a list of addresses";
+    fn visit_str<E: Error>(self, text: &str) -> Result<OneOrMany, E> {
+        Ok(OneOrMany::One(text.to_owned()))
+    }
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<OneOrMany, A::Error> {
+        let mut texts = Vec::new();
+        while let Some(text) = list.next_element()? {
+            texts.push(text);
         }
-        deserializer.deserialize_any(Form)
+        Ok(OneOrMany::Many(texts))
     }
 }
 
-impl<'de> Deserialize<'de> for Word {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Word, D::Error> {
-        struct Form;
-        impl Visitor<'_> for Form {
-            type Value = Word;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a word or a number")
-            }
-            fn visit_str<E: Error>(self, text: &str) -> Result<Word, E> {
-                Ok(Word(text.to_owned()))
-            }
-            fn visit_u64<E: Error>(self, number: u64) -> Result<Word, E> {
-                Ok(Word(number.to_string()))
-            }
-            fn visit_i64<E: Error>(self, number: i64) -> Result<Word, E> {
-                Ok(Word(number.to_string()))
-            }
-        }
-        deserializer.deserialize_any(Form)
+forms! {
+    Word: "a word or a number";
+    fn visit_str<E: Error>(self, text: &str) -> Result<Word, E> {
+        Ok(Word(text.to_owned()))
+    }
+    fn visit_u64<E: Error>(self, number: u64) -> Result<Word, E> {
+        Ok(Word(number.to_string()))
+    }
+    fn visit_i64<E: Error>(self, number: i64) -> Result<Word, E> {
+        Ok(Word(number.to_string()))
     }
 }
 
@@ -134,26 +118,17 @@ impl JsonSchema for Word {
     }
 }
 
-impl<'de> Deserialize<'de> for FunctionConfig {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<FunctionConfig, D::Error> {
-        struct Form;
-        impl<'de> Visitor<'de> for Form {
-            type Value = FunctionConfig;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a function's name, or its name with its configuration below it")
-            }
-            fn visit_str<E: Error>(self, name: &str) -> Result<FunctionConfig, E> {
-                Ok(FunctionConfig { entries: vec![(name.to_owned(), Value::Null)] })
-            }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<FunctionConfig, A::Error> {
-                let mut entries = Vec::new();
-                while let Some(entry) = map.next_entry()? {
-                    entries.push(entry);
-                }
-                Ok(FunctionConfig { entries })
-            }
+forms! {
+    FunctionConfig: "a function's name, or its name with its configuration below it";
+    fn visit_str<E: Error>(self, name: &str) -> Result<FunctionConfig, E> {
+        Ok(FunctionConfig { entries: vec![(name.to_owned(), Value::Null)] })
+    }
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<FunctionConfig, A::Error> {
+        let mut entries = Vec::new();
+        while let Some(entry) = map.next_entry()? {
+            entries.push(entry);
         }
-        deserializer.deserialize_any(Form)
+        Ok(FunctionConfig { entries })
     }
 }
 
@@ -168,42 +143,24 @@ impl JsonSchema for FunctionConfig {
     }
 }
 
-impl<'de> Deserialize<'de> for ProtectionConfig {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<ProtectionConfig, D::Error> {
-        struct Form;
-        impl<'de> Visitor<'de> for Form {
-            type Value = ProtectionConfig;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a protection's name, or a map with `preset`")
-            }
-            fn visit_str<E: Error>(self, name: &str) -> Result<ProtectionConfig, E> {
-                Ok(ProtectionConfig::Preset(name.to_owned()))
-            }
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<ProtectionConfig, A::Error> {
-                ProtectionOptions::deserialize(MapAccessDeserializer::new(map))
-                    .map(|options| ProtectionConfig::Options(Box::new(options)))
-            }
-        }
-        deserializer.deserialize_any(Form)
+forms! {
+    ProtectionConfig: "a protection's name, or a map with `preset`";
+    fn visit_str<E: Error>(self, name: &str) -> Result<ProtectionConfig, E> {
+        Ok(ProtectionConfig::Preset(name.to_owned()))
+    }
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<ProtectionConfig, A::Error> {
+        ProtectionOptions::deserialize(MapAccessDeserializer::new(map))
+            .map(|options| ProtectionConfig::Options(Box::new(options)))
     }
 }
 
-impl<'de> Deserialize<'de> for TlsConfig {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<TlsConfig, D::Error> {
-        struct Form;
-        impl<'de> Visitor<'de> for Form {
-            type Value = TlsConfig;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a directory, or a map with `ca`, `certificate` and `key`")
-            }
-            fn visit_str<E: Error>(self, directory: &str) -> Result<TlsConfig, E> {
-                Ok(TlsConfig::Directory(directory.to_owned()))
-            }
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<TlsConfig, A::Error> {
-                TlsFiles::deserialize(MapAccessDeserializer::new(map)).map(TlsConfig::Files)
-            }
-        }
-        deserializer.deserialize_any(Form)
+forms! {
+    TlsConfig: "a directory, or a map with `ca`, `certificate` and `key`";
+    fn visit_str<E: Error>(self, directory: &str) -> Result<TlsConfig, E> {
+        Ok(TlsConfig::Directory(directory.to_owned()))
+    }
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<TlsConfig, A::Error> {
+        TlsFiles::deserialize(MapAccessDeserializer::new(map)).map(TlsConfig::Files)
     }
 }
 
@@ -217,26 +174,17 @@ impl RuntimesConfig {
     }
 }
 
-impl<'de> Deserialize<'de> for RuntimesConfig {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<RuntimesConfig, D::Error> {
-        struct Form;
-        impl<'de> Visitor<'de> for Form {
-            type Value = RuntimesConfig;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a number of runtimes, or a map with `min` and `max`")
-            }
-            fn visit_u64<E: Error>(self, number: u64) -> Result<RuntimesConfig, E> {
-                let count = u16::try_from(number).map_err(|_| E::invalid_value(de::Unexpected::Unsigned(number), &self))?;
-                Ok(RuntimesConfig::Count(count))
-            }
-            fn visit_i64<E: Error>(self, number: i64) -> Result<RuntimesConfig, E> {
-                let count = u16::try_from(number).map_err(|_| E::invalid_value(de::Unexpected::Signed(number), &self))?;
-                Ok(RuntimesConfig::Count(count))
-            }
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<RuntimesConfig, A::Error> {
-                RuntimesRange::deserialize(MapAccessDeserializer::new(map)).map(RuntimesConfig::Range)
-            }
-        }
-        deserializer.deserialize_any(Form)
+forms! {
+    RuntimesConfig: "a number of runtimes, or a map with `min` and `max`";
+    fn visit_u64<E: Error>(self, number: u64) -> Result<RuntimesConfig, E> {
+        let count = u16::try_from(number).map_err(|_| E::invalid_value(de::Unexpected::Unsigned(number), &self))?;
+        Ok(RuntimesConfig::Count(count))
+    }
+    fn visit_i64<E: Error>(self, number: i64) -> Result<RuntimesConfig, E> {
+        let count = u16::try_from(number).map_err(|_| E::invalid_value(de::Unexpected::Signed(number), &self))?;
+        Ok(RuntimesConfig::Count(count))
+    }
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<RuntimesConfig, A::Error> {
+        RuntimesRange::deserialize(MapAccessDeserializer::new(map)).map(RuntimesConfig::Range)
     }
 }
