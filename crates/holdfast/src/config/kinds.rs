@@ -279,10 +279,10 @@ function_keys! {
     }
 }
 
-/// The row of a key of a function.
-fn row_of(function: &str, key: &str) -> Row {
-    let keys = FUNCTION_KEYS.iter().find(|(name, _)| *name == function).map_or(&[][..], |(_, keys)| keys);
-    keys.iter().find(|(name, _)| *name == key).map_or(UNKNOWN, |(_, row)| *row)
+/// The row of a key of this struct or function, if it has one.
+pub fn row(of: &str, key: &str) -> Option<Row> {
+    let (_, keys) = KEYS.iter().chain(FUNCTION_KEYS).find(|(name, _)| *name == of)?;
+    keys.iter().find(|(name, _)| *name == key).map(|(_, row)| *row)
 }
 
 /// Functions are compared by their names, and if these are the same, key by key.
@@ -310,7 +310,7 @@ impl Compare for Vec<FunctionConfig> {
             for key in all.iter().filter(|key| running.get(key) != new.get(key)) {
                 let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
                 let words = |value: &Value| value.get(key).map_or_else(String::new, text);
-                words(running).compare(&words(new), &at.key(key, row_of(name, key)), found);
+                words(running).compare(&words(new), &at.key(key, row(name, key).unwrap_or(UNKNOWN)), found);
             }
         }
     }

@@ -47,7 +47,7 @@ pub use control::{Control, ControlEntry};
 pub use etcd::{Endpoint, Etcd};
 pub use hosts::{Fabric, HostEntry};
 pub use keys::{line as key_line, read as read_keys};
-pub use kinds::{FUNCTION_KEYS, KEYS, Key, RULES};
+pub use kinds::{FUNCTION_KEYS, KEYS, Key, RULES, row};
 pub use limits::Limits;
 pub use memory::Memory;
 pub use mistake::Mistake;

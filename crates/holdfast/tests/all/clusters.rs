@@ -329,6 +329,10 @@ fn what_stands_beside_a_preset_is_changed_by_a_restart_only() {
     assert!(differs(served, "{ preset: nfvactor, shared: state-server, hold_s: 9 }"));
     assert!(!differs(served, "{ preset: nfvactor, shared: state-server, hold_s: 120 }"));
     assert!(differs("none", "{ preset: reinforce, level: local }"));
+    let at_once = "{ preset: nfvactor, release: at-once }";
+    assert!(differs("nfvactor", at_once));
+    assert!(differs(at_once, "{ preset: nfvactor, release: at-once, unsaved_packets: 5 }"));
+    assert!(!differs(at_once, "{ flow: replica, release: at-once, unsaved_packets: 128 }"));
 }
 
 /// The same written otherwise, and other rules: nothing that a running box could not do.
