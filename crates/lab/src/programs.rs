@@ -28,6 +28,23 @@ pub fn ping(from: &Namespace, to: IpAddr, count: u32, bytes: u32, interval: Dura
     read_pings(&output_even_if_failed(&mut command)?)
 }
 
+/// Sends `count` echo requests, `interval` apart: how many were answered, and their mean time there
+/// and back, µs.
+pub fn ping_times(from: &Namespace, to: IpAddr, count: u32, interval: Duration) -> Result<(Pings, f64)> {
+    let mut command = from.command("ping");
+    command.args(["-n", "-q", "-W", "1", "-c", &count.to_string()]);
+    command.args(["-i", &format!("{:.3}", interval.as_secs_f64()), &to.to_string()]);
+    let text = output_even_if_failed(&mut command)?;
+    Ok((read_pings(&text)?, read_mean(&text)?))
+}
+
+/// Reads the mean that ping printed at its end, µs.
+fn read_mean(text: &str) -> Result<f64> {
+    let times = text.lines().find_map(|line| line.strip_prefix("rtt min/avg/max/mdev = "));
+    let mean = times.and_then(|times| times.split('/').nth(1)?.parse::<f64>().ok());
+    Ok(mean.ok_or_else(|| anyhow!("ping said:\n{text}"))? * 1e3)
+}
+
 /// Reads what ping printed at its end.
 pub fn read_pings(text: &str) -> Result<Pings> {
     let line = text.lines().find(|line| line.contains("packets transmitted")).ok_or_else(|| anyhow!("ping said:\n{text}"))?;
@@ -238,9 +255,10 @@ mod tests {
         let text = "PING 10.0.0.1 (10.0.0.1) 56(84) bytes of data.\n\n--- 10.0.0.1 ping statistics ---\n\
                     20 packets transmitted, 19 received, 5% packet loss, time 1900ms\nrtt min/avg/max/mdev = 0.1/0.1/0.1/0.0 ms\n";
         assert_eq!(read_pings(text).unwrap(), Pings { sent: 20, received: 19 });
+        assert!((read_mean(text).unwrap() - 100.0).abs() < 0.01);
         let with_errors = "3 packets transmitted, 0 received, +3 errors, 100% packet loss, time 2040ms\n";
         assert_eq!(read_pings(with_errors).unwrap(), Pings { sent: 3, received: 0 });
-        assert!(read_pings("connect: Network is unreachable").is_err());
+        assert!(read_mean(with_errors).is_err() && read_pings("connect: Network is unreachable").is_err());
         let replies = "PING 192.0.2.1 (192.0.2.1) 56(84) bytes of data.\n\
                        64 bytes from 192.0.2.1: icmp_seq=1 ttl=63 time=0.3 ms\n\
                        From 10.0.0.1 icmp_seq=2 Destination Host Unreachable\n\

@@ -13,6 +13,7 @@
 //! claimed life is asked to repeat a number, which it cannot know if it is not there.
 //! Once it has repeated the number, it is heard. The first life that a sender hears of at a
 //! node it must believe: if that one does not answer, the sender asks again who lives there.
+//! Records are taken of a life that two frames have named, or somebody who knows.
 //!
 //! A record that does not fit into a frame travels in parts, one to a frame, and is put together before it is delivered: a channel keeps the order.
 //!
@@ -232,7 +233,15 @@ impl Fabric {
     }
 
     /// Learns who lives at a node now. A later life than the known one voids all that was sent to the old, unless a single frame had named that one and nothing came of it.
+    /// An earlier one is not believed once the later has spoken: whoever tells has not heard of that yet.
     pub fn set_peer(&mut self, peer: Peer) {
+        if !self.channel(peer.node).has_heard_later(peer) {
+            self.set_proven(peer);
+        }
+    }
+
+    /// The same on the word of the peer itself, which has shown that it is there.
+    fn set_proven(&mut self, peer: Peer) {
         self.learn_peer(peer);
         let channel = self.channel(peer.node);
         if channel.peer == peer {
@@ -371,6 +380,9 @@ impl Fabric {
             if !only_acknowledges {
                 return Err(DropReason::Malformed);
             }
+            if !is_sealed {
+                self.channel(from.node).note_named(from);
+            }
             return self.ask(Destination { node: from.node, incarnation: from.incarnation, life });
         }
         let destination = Destination { node: from.node, incarnation: from.incarnation, life };
@@ -388,17 +400,20 @@ impl Fabric {
             }
         }
         let is_believed = is_sealed || is_planted(Fault::BelievesAnyLife);
-        if let Some(at) = known.filter(|at| !is_believed && self.channels[*at].is_doubtful(from)) {
+        let has_records = !only_acknowledges;
+        if !is_believed && known.map_or(has_records, |at| self.channels[at].is_doubtful(from, has_records)) {
             let pause = self.sender.config.min_timeout / 2;
             let said_back = if only_acknowledges { header.sequence.get() } else { 0 };
-            if !self.channels[at].has_answered(from, said_back) {
+            let channel = self.channel(from.node);
+            if !channel.has_answered(from, said_back) {
+                channel.note_named(from);
                 // An unproven life's records are not taken: their sender repeats them.
-                if self.channels[at].begin_challenge(from.incarnation, now, pause) {
+                if channel.begin_challenge(from.incarnation, now, pause) {
                     self.put_question(Question { of: destination, counter: 0, asks: true })?;
                 }
                 return Ok(());
             }
-            self.set_peer(from);
+            self.set_proven(from);
         }
         let is_new = self.of(from.node).is_none_or(|channel| channel.peer != from);
         match is_believed {

@@ -2,8 +2,8 @@
 
 use super::chains::{chain, function, functions, monitor};
 use super::{
-    StartRuntime, controls, datapath, failover, growth, instances, local, memory, messages, migration, questions, rate, recovery,
-    reinforce, replication, rescue, sealing, takeover, tenants,
+    StartRuntime, controls, datapath, failover, growth, instances, kernel, local, memory, messages, migration, questions, rate,
+    recovery, reinforce, replication, rescue, sealing, takeover, tenants,
 };
 use crate::{Interrupt, demo};
 use clap::Subcommand;
@@ -61,6 +61,21 @@ pub enum Plan {
         /// Flows of each
         #[arg(long, default_value_t = 1_000)]
         flows: usize,
+    },
+    /// A whole box beside the kernel's firewall and NAT, in turns: HTTP, a TCP stream, ping (root)
+    Box {
+        /// Protections of the box
+        #[arg(long, value_delimiter = ',', default_values_t = ["none".to_owned(), "nfvactor".to_owned()])]
+        protections: Vec<String>,
+        /// Flows that are there meanwhile; each case once for every number
+        #[arg(long, value_delimiter = ',', default_values_t = [0, 50_000])]
+        flows: Vec<usize>,
+        /// Rounds; the median counts
+        #[arg(long, default_value_t = 5)]
+        rounds: usize,
+        /// Duration of each load, s
+        #[arg(long, default_value_t = 5)]
+        seconds: u32,
     },
     /// What a whole box takes of memory, without a flow, with many, and after a runtime was killed (root)
     Memory {
@@ -236,6 +251,9 @@ impl Plan {
     pub fn run(self, start_runtime: StartRuntime, json: bool) -> Result<(), Failure> {
         match self {
             Plan::Datapath { flows, rounds } => bench(flows, rounds, json),
+            Plan::Box { protections, flows, rounds, seconds } => {
+                beside(&kernel::Plan { protections, flows, rounds, seconds }, json)
+            }
             Plan::Memory { flows, limit, runtimes } => memory(&memory::Plan { flows, limit, runtimes }, json),
             Plan::Growth { runtimes, flows } => growth(&runtimes, flows, json),
             Plan::Migration { flows, rounds } => migration(&flows, rounds, json),
@@ -552,6 +570,27 @@ fn memory(plan: &memory::Plan, json: bool) -> Result<(), Failure> {
         cells.extend(bytes.map(|bytes| (bytes >> 20).to_string()));
         cells.extend([row.bytes_per_flow, row.added_bytes_per_flow].map(|bytes| format!("{bytes:.0}")));
         cells
+    })
+}
+
+fn beside(plan: &kernel::Plan, json: bool) -> Result<(), Failure> {
+    let failed = |error: anyhow::Error| Failure::new(demo::exit_code(&error), format!("{error:#}"));
+    let binary = std::env::current_exe().map_err(|error| failed(error.into()))?;
+    let interrupt = Interrupt::on_signals().map_err(failed)?;
+    let rows = kernel::run(plan, &binary, &interrupt).map_err(failed)?;
+    let head = ["case", "flows", "requests/s", "ratio", "Mbit/s", "ratio", "ping µs", "ratio", "coordinator's wakes/s"];
+    tell(&rows, json, &head, |row: &kernel::Row| {
+        vec![
+            row.case.clone(),
+            row.flows.to_string(),
+            format!("{:.0}", row.requests_per_second),
+            format!("{:.2}", row.requests_ratio),
+            format!("{:.0}", row.stream_mbps),
+            format!("{:.2}", row.stream_ratio),
+            format!("{:.0}", row.ping_us),
+            format!("{:.2}", row.ping_ratio),
+            format!("{:.0}", row.coordinator_wakes_per_second),
+        ]
     })
 }
 

@@ -185,9 +185,15 @@ pub(super) fn client(flow: usize) -> SocketAddr {
     (Ipv4Addr::from(FIRST_CLIENT + (flow / PORTS) as u32), (FIRST_PORT + flow % PORTS) as u16).into()
 }
 
-/// Opens so many flows from the current namespace; returns when each has had an answer.
+/// Opens so many flows of the plan's clients from the current namespace; returns when each has had an
+/// answer.
 pub(super) fn begin(flows: usize, interrupt: &Interrupt) -> Result<()> {
-    let server: SocketAddr = VIRTUAL.parse().context("an address")?;
+    open(flows, client, VIRTUAL.parse().context("an address")?, interrupt)
+}
+
+/// Opens so many flows to an echo from the current namespace, each from the end that `client` names;
+/// returns when each has had an answer.
+pub(super) fn open(flows: usize, client: impl Fn(usize) -> SocketAddr, server: SocketAddr, interrupt: &Interrupt) -> Result<()> {
     for first in (0..flows).step_by(WINDOW) {
         interrupt.check()?;
         let open = |flow: usize| -> std::io::Result<UdpSocket> {

@@ -10,6 +10,7 @@ pub mod datapath;
 pub mod failover;
 pub mod growth;
 pub mod instances;
+pub mod kernel;
 pub mod local;
 pub mod memory;
 pub mod messages;

@@ -75,6 +75,8 @@ pub(super) struct Channel {
     /// More than one frame has named the incarnation, or somebody who knows has.
     is_certain: bool,
     challenge: Option<Challenge>,
+    /// The incarnation that the latest frame named while nobody is known to live here, 0 for none.
+    named: u32,
     openers: Vec<Opener>,
     /// Only where frames are sealed: most of what a channel needs that is not used.
     replays: Option<Box<Replays>>,
@@ -114,6 +116,7 @@ impl Channel {
             is_closed: false,
             is_certain: false,
             challenge: None,
+            named: 0,
             openers: Vec::new(),
             replays: None,
             next_sequence: 1,
@@ -178,10 +181,26 @@ impl Channel {
         known != 0 && (is_certain && after(known, peer.incarnation) || self.is_closed && known == peer.incarnation)
     }
 
-    /// Another incarnation than the known one, which lives as far as anybody has told. A frame alone does not make it the known one: what is damaged or forged would be believed, and
-    /// what is true be taken for the past for good.
-    pub(super) fn is_doubtful(&self, peer: Peer) -> bool {
-        self.is_open() && self.peer.incarnation != peer.incarnation
+    /// True if a later incarnation has said something here, or taken something: its channel
+    /// cannot begin anew, because the other end goes on where it is.
+    pub(super) fn has_heard_later(&self, peer: Peer) -> bool {
+        self.is_open() && after(self.peer.incarnation, peer.incarnation) && !self.is_unproven()
+    }
+
+    /// True if a frame is not believed that it comes from this life: what is damaged or forged would
+    /// be believed, and what is true be taken for the past for good. Either another one is known to
+    /// live here, or nobody is, the frame has records, and none before it has named the same life.
+    pub(super) fn is_doubtful(&self, peer: Peer, has_records: bool) -> bool {
+        match self.is_open() {
+            true => self.peer.incarnation != peer.incarnation,
+            false => has_records && self.named != peer.incarnation,
+        }
+    }
+
+    /// Notes that a frame has named this life, and not more: it asked who lives here, or was not
+    /// believed.
+    pub(super) fn note_named(&mut self, peer: Peer) {
+        self.named = peer.incarnation;
     }
 
     /// Begins to ask that incarnation to show that it is there. False if it, or another, was asked a moment ago.

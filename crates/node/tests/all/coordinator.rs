@@ -40,6 +40,7 @@ impl Bench {
         switch.set_peer(config.me);
         let mut bench = Bench { coordinator: Coordinator::new(config, 1), runtimes: Vec::new(), manager, switch, now: 1 };
         bench.coordinator.fabric().set_peer(Peer { node: SWITCH, incarnation: 1 });
+        bench.coordinator.fabric().set_peer(Peer { node: MANAGER, incarnation: 1 });
         bench.start();
         bench
     }

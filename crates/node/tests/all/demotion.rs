@@ -84,7 +84,10 @@ impl Pair {
 
     /// Both have this function under this protection.
     pub(crate) fn of(function: impl Fn() -> Box<dyn Function>, protection: impl Fn() -> Box<dyn Protection>) -> Pair {
-        let spots = PEERS.map(|me| Spot::new(me, vec![function()], protection(), 8, 128));
+        let mut spots = PEERS.map(|me| Spot::new(me, vec![function()], protection(), 8, 128));
+        for spot in &mut spots {
+            [COORDINATOR, SWITCH].into_iter().for_each(|node| spot.meet(Peer { node, incarnation: 1 }, SECOND));
+        }
         let mut switch = Fabric::new(Peer { node: SWITCH, incarnation: 1 }, FabricConfig::default());
         PEERS.into_iter().for_each(|peer| switch.set_peer(peer));
         let mut pair = Pair { spots, switch, now: SECOND, between: 0, left: (0, 0), released: Vec::new() };

@@ -32,7 +32,11 @@ impl Bench {
         let mut coordinator = Fabric::new(Peer { node: COORDINATOR, incarnation: 1 }, FabricConfig::default());
         let manager = Fabric::new(Peer { node: MANAGER, incarnation: 1 }, FabricConfig::default());
         coordinator.set_peer(ME);
-        Bench { spot, stamp: SECOND, coordinator, manager }
+        let mut bench = Bench { spot, stamp: SECOND, coordinator, manager };
+        // It asks who they are, and is told.
+        bench.hear();
+        bench.hear();
+        bench
     }
 
     fn packet(&mut self, frame: &[u8], epoch: u32, flags: u8) -> Vec<u8> {
@@ -490,6 +494,7 @@ fn nothing_is_lost_before_the_first_view() {
         Spot::new(me, vec![bomb()], protection, 8, 64)
     });
     let mut coordinator = Fabric::new(Peer { node: COORDINATOR, incarnation: 1 }, FabricConfig::default());
+    [&mut owner, &mut fresh].into_iter().for_each(|spot| spot.meet(coordinator.me(), 1));
     let mut view = |to: Peer| {
         coordinator.set_peer(to);
         coordinator.send_control(to.node, &view_of(peers));

@@ -5,7 +5,7 @@ use holdfast_functions::Forward;
 use holdfast_nf::{Bound, Chain, ConfigError, Context, FlowState, Function, NetworkFunction, Open, Verdict};
 use holdfast_node::address::{NodeId, SWITCH, mac_of, mac_of_life};
 use holdfast_node::channel::{Fabric, FabricConfig};
-use holdfast_node::message::{Control, Member, MemberState};
+use holdfast_node::message::{Control, Member, MemberState, kind};
 use holdfast_node::runtime::{ChainSpec, Runtime, RuntimeConfig};
 use holdfast_protection::{Peer, Plan, Protection};
 use holdfast_wire::nsh::{self, Flags, Outer, index};
@@ -128,6 +128,13 @@ impl Spot {
     ) -> Spot {
         let spec = ChainSpec { name: "test".to_owned(), switch: SWITCH, chain: Chain::new(functions), protection };
         Spot { me, runtime: runtime(me, flows, SECOND, vec![spec]), pool: MemoryPool::new(buffers) }
+    }
+
+    /// This one asks who lives here, as everybody does who was not told: its records are taken then.
+    pub(crate) fn meet(&mut self, other: Peer, now: u64) {
+        let mut other = Fabric::new(other, FabricConfig::default());
+        other.send(self.me.node, kind::CONTROL, &[]).expect("there is room");
+        self.turn(&frames_of(&mut other, now), now);
     }
 
     fn take(&mut self, bytes: &[u8]) -> Packet {

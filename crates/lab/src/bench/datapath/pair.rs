@@ -3,7 +3,7 @@
 use super::runtime::{ME, OTHER, Runs, SEED, Sink, ToRuntime, missing, runtime};
 use super::{BURST, PlaysOnce};
 use holdfast_nf::{Chain, SharedField};
-use holdfast_node::address::{COORDINATOR, MANAGER, STATE_SERVER, node_of};
+use holdfast_node::address::{COORDINATOR, MANAGER, STATE_SERVER, mac_of, node_of};
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::message::{Control, Member, MemberState};
 use holdfast_node::runtime::Runtime;
@@ -323,16 +323,28 @@ pub(in crate::bench) fn introduce(node: &mut dyn Beside, me: Peer, runtimes: &[P
         |peer: &Peer| Member { node: peer.node, incarnation: peer.incarnation, state: MemberState::Running, cluster: 0, host: 0 };
     coordinator.send_control(me.node, &Control::Recovering { dead: Vec::new(), epoch: 0 });
     coordinator.send_control(me.node, &Control::View { version: 1, members: runtimes.iter().map(member).collect() });
-    let mut rx = Vec::new();
-    coordinator.poll_transmit(1, |frame| {
-        let Some(mut packet) = pool.take() else { return false };
-        let fits = packet.copy_from(frame);
-        rx.push(packet);
-        fits
-    });
-    let mut tx = Vec::new();
-    node.turn(&mut rx, &mut tx, pool, 1);
-    tx
+    let (mut rx, mut tx, mut said) = (Vec::new(), Vec::new(), Vec::new());
+    // They have to get to know each other first.
+    loop {
+        coordinator.poll_transmit(1, |frame| {
+            let Some(mut packet) = pool.take() else { return false };
+            let fits = packet.copy_from(frame);
+            rx.push(packet);
+            fits
+        });
+        if rx.is_empty() {
+            return said;
+        }
+        node.turn(&mut rx, &mut tx, pool, 1);
+        for packet in tx.drain(..) {
+            if packet.bytes().starts_with(&mac_of(COORDINATOR)) {
+                let _ = coordinator.handle_frame(packet.bytes(), 1);
+                pool.put(packet);
+            } else {
+                said.push(packet);
+            }
+        }
+    }
 }
 
 /// The replica's thread: saves states, releases packets, acknowledges. Buffers go back where they came from. Where it is not to be `timed` its time hardly passes, and nothing is due that nobody has asked for.

@@ -200,9 +200,9 @@ fn a_single_frame_begins_no_life() {
             a.send(B.node, 40, b"first").unwrap();
             let sent = frames(&mut a, 1);
             let _ = b.handle_frame(&flip(&sent[0], INCARNATION_AT, bit), 1);
-            // Answers to the false incarnation may be refused, and what it said does not count.
+            assert_eq!(drain(&mut b), [[0; 0]; 0], "bit {bit}, known: {is_known}");
+            // Answers to the false incarnation may be refused.
             frames(&mut b, 1).iter().for_each(|frame| _ = a.handle_frame(frame, 1));
-            b.inbox.clear();
             let mut now = 2;
             for _ in 0..4 {
                 frames(&mut a, now).iter().for_each(|frame| _ = b.handle_frame(frame, now));
@@ -343,6 +343,24 @@ fn a_life_that_has_taken_something_was_there() {
         frames(&mut a, now).iter().for_each(|frame| _ = b.handle_frame(frame, now));
     }
     assert_eq!((a.peer(B.node), &a.inbox.restarted[..], drain(&mut b).len()), (Some(next), &[next][..], 0));
+}
+
+/// A life speaks before anybody has told of it, and old news names the one before: its channel
+/// goes on, because its own end does.
+#[test]
+fn old_news_does_not_end_the_channel_of_a_later_life() {
+    let (before, next) = (B, Peer { incarnation: 2, ..B });
+    let (mut a, mut b) = (Fabric::new(A, FabricConfig::default()), Fabric::new(next, FabricConfig::default()));
+    b.send(A.node, 40, b"first").unwrap();
+    settle(&mut b, &mut a, 1);
+    assert_eq!((a.peer(B.node), drain(&mut a)), (Some(next), vec![b"first".to_vec()]));
+    a.set_peer(before);
+    a.set_peer(next);
+    b.send(A.node, 40, b"second").unwrap();
+    a.send(B.node, 40, b"back").unwrap();
+    settle(&mut b, &mut a, 2);
+    assert_eq!((drain(&mut a), drain(&mut b)), (vec![b"second".to_vec()], vec![b"back".to_vec()]));
+    assert_eq!(a.inbox.restarted, []);
 }
 
 /// A frame's counter says that it is far newer than it is: those that are true say soon again what there is room for, and that their sender lives.
