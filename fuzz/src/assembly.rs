@@ -1,6 +1,6 @@
 //! A whole box in one process: edge, switch, manager, coordinator and two runtimes, with a counted pool, without an operating system.
 
-use holdfast::config::{self, Checked};
+use holdfast::config::{self, Plan};
 use holdfast_node::address::{COORDINATOR, FIRST_RUNTIME, MANAGER, SWITCH};
 use holdfast_node::channel::FabricConfig;
 use holdfast_node::coordinator::{ClusterConfig, Coordinator, CoordinatorConfig, HostsConfig};
@@ -48,7 +48,7 @@ struct Process {
 
 /// See the module.
 pub(crate) struct WholeBox {
-    checked: Checked,
+    plan: Plan,
     host: Host,
     out: HostOut,
     coordinator: Coordinator,
@@ -60,9 +60,7 @@ pub(crate) struct WholeBox {
 impl WholeBox {
     /// A box whose runtimes have started.
     pub(crate) fn new() -> WholeBox {
-        let checked = config::read("fuzz.yaml", CONFIGURATION).unwrap_or_else(|mistake| panic!("{mistake}"));
-        let mut chains =
-            config::chains("fuzz.yaml", CONFIGURATION, &checked.config).unwrap_or_else(|mistake| panic!("{mistake}"));
+        let plan = config::read("fuzz.yaml", CONFIGURATION).unwrap_or_else(|mistake| panic!("{mistake}"));
         let now = 1_000_000 * MILLISECOND;
         let fabric = FabricConfig::default();
         let switch = Switch::new(SwitchConfig {
@@ -74,30 +72,30 @@ impl WholeBox {
             tick_interval: 50 * MILLISECOND,
             patience: 3000 * MILLISECOND,
             fabric,
-            logs: chains.iter().map(|built| built.plan.log_size()).collect(),
+            logs: plan.logs(),
             succeeds: false,
         });
         let coordinator = CoordinatorConfig {
             hosts: HostsConfig::one(),
             me: Peer { node: COORDINATOR, incarnation: 1 },
-            clusters: ClusterConfig::only(2, chains.len() as u16, true),
-            rules: checked.rules.clone(),
+            clusters: ClusterConfig::only(2, plan.chains.len() as u16, true),
+            rules: plan.rules.clone(),
             hang_timeout: u64::MAX / 4,
             start_timeout: u64::MAX / 4,
             first_incarnation: 1,
             state_servers: 0,
-            layouts: chains.iter().map(|built| built.chain.layout().hash).collect(),
-            pools: config::pools(&mut chains),
+            layouts: plan.chains.iter().map(|chain| chain.layout.hash).collect(),
+            pools: plan.partitioned_pools(),
             fabric,
         };
         let macs = [([2, 0, 0, 0, 0, 0xb0], 1500), ([2, 0, 0, 0, 0, 0xb1], 1400)];
-        let edges = checked.edges(&macs, &vec![None; checked.bfd.len()], || 1);
+        let edges = plan.edges(&macs, &vec![None; plan.bfd.len()], || 1);
         let edges = edges.into_iter().map(|(config, ports)| (Edge::new(config), ports)).collect();
         let mut host = Host::new(edges, Hub::new(vec![switch], Manager::new(Peer { node: MANAGER, incarnation: 1 }, fabric)));
         host.hub.handle_coordinator(coordinator.me);
         let coordinator = Coordinator::new(coordinator, now);
         let pool = MemoryPool::new(BUFFERS);
-        let mut whole = WholeBox { checked, host, out: HostOut::default(), coordinator, runtimes: Vec::new(), pool, now };
+        let mut whole = WholeBox { plan, host, out: HostOut::default(), coordinator, runtimes: Vec::new(), pool, now };
         for _ in 0..4 {
             whole.wait(25);
         }
@@ -228,12 +226,13 @@ impl WholeBox {
     }
 
     fn start(&mut self, peer: Peer) {
-        let chains =
-            config::chains("fuzz.yaml", CONFIGURATION, &self.checked.config).unwrap_or_else(|mistake| panic!("{mistake}"));
-        let specs = chains
-            .into_iter()
-            .map(|built| ChainSpec { name: built.name, switch: SWITCH, chain: built.chain, protection: built.plan.build() })
-            .collect();
+        let spec = |chain: &config::ChainPlan| ChainSpec {
+            name: chain.name.clone(),
+            switch: SWITCH,
+            chain: chain.bind(),
+            protection: chain.protection.build(),
+        };
+        let specs = self.plan.chains.iter().map(spec).collect();
         let config =
             RuntimeConfig { me: peer, flows: 64, seed: 1, report_interval: 20 * MILLISECOND, fabric: FabricConfig::default() };
         self.runtimes.push(Process { runtime: Runtime::new(config, specs), rx: Vec::new() });

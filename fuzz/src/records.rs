@@ -104,11 +104,16 @@ fn switch_and_coordinator(steps: &[Step]) {
 pub(crate) fn run(data: &[u8]) {
     let Some(steps) = crate::structured::<Vec<Step>>(data) else { return };
     switch_and_coordinator(&steps);
-    let checked = holdfast::config::read("fuzz", CONFIGURATION).unwrap_or_else(|mistake| panic!("{mistake}"));
-    let chains = holdfast::config::chains("fuzz", CONFIGURATION, &checked.config).unwrap_or_else(|mistake| panic!("{mistake}"));
-    let specs = chains
-        .into_iter()
-        .map(|built| ChainSpec { name: built.name, switch: SWITCH, chain: built.chain, protection: built.plan.build() })
+    let plan = holdfast::config::read("fuzz", CONFIGURATION).unwrap_or_else(|mistake| panic!("{mistake}"));
+    let specs = plan
+        .chains
+        .iter()
+        .map(|chain| ChainSpec {
+            name: chain.name.clone(),
+            switch: SWITCH,
+            chain: chain.bind(),
+            protection: chain.protection.build(),
+        })
         .collect();
     let fabric = FabricConfig::default();
     let config = RuntimeConfig { me: ME, flows: 64, seed: 1, report_interval: 1_000_000, fabric };

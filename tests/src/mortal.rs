@@ -25,9 +25,11 @@ impl NetworkFunction for Mortal {
     type Flow = Seen;
     type Shared = ();
 
-    fn new(_config: MortalConfig) -> Result<(Mortal, ()), ConfigError> {
-        Ok((Mortal, ()))
+    fn new(_config: MortalConfig) -> Result<Mortal, ConfigError> {
+        Ok(Mortal)
     }
+
+    fn shared(&self) {}
 
     fn open(&self, _packet: &Packet, _shared: &mut (), _cx: &mut Opening<'_>) -> Open<Seen> {
         Open::Accept(Seen::default())

@@ -1,19 +1,19 @@
 //! The functions by name: for configuration files.
 
-use holdfast_nf::{Bound, Chain, ConfigError, Function, NetworkFunction};
+use holdfast_nf::{Built, Chain, ConfigError, Configured, Function, NetworkFunction};
 use holdfast_wire::zone::Zones;
 use schemars::Schema;
 use serde_json::Value;
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 
-type Build = fn(&Value, &Zones) -> Result<Box<dyn Function>, ConfigError>;
+type Build = fn(&Value, &Zones) -> Result<Arc<dyn Configured>, ConfigError>;
 type Entry = (&'static str, Build, fn() -> Schema);
 
-fn build_as<N: NetworkFunction>(config: &Value, zones: &Zones) -> Result<Box<dyn Function>, ConfigError> {
+fn build_as<N: NetworkFunction>(config: &Value, zones: &Zones) -> Result<Arc<dyn Configured>, ConfigError> {
     // A function without a configuration of its own may be written as its bare name.
     let config = if config.is_null() { Value::Object(serde_json::Map::new()) } else { config.clone() };
     let config = serde_json::from_value(config).map_err(|error| ConfigError::at("", error.to_string()))?;
-    Ok(Box::new(Bound::<N>::with_zones(config, zones)?))
+    Ok(Arc::new(Built::<N>::new(config, zones)?))
 }
 
 fn entry<N: NetworkFunction>() -> Entry {
@@ -52,19 +52,19 @@ pub fn schema(name: &str) -> Option<Schema> {
     entries().iter().find(|(other, _, _)| *other == name).map(|(_, _, schema)| schema())
 }
 
-/// Makes a function. Its configuration names no ports of the box.
+/// Makes a function with shared state of its own. Its configuration names no ports of the box.
 ///
 /// # Errors
 /// The name is no function's, or the configuration is wrong.
 pub fn build(name: &str, config: &Value) -> Result<Box<dyn Function>, ConfigError> {
-    build_at(name, config, &Zones::default())
+    configured(name, config, &Zones::default()).map(|function| function.bind())
 }
 
 /// Makes a function for a chain on these ports.
 ///
 /// # Errors
 /// The name is no function's, or the configuration is wrong.
-pub fn build_at(name: &str, config: &Value, zones: &Zones) -> Result<Box<dyn Function>, ConfigError> {
+pub fn configured(name: &str, config: &Value, zones: &Zones) -> Result<Arc<dyn Configured>, ConfigError> {
     let build = entries().into_iter().find(|(other, _, _)| *other == name).map(|(_, build, _)| build);
     let build =
         build.ok_or_else(|| ConfigError::at("", format!("there is no function `{name}`: one of {}", names().join(", "))))?;

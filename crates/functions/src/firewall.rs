@@ -136,16 +136,19 @@ impl NetworkFunction for Firewall {
     type Flow = Tracked;
     type Shared = Decided;
 
-    fn new(config: FirewallConfig) -> Result<(Firewall, Decided), ConfigError> {
+    fn new(config: FirewallConfig) -> Result<Firewall, ConfigError> {
         Firewall::with_zones(config, &Zones::default())
     }
 
-    fn with_zones(config: FirewallConfig, zones: &Zones) -> Result<(Firewall, Decided), ConfigError> {
-        let names = config.rules.iter().map(|text| text.trim()).chain(["default"]);
-        let shared = Decided { rules: Counters::new(names), log: Log::new() };
+    fn with_zones(config: FirewallConfig, zones: &Zones) -> Result<Firewall, ConfigError> {
         let rules = config.rules.iter().enumerate().map(|(at, text)| rule(at, text, zones)).collect::<Result<Vec<_>, _>>()?;
         let lifetimes = config.timeouts.within(&FIREWALL)?;
-        Ok((Firewall { rules, default: config.default, lifetimes }, shared))
+        Ok(Firewall { rules, default: config.default, lifetimes })
+    }
+
+    fn shared(&self) -> Decided {
+        let names = self.rules.iter().map(|rule| rule.text.as_str()).chain(["default"]);
+        Decided { rules: Counters::new(names), log: Log::new() }
     }
 
     fn open(&self, packet: &Packet, shared: &mut Decided, cx: &mut Opening<'_>) -> Open<Tracked> {

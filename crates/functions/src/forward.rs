@@ -19,9 +19,11 @@ impl NetworkFunction for Forward {
     type Flow = ();
     type Shared = ();
 
-    fn new(_config: ForwardConfig) -> Result<(Forward, ()), ConfigError> {
-        Ok((Forward, ()))
+    fn new(_config: ForwardConfig) -> Result<Forward, ConfigError> {
+        Ok(Forward)
     }
+
+    fn shared(&self) {}
 
     fn open(&self, _packet: &Packet, _shared: &mut (), _cx: &mut Opening<'_>) -> Open<()> {
         Open::Accept(())

@@ -22,5 +22,5 @@ pub use load_balancer::{Balanced, LoadBalancer, LoadBalancerConfig};
 pub use monitor::{Monitor, MonitorConfig};
 pub use nat::{Nat, NatConfig};
 pub use packet_limit::{PacketLimit, PacketLimitConfig};
-pub use qos_marker::{QosMarker, QosMarkerConfig};
+pub use qos_marker::{ClassConfig, DemoteConfig, MarkConfig, QosMarker, QosMarkerConfig};
 pub use tracked::Timeouts;

@@ -158,7 +158,7 @@ impl NetworkFunction for LoadBalancer {
     type Flow = Balanced;
     type Shared = Load;
 
-    fn new(config: LoadBalancerConfig) -> Result<(LoadBalancer, Load), ConfigError> {
+    fn new(config: LoadBalancerConfig) -> Result<LoadBalancer, ConfigError> {
         let virtual_end = end(&config.virtual_address, "virtual".to_owned())?;
         let backends = config
             .backends
@@ -181,9 +181,12 @@ impl NetworkFunction for LoadBalancer {
             Protocol::Tcp => proto::TCP,
             Protocol::Udp => proto::UDP,
         };
-        let load = Load { flows: Gauge::new(backends.len()) };
         let lifetimes = config.timeouts.within(&BALANCER)?;
-        Ok((LoadBalancer { virtual_end, protocol, backends, table, lifetimes }, load))
+        Ok(LoadBalancer { virtual_end, protocol, backends, table, lifetimes })
+    }
+
+    fn shared(&self) -> Load {
+        Load { flows: Gauge::new(self.backends.len()) }
     }
 
     fn open(&self, packet: &Packet, shared: &mut Load, cx: &mut Opening<'_>) -> Open<Balanced> {

@@ -48,8 +48,12 @@ impl NetworkFunction for Monitor {
     type Flow = Observed;
     type Shared = Totals;
 
-    fn new(_config: MonitorConfig) -> Result<(Monitor, Totals), ConfigError> {
-        Ok((Monitor, Totals { counters: Counters::new(["flows", "packets", "bytes"]) }))
+    fn new(_config: MonitorConfig) -> Result<Monitor, ConfigError> {
+        Ok(Monitor)
+    }
+
+    fn shared(&self) -> Totals {
+        Totals { counters: Counters::new(["flows", "packets", "bytes"]) }
     }
 
     fn open(&self, _packet: &Packet, shared: &mut Totals, cx: &mut Opening<'_>) -> Open<Observed> {

@@ -281,7 +281,7 @@ impl NetworkFunction for Nat {
     type Flow = Mapping;
     type Shared = NatShared;
 
-    fn new(config: NatConfig) -> Result<(Nat, NatShared), ConfigError> {
+    fn new(config: NatConfig) -> Result<Nat, ConfigError> {
         let pool = prefixes(&config.pool, "pool")?;
         let mut inside = prefixes(&config.inside, "inside")?;
         if inside.is_empty() {
@@ -329,8 +329,11 @@ impl NetworkFunction for Nat {
         let limit = config.limit_per_host;
         let lifetimes = config.timeouts.within(&TRANSLATOR)?;
         let ends = Arc::new(Ends { pool, inside, published });
-        let nat = Nat { addresses, ends, first_port: low, is_random, limit, lifetimes };
-        Ok((nat, NatShared { ports: Pool::new(next) }))
+        Ok(Nat { addresses, ends, first_port: low, is_random, limit, lifetimes })
+    }
+
+    fn shared(&self) -> NatShared {
+        NatShared { ports: Pool::new(self.addresses.last().map_or(0, |outside| outside.numbers.end)) }
     }
 
     fn open(&self, packet: &Packet, shared: &mut NatShared, cx: &mut Opening<'_>) -> Open<Mapping> {

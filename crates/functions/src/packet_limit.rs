@@ -34,15 +34,17 @@ impl NetworkFunction for PacketLimit {
     type Flow = Seen;
     type Shared = ();
 
-    fn new(config: PacketLimitConfig) -> Result<(PacketLimit, ()), ConfigError> {
+    fn new(config: PacketLimitConfig) -> Result<PacketLimit, ConfigError> {
         if config.packets == 0 {
             return Err(ConfigError::at(
                 "packets",
                 "0 packets would let no flow open; leave the function out, or deny in a firewall",
             ));
         }
-        Ok((PacketLimit { packets: config.packets }, ()))
+        Ok(PacketLimit { packets: config.packets })
     }
+
+    fn shared(&self) {}
 
     fn open(&self, _packet: &Packet, _shared: &mut (), _cx: &mut Opening<'_>) -> Open<Seen> {
         Open::Accept(Seen::default())

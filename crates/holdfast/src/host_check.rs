@@ -2,7 +2,7 @@
 //!
 //! Only looks; changes nothing. What cannot be found out is a warning, not a failure.
 
-use crate::config::{Checked, Memory};
+use crate::config::{Memory, Plan, Port};
 use holdfast_control::exit;
 use holdfast_io::port::{Dpdk, free_huge_pages};
 use holdfast_io::words::libfabric;
@@ -83,8 +83,8 @@ pub fn host() -> Vec<Check> {
 }
 
 /// Checks of the way on which a state server's control messages go.
-pub fn words(checked: &Checked) -> Option<Check> {
-    let provider = checked.config.server_provider()?;
+pub fn words(plan: &Plan) -> Option<Check> {
+    let provider = plan.state_servers.provider.as_ref()?;
     let name = format!("state server: libfabric's `{provider}`");
     Some(match libfabric::prepare(provider) {
         Ok(()) => Check::ok(name, "there"),
@@ -93,11 +93,11 @@ pub fn words(checked: &Checked) -> Option<Check> {
 }
 
 /// Compares this machine's memory with what the flows that the limits allow would take.
-pub fn memory(checked: &Checked, needed: &Memory) -> Check {
-    memory_of(checked, needed, &std::fs::read_to_string("/proc/meminfo").unwrap_or_default())
+pub fn memory(plan: &Plan, needed: &Memory) -> Check {
+    memory_of(plan, needed, &std::fs::read_to_string("/proc/meminfo").unwrap_or_default())
 }
 
-fn memory_of(checked: &Checked, needed: &Memory, meminfo: &str) -> Check {
+fn memory_of(plan: &Plan, needed: &Memory, meminfo: &str) -> Check {
     let Memory { flows, switches, runtimes, runtime_at_most, state_servers, logs_at_most, buffers_at_most } = *needed;
     let mut found = format!(
         "{flows} flows take {} ({} bytes each): {} at the switch, {} in {} runtimes",
@@ -105,14 +105,14 @@ fn memory_of(checked: &Checked, needed: &Memory, meminfo: &str) -> Check {
         needed.of_flows() / flows.max(1),
         size(switches),
         size(runtimes),
-        checked.runtimes(),
+        plan.runtimes(),
     );
     let more = [("at the state server", state_servers), ("of packet logs", logs_at_most)];
     more.iter().filter(|(_, bytes)| *bytes > 0).for_each(|(what, bytes)| found += &format!(", {} {what}", size(*bytes)));
     found += &format!("; one runtime at most {}; packet buffers at most {}", size(runtime_at_most), size(buffers_at_most));
     let total = field(meminfo, "MemTotal").map(|kibibytes| kibibytes as usize * 1024);
     // Several hosts divide it in ways that depend on who lives: each has a runtime's part at least.
-    let here = if checked.hosts.is_empty() { needed.all() } else { switches + runtime_at_most + buffers_at_most };
+    let here = if plan.hosts.is_empty() { needed.all() } else { switches + runtime_at_most + buffers_at_most };
     match total {
         Some(total) if here > total => Check::warn(
             "memory",
@@ -131,10 +131,10 @@ fn size(bytes: usize) -> String {
 }
 
 /// Checks of the devices that a configuration names.
-pub fn devices(checked: &Checked) -> Vec<Check> {
+pub fn devices(plan: &Plan) -> Vec<Check> {
     let addresses = kernel_addresses();
     let mut checks = Vec::new();
-    for (port, device) in &checked.ports {
+    for Port { name: port, device, .. } in &plan.ports {
         let (driver, device) = device.split_once(':').unwrap_or(("", device));
         let name = |what: &str| format!("port {port} ({device}): {what}");
         match driver {
@@ -442,9 +442,8 @@ mod tests {
                 "cluster: a\nports: {{ x: {{ device: eth0, address: 10.0.0.1/24 }} }}\nchains: {{ c: {{ functions: [forward], protection: {protection} }} }}\n\
                  rules: [{{ chain: c }}]\nlimits: {{ flows: {flows}, buffers: 16384 }}\n"
             );
-            let checked = crate::config::read("f", &text).unwrap_or_else(|mistake| panic!("{mistake}"));
-            let chains = crate::config::chains("f", &text, &checked.config).unwrap_or_else(|mistake| panic!("{mistake}"));
-            memory_of(&checked, &Memory::of(&checked, &chains), &format!("MemTotal:  {kibibytes} kB\nMemFree: 1 kB\n"))
+            let plan = crate::config::read("f", &text).unwrap_or_else(|mistake| panic!("{mistake}"));
+            memory_of(&plan, &Memory::of(&plan), &format!("MemTotal:  {kibibytes} kB\nMemFree: 1 kB\n"))
         };
         let (with, without) = (check(1_000_000, "nfvactor", 1 << 20), check(1_000_000, "none", 1 << 20));
         assert_eq!((with.outcome, without.outcome), (Outcome::Ok, Outcome::Ok), "{with:?} {without:?}");
@@ -471,8 +470,7 @@ mod tests {
     fn a_device_that_is_not_there_fails_and_others_are_looked_at() {
         let text = "cluster: a\nports:\n  x: { device: no-such-dev, address: 10.0.0.1/24 }\n  y: { device: lo, address: 10.0.1.1/24 }\n\
                     chains: { c: { functions: [forward] } }\nrules: [{ chain: c }]\n";
-        let checked = crate::config::read("f", text).unwrap_or_else(|mistake| panic!("{mistake}"));
-        let checks = devices(&checked);
+        let checks = devices(&crate::config::read("f", text).unwrap_or_else(|mistake| panic!("{mistake}")));
         assert_eq!((checks[0].outcome, checks[0].name.as_str()), (Outcome::Fail, "port x (no-such-dev): device"));
         assert_eq!((checks[1].outcome, checks[1].found.as_str()), (Outcome::Fail, "not Ethernet"), "loopback is no port");
         assert_eq!(code(&checks), exit::UNAVAILABLE);

@@ -3,11 +3,10 @@
 //! Forward packets meet the functions in order, packets in reverse direction in reverse order. A packet whose function must wait
 //! stops there and later goes on there: what ran before does not run again.
 
-use crate::function::{Function, Open, Verdict};
+use crate::function::{Function, Open, StateLayout, Verdict};
 use crate::shared::{RequestPool, SharedField};
-use crate::{Context, Direction, Expected, SourceLimit};
+use crate::{Context, Direction, Expected};
 use core::ops::Range;
-use holdfast_wire::selector::Prefix;
 use holdfast_wire::{DropReason, Packet};
 
 /// Where in the chain a packet is: to go on after a wait.
@@ -52,6 +51,26 @@ pub struct ChainLayout {
     pub hash: u64,
 }
 
+impl ChainLayout {
+    /// Of these functions' states, in order, each with its function's name.
+    ///
+    /// # Panics
+    /// If one wants an alignment above 16.
+    pub fn of(functions: impl Iterator<Item = (&'static str, StateLayout)>) -> ChainLayout {
+        let mut size = 0usize;
+        let mut hash = 0xcbf2_9ce4_8422_2325u64;
+        let mut states = Vec::new();
+        for (name, layout) in functions {
+            assert!(layout.align <= BLOCK_ALIGN, "{name}: flow state wants an alignment above 16");
+            size = size.next_multiple_of(layout.align);
+            states.push((size, layout.size));
+            size += layout.size;
+            hash = (hash ^ layout.hash ^ layout.size as u64).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(23);
+        }
+        ChainLayout { size: size.next_multiple_of(8), states, hash }
+    }
+}
+
 /// Functions in order.
 pub struct Chain {
     functions: Vec<Box<dyn Function>>,
@@ -70,18 +89,7 @@ impl Chain {
     /// With more than 64 functions, or one whose state wants an alignment above 16.
     pub fn new(functions: Vec<Box<dyn Function>>) -> Chain {
         assert!(functions.len() <= 64, "a chain has at most 64 functions");
-        let mut size = 0usize;
-        let mut hash = 0xcbf2_9ce4_8422_2325u64;
-        let mut states = Vec::with_capacity(functions.len());
-        for function in &functions {
-            let layout = function.layout();
-            assert!(layout.align <= BLOCK_ALIGN, "{}: flow state wants an alignment above 16", function.name());
-            size = size.next_multiple_of(layout.align);
-            states.push((size, layout.size));
-            size += layout.size;
-            hash = (hash ^ layout.hash ^ layout.size as u64).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(23);
-        }
-        let layout = ChainLayout { size: size.next_multiple_of(8), states, hash };
+        let layout = ChainLayout::of(functions.iter().map(|function| (function.name(), function.layout())));
         Chain { functions, layout, open: 0..0 }
     }
 
@@ -128,21 +136,6 @@ impl Chain {
             });
         }
         has_any
-    }
-
-    /// Addresses that the box answers for because of this chain.
-    pub fn owned_addresses(&self) -> Vec<Prefix> {
-        self.functions.iter().flat_map(|function| function.owned_addresses()).collect()
-    }
-
-    /// How many flows a source may have, as the first of the functions says that limits it.
-    pub fn source_limit(&self) -> Option<SourceLimit> {
-        self.functions.iter().find_map(|function| function.source_limit())
-    }
-
-    /// Bytes by which a frame may be longer behind the chain than before it.
-    pub fn added_bytes(&self) -> usize {
-        self.functions.iter().map(|function| function.added_bytes()).sum()
     }
 
     /// Takes a packet of an existing flow, or one that opens it, from `position` on. `block` is the chain's state:

@@ -81,19 +81,22 @@ pub trait NetworkFunction: Send + Sync + Sized + 'static {
     /// What flows share.
     type Shared: SharedState;
 
-    /// Checks the configuration and makes the function and its shared state.
+    /// Checks the configuration and makes the function.
     ///
     /// # Errors
     /// What is wrong, where, and what would be right.
-    fn new(config: Self::Config) -> Result<(Self, Self::Shared), ConfigError>;
+    fn new(config: Self::Config) -> Result<Self, ConfigError>;
 
     /// As [`new`](Self::new), where the ports of the box have names: for a function whose configuration has selectors, which may name them.
     ///
     /// # Errors
     /// As `new`.
-    fn with_zones(config: Self::Config, _zones: &Zones) -> Result<(Self, Self::Shared), ConfigError> {
+    fn with_zones(config: Self::Config, _zones: &Zones) -> Result<Self, ConfigError> {
         Self::new(config)
     }
+
+    /// What its flows share, as it is before the first of them: made once for every chain that has the function.
+    fn shared(&self) -> Self::Shared;
 
     /// The first packet of a flow, always in forward direction, as the functions before this one left it.
     /// What the accepted state [holds](crate::Leased) is the flow's until it ends, wherever it is
@@ -154,6 +157,69 @@ pub struct StateLayout {
     pub hash: u64,
 }
 
+impl StateLayout {
+    fn of<F: FlowState>() -> StateLayout {
+        const { assert!(!core::mem::needs_drop::<F>(), "flow state is overwritten, and never dropped") };
+        StateLayout { size: size_of::<F>(), align: align_of::<F>(), hash: <F as FlowState>::LAYOUT }
+    }
+}
+
+/// Any function as it is configured, apart from what its flows share: it never changes, and chains of any number
+/// of runtimes are made of it. [`Built`] is its only implementation.
+pub trait Configured: Send + Sync {
+    /// [`NetworkFunction::NAME`].
+    fn name(&self) -> &'static str;
+    /// Of its flow state.
+    fn layout(&self) -> StateLayout;
+    /// [`NetworkFunction::owned_addresses`].
+    fn owned_addresses(&self) -> Vec<Prefix>;
+    /// [`NetworkFunction::source_limit`].
+    fn source_limit(&self) -> Option<SourceLimit>;
+    /// [`NetworkFunction::added_bytes`].
+    fn added_bytes(&self) -> usize;
+    /// The function with shared state of its own.
+    fn bind(&self) -> Box<dyn Function>;
+}
+
+/// A function that was made from its configuration.
+pub struct Built<N>(Arc<N>);
+
+impl<N: NetworkFunction> Built<N> {
+    /// See [`NetworkFunction::with_zones`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn new(config: N::Config, zones: &Zones) -> Result<Built<N>, ConfigError> {
+        N::with_zones(config, zones).map(|function| Built(Arc::new(function)))
+    }
+}
+
+impl<N: NetworkFunction> Configured for Built<N> {
+    fn name(&self) -> &'static str {
+        N::NAME
+    }
+
+    fn layout(&self) -> StateLayout {
+        StateLayout::of::<N::Flow>()
+    }
+
+    fn owned_addresses(&self) -> Vec<Prefix> {
+        self.0.owned_addresses()
+    }
+
+    fn source_limit(&self) -> Option<SourceLimit> {
+        self.0.source_limit()
+    }
+
+    fn added_bytes(&self) -> usize {
+        self.0.added_bytes()
+    }
+
+    fn bind(&self) -> Box<dyn Function> {
+        Box::new(Bound { shared: self.0.shared(), function: self.0.clone() })
+    }
+}
+
 /// Any function together with its shared state: what a [`Chain`](crate::Chain) holds. [`Bound`] is its only implementation.
 ///
 /// The `flow` arguments are exactly `layout().size` bytes, aligned to `layout().align`.
@@ -180,19 +246,13 @@ pub trait Function: Send {
     fn describe(&self, flow: &[u8]) -> &'static str;
     /// [`NetworkFunction::explain`].
     fn explain(&self, packet: &Packet, flow: Option<&[u8]>) -> String;
-    /// [`NetworkFunction::owned_addresses`].
-    fn owned_addresses(&self) -> Vec<Prefix>;
-    /// [`NetworkFunction::source_limit`].
-    fn source_limit(&self) -> Option<SourceLimit>;
-    /// [`NetworkFunction::added_bytes`].
-    fn added_bytes(&self) -> usize;
     /// Its shared state, for the runtime, which connects it to where it lives.
     fn shared(&mut self) -> &mut dyn SharedState;
 }
 
 /// A function with its shared state.
 pub struct Bound<N: NetworkFunction> {
-    function: N,
+    function: Arc<N>,
     shared: N::Shared,
 }
 
@@ -202,17 +262,8 @@ impl<N: NetworkFunction> Bound<N> {
     /// # Errors
     /// What [`NetworkFunction::new`] says.
     pub fn new(config: N::Config) -> Result<Bound<N>, ConfigError> {
-        let (function, shared) = N::new(config)?;
-        Ok(Bound { function, shared })
-    }
-
-    /// The same where ports have names.
-    ///
-    /// # Errors
-    /// What [`NetworkFunction::with_zones`] says.
-    pub fn with_zones(config: N::Config, zones: &Zones) -> Result<Bound<N>, ConfigError> {
-        let (function, shared) = N::with_zones(config, zones)?;
-        Ok(Bound { function, shared })
+        let function = N::new(config)?;
+        Ok(Bound { shared: function.shared(), function: Arc::new(function) })
     }
 }
 
@@ -241,8 +292,7 @@ impl<N: NetworkFunction> Function for Bound<N> {
     }
 
     fn layout(&self) -> StateLayout {
-        const { assert!(!core::mem::needs_drop::<N::Flow>(), "flow state is overwritten, and never dropped") };
-        StateLayout { size: size_of::<N::Flow>(), align: align_of::<N::Flow>(), hash: N::Flow::LAYOUT }
+        StateLayout::of::<N::Flow>()
     }
 
     #[inline]
@@ -298,18 +348,6 @@ impl<N: NetworkFunction> Function for Bound<N> {
 
     fn explain(&self, packet: &Packet, flow: Option<&[u8]>) -> String {
         self.function.explain(packet, flow.and_then(|flow| N::Flow::ref_from_bytes(flow).ok()))
-    }
-
-    fn owned_addresses(&self) -> Vec<Prefix> {
-        self.function.owned_addresses()
-    }
-
-    fn source_limit(&self) -> Option<SourceLimit> {
-        self.function.source_limit()
-    }
-
-    fn added_bytes(&self) -> usize {
-        self.function.added_bytes()
     }
 
     fn shared(&mut self) -> &mut dyn SharedState {

@@ -38,8 +38,12 @@ impl NetworkFunction for Careful {
     type Flow = Both;
     type Shared = Two;
 
-    fn new((): ()) -> Result<(Careful, Two), ConfigError> {
-        Ok((Careful, Two { inside: Pool::new(256), outside: Pool::new(256), flows: Gauge::new(3) }))
+    fn new((): ()) -> Result<Careful, ConfigError> {
+        Ok(Careful)
+    }
+
+    fn shared(&self) -> Two {
+        Two { inside: Pool::new(256), outside: Pool::new(256), flows: Gauge::new(3) }
     }
 
     fn open(&self, packet: &Packet, shared: &mut Two, cx: &mut Opening<'_>) -> Open<Both> {

@@ -6,20 +6,14 @@ use holdfast_nf::{Chain, SharedField};
 /// The pools of the chain with this number.
 pub fn of_chain(chain: u16, functions: &mut Chain) -> Vec<(PoolId, u32)> {
     let mut pools = Vec::new();
-    visit(chain, functions, |id, _, _, size| pools.push((id, size)));
-    pools
-}
-
-/// The same, with the names of function and field.
-pub fn visit(chain: u16, functions: &mut Chain, mut visit: impl FnMut(PoolId, &'static str, &'static str, u32)) {
-    for (function, holder) in functions.functions_mut().iter_mut().enumerate() {
-        let name = holder.name();
-        let mut field = 0;
-        holder.shared().visit(&mut |field_name, shared| {
+    for (function, holder) in (0u8..).zip(functions.functions_mut()) {
+        let mut id = PoolId { chain, function, field: 0 };
+        holder.shared().visit(&mut |_, shared| {
             if let SharedField::Pool(pool) = shared {
-                visit(PoolId { chain, function: function as u8, field }, name, field_name, pool.size());
+                pools.push((id, pool.size()));
             }
-            field += 1;
+            id.field += 1;
         });
     }
+    pools
 }

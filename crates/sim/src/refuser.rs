@@ -65,9 +65,11 @@ impl NetworkFunction for Refuser {
     type Flow = Begun;
     type Shared = ();
 
-    fn new((): ()) -> Result<(Refuser, ()), ConfigError> {
-        Ok((Refuser, ()))
+    fn new((): ()) -> Result<Refuser, ConfigError> {
+        Ok(Refuser)
     }
+
+    fn shared(&self) {}
 
     fn open(&self, packet: &Packet, _shared: &mut (), _cx: &mut Opening<'_>) -> Open<Begun> {
         if port(packet) == Some(SHUT.1) { Open::Reject(DropReason::PolicyDenied) } else { Open::Accept(Begun::default()) }

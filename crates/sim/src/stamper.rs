@@ -62,9 +62,11 @@ impl NetworkFunction for Stamper {
     type Flow = Stamps;
     type Shared = ();
 
-    fn new((): ()) -> Result<(Stamper, ()), ConfigError> {
-        Ok((Stamper, ()))
+    fn new((): ()) -> Result<Stamper, ConfigError> {
+        Ok(Stamper)
     }
+
+    fn shared(&self) {}
 
     fn open(&self, _packet: &Packet, _shared: &mut (), _cx: &mut Opening<'_>) -> Open<Stamps> {
         Open::Accept(Stamps::default())

@@ -720,6 +720,9 @@ pub struct RuleChanges {
     pub added: ::prost::alloc::vec::Vec<Rule>,
     #[prost(message, repeated, tag = "4")]
     pub removed: ::prost::alloc::vec::Vec<Rule>,
+    /// Which flows they count for.
+    #[prost(string, tag = "5")]
+    pub flows: ::prost::alloc::string::String,
 }
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(default)]
@@ -755,6 +758,15 @@ pub struct Mistake {
     pub width: u32,
     #[prost(string, tag = "4")]
     pub message: ::prost::alloc::string::String,
+    /// Where it is right in itself and different in the box: the key, as in `ports.lan.mtu`.
+    #[prost(string, tag = "5")]
+    pub path: ::prost::alloc::string::String,
+    /// How that key is changed: `live` or `restart`.
+    #[prost(string, tag = "6")]
+    pub kind: ::prost::alloc::string::String,
+    /// What the change means for flows; if it takes a restart, for those that begin afterwards.
+    #[prost(string, tag = "7")]
+    pub flows: ::prost::alloc::string::String,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StopRequest {}

@@ -221,9 +221,9 @@ mod tests {
     fn what_became_of_a_configuration_is_the_same_on_both_sides() {
         let rule = json!({ "selector": "tcp to any port 80", "chain": "web" });
         let good = json!({ "version": 1, "dry_run": true, "changed": true,
-            "rules": { "before": 1, "now": 2, "added": [rule], "removed": [] } });
+            "rules": { "before": 1, "now": 2, "added": [rule], "removed": [], "flows": "for new ones" } });
         let bad = json!({ "version": 1, "error": "f:1:2: no", "code": 78,
-            "refused": [{ "line": 1, "column": 2, "width": 3, "message": "no" }] });
+            "refused": [{ "line": 1, "column": 2, "width": 3, "message": "no", "path": "state", "kind": "restart", "flows": "as before" }] });
         for answer in [good, bad] {
             assert_eq!(application(applied(answer.clone()).unwrap()), Some(answer));
         }

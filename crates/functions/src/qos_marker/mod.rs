@@ -233,11 +233,11 @@ impl NetworkFunction for QosMarker {
     type Flow = Marked;
     type Shared = ();
 
-    fn new(config: QosMarkerConfig) -> Result<(QosMarker, ()), ConfigError> {
+    fn new(config: QosMarkerConfig) -> Result<QosMarker, ConfigError> {
         QosMarker::with_zones(config, &Zones::default())
     }
 
-    fn with_zones(config: QosMarkerConfig, zones: &Zones) -> Result<(QosMarker, ()), ConfigError> {
+    fn with_zones(config: QosMarkerConfig, zones: &Zones) -> Result<QosMarker, ConfigError> {
         let names = Names(config.classes.keys().map(String::as_str).collect());
         if names.0.is_empty() {
             return Err(ConfigError::at("classes", "there must be at least one class, like { voice: { dscp: ef } }"));
@@ -267,8 +267,10 @@ impl NetworkFunction for QosMarker {
                 format!("from there a flow would come back to `{name}`"),
             ));
         }
-        Ok((marker, ()))
+        Ok(marker)
     }
+
+    fn shared(&self) {}
 
     fn open(&self, packet: &Packet, _shared: &mut (), cx: &mut Opening<'_>) -> Open<Marked> {
         // As the functions before this one left it. A fragment that has lost its first one says less than the edge knew.

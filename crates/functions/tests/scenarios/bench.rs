@@ -107,7 +107,7 @@ impl Bench {
     /// The same in a box whose ports have names.
     pub(crate) fn on(zones: &Zones, functions: &[(&str, Value)]) -> Bench {
         let build = |(name, config): &(&str, Value)| {
-            catalog::build_at(name, config, zones).unwrap_or_else(|error| panic!("{name}: {error}"))
+            catalog::configured(name, config, zones).unwrap_or_else(|error| panic!("{name}: {error}")).bind()
         };
         Bench::of(Chain::new(functions.iter().map(build).collect()))
     }

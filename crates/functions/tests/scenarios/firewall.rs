@@ -388,7 +388,7 @@ fn a_rule_is_for_flows_that_come_in_by_its_ports() {
     // Without names no rule that has one is read, least of all as one for every port.
     let built = holdfast_functions::catalog::build("firewall", &json!({ "rules": ["allow tcp on lan"] }));
     assert!(built.is_err_and(|error| error.offset == Some(13) && error.message.contains("is not known here")));
-    let built = holdfast_functions::catalog::build_at("firewall", &json!({ "rules": ["allow tcp on lam"] }), &office());
+    let built = holdfast_functions::catalog::configured("firewall", &json!({ "rules": ["allow tcp on lam"] }), &office());
     assert!(built.is_err_and(|error| (error.path.as_str(), error.offset) == ("rules[0]", Some(13))));
 }
 

@@ -143,8 +143,12 @@ impl<const CARELESS: bool> NetworkFunction for Keeper<CARELESS> {
     type Flow = Keeping;
     type Shared = Store;
 
-    fn new((): ()) -> Result<(Self, Store), ConfigError> {
-        Ok((Keeper, Store { pool: Pool::new(256), gauge: Gauge::new(2) }))
+    fn new((): ()) -> Result<Self, ConfigError> {
+        Ok(Keeper)
+    }
+
+    fn shared(&self) -> Store {
+        Store { pool: Pool::new(256), gauge: Gauge::new(2) }
     }
 
     fn open(&self, _packet: &Packet, shared: &mut Store, cx: &mut Opening<'_>) -> Open<Keeping> {

@@ -2,6 +2,7 @@
 
 use crate::bench::Bench;
 use holdfast_wire::DropReason::{NoMapping, NotTranslatable, PolicyDenied, StateInvalid};
+use holdfast_wire::zone::Zones;
 use serde_json::{Value, json};
 
 /// One port, a range, and a whole address outside the pool.
@@ -327,6 +328,6 @@ fn a_wrong_mapping_is_named_with_its_place() {
 /// The box answers for what is published, each address once.
 #[test]
 fn outside_addresses_are_owned() {
-    let owned = holdfast_functions::catalog::build("nat", &config()).expect("right").owned_addresses();
+    let owned = holdfast_functions::catalog::configured("nat", &config(), &Zones::default()).expect("right").owned_addresses();
     assert_eq!(owned.iter().map(ToString::to_string).collect::<Vec<_>>(), ["198.51.100.4/32", "198.51.100.7/32"]);
 }

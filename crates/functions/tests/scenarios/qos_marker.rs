@@ -6,6 +6,7 @@ use holdfast_functions::catalog;
 use holdfast_nf::ConfigError;
 use holdfast_wire::DropReason::{PolicyDenied, QuotaExceeded};
 use holdfast_wire::checksum::checksum;
+use holdfast_wire::zone::Zones;
 use holdfast_wire::{Layers, Network};
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -465,8 +466,8 @@ fn what_cannot_be_meant_is_refused() {
 fn a_tag_needs_room_and_a_dscp_does_not() {
     let added = |class: Value| {
         let config = json!({ "classes": { "a": class, "b": { "dscp": 1 } }, "default": "b" });
-        let chain = catalog::chain(&[("qos_marker".to_owned(), config), ("forward".to_owned(), Value::Null)]);
-        chain.map(|chain| chain.added_bytes()).unwrap_or_else(|(_, error)| panic!("{error}"))
+        let marker = catalog::configured("qos_marker", &config, &Zones::default());
+        marker.map(|marker| marker.added_bytes()).unwrap_or_else(|error| panic!("{error}"))
     };
     assert_eq!(added(json!({ "dscp": "ef" })), 0);
     assert_eq!(added(json!({ "pcp": 0 })), 4);

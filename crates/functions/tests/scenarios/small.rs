@@ -2,8 +2,9 @@
 
 use crate::bench::Bench;
 use crate::words;
-use holdfast_nf::Standing;
+use holdfast_nf::{Function, SharedField, Standing};
 use holdfast_wire::DropReason::QuotaExceeded;
+use holdfast_wire::zone::Zones;
 use serde_json::json;
 
 /// The monitor changes nothing and counts every packet, byte and flow, whatever it is.
@@ -51,6 +52,25 @@ fn forward_forwards() {
     let mut bench = Bench::new(&[("forward", json!({}))]);
     bench.unchanged("tcp 10.0.0.2:1000 > 203.0.113.10:80 SYN FIN RST ACK PSH URG");
     bench.unchanged("gre 10.0.0.2 > 203.0.113.10");
+}
+
+/// What is configured is made once, and what flows share as often as it is bound to a chain.
+#[test]
+fn a_function_is_bound_to_shared_state_of_its_own() {
+    let monitor = holdfast_functions::catalog::configured("monitor", &json!({}), &Zones::default()).expect("right");
+    let count = |function: &mut Box<dyn Function>, more: u64| {
+        let mut first = None;
+        function.shared().visit(&mut |_, field| {
+            if let SharedField::Counters(counters) = field {
+                counters.add(0, more);
+                first = Some(counters.part().own()[0]);
+            }
+        });
+        first
+    };
+    let (mut one, mut other) = (monitor.bind(), monitor.bind());
+    assert_eq!((count(&mut one, 5), count(&mut one, 2), count(&mut other, 1)), (Some(5), Some(7), Some(1)));
+    assert_eq!(one.layout(), monitor.layout());
 }
 
 /// Every function has a name and a schema, and one that is not there is answered with those that are.

@@ -32,7 +32,9 @@ fn told(answer: &Value) -> String {
     match (answer["changed"] == true, answer["dry_run"] == true) {
         (false, _) => format!("the box runs this already: rules version {}\n", rules["now"]),
         (true, true) => format!("would change the rules, version {} now:\n{changes}", rules["before"]),
-        (true, false) => format!("applied: rules version {}, for flows that begin from now on:\n{changes}", rules["now"]),
+        (true, false) => {
+            format!("applied: rules version {}, {}:\n{changes}", rules["now"], rules["flows"].as_str().unwrap_or_default())
+        }
     }
 }
 
@@ -46,10 +48,10 @@ mod tests {
         let answer = |changed, dry_run| {
             let added = json!([{ "selector": "tcp from any to any", "chain": "web" }]);
             json!({ "version": 1, "dry_run": dry_run, "changed": changed,
-                "rules": { "before": 1, "now": 2, "added": added, "removed": [{ "selector": "any from any to any", "chain": "rest" }] } })
+                "rules": { "before": 1, "now": 2, "flows": "for new flows", "added": added, "removed": [{ "selector": "any from any to any", "chain": "rest" }] } })
         };
         let changes = "  - any from any to any -> rest\n  + tcp from any to any -> web\n";
-        assert_eq!(told(&answer(true, false)), format!("applied: rules version 2, for flows that begin from now on:\n{changes}"));
+        assert_eq!(told(&answer(true, false)), format!("applied: rules version 2, for new flows:\n{changes}"));
         assert_eq!(told(&answer(true, true)), format!("would change the rules, version 1 now:\n{changes}"));
         assert_eq!(told(&answer(false, false)), "the box runs this already: rules version 2\n");
     }

@@ -1,7 +1,7 @@
 //! `holdfast check`: this machine, and a configuration file; or a box that runs.
 
 use super::asking::read;
-use crate::config::{self, Checked, Memory};
+use crate::config::{self, Memory, Plan};
 use crate::files;
 use crate::host_check::{self, Check, Outcome};
 use crate::live_check;
@@ -21,39 +21,33 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(150);
 
 pub(super) fn check(file: Option<&Path>, with_host: bool, json: bool) -> Result<(), Failure> {
     let text = file.map(text_of).transpose()?;
-    let read = file.zip(text.as_deref()).map(|(file, text)| (name_of(file), checked(file, text, with_host)));
+    let read = file.zip(text.as_deref()).map(|(file, text)| (name_of(file), plan_of(file, text, with_host)));
     let mut checks = if with_host { host_check::host() } else { Vec::new() };
-    let memory = match (&text, &read) {
-        (Some(text), Some((name, Ok(checked)))) => {
-            config::chains(name, text, &checked.config).ok().map(|chains| Memory::of(checked, &chains))
-        }
-        _ => None,
-    };
-    if let Some((_, Ok(checked))) = read.as_ref().filter(|_| with_host) {
-        checks.extend(memory.iter().map(|needed| host_check::memory(checked, needed)));
-        checks.extend(host_check::devices(checked));
-        checks.extend(host_check::words(checked));
+    if let Some((_, Ok(plan))) = read.as_ref().filter(|_| with_host) {
+        checks.push(host_check::memory(plan, &Memory::of(plan)));
+        checks.extend(host_check::devices(plan));
+        checks.extend(host_check::words(plan));
     }
     let mistake = match &read {
         Some((_, Err(mistake))) => Some(mistake),
         _ => None,
     };
-    let warnings = match (&text, &read) {
-        (Some(text), Some((name, Ok(checked)))) => config::warnings(name, text, checked),
+    let warnings = match &read {
+        Some((_, Ok(plan))) => plan.warnings(),
         _ => Vec::new(),
     };
     let code = if mistake.is_some() { exit::CONFIGURATION } else { host_check::code(&checks) };
     if json {
         let file = read.as_ref().map(|(name, result)| match result {
-            Ok(checked) => right(name, checked, memory, &warnings),
+            Ok(plan) => right(name, plan, &warnings),
             Err(mistake) => json!({ "path": name, "ok": false, "line": mistake.line, "column": mistake.column,
                 "width": mistake.width, "message": mistake.message }),
         });
         print(&format!("{}\n", json!({ "version": VERSION, "ok": code == 0, "checks": checks, "file": file })))?;
     } else {
         let mut text = host_text(&checks, Style::of_stdout());
-        if let Some((name, Ok(checked))) = &read {
-            text += &format!("{name}: right: {}\n", counted(checked));
+        if let Some((name, Ok(plan))) = &read {
+            text += &format!("{name}: right: {}\n", counted(plan));
             warnings.iter().for_each(|warning| text += &format!("warning: {warning}\n"));
         }
         print(&text)?;
@@ -93,16 +87,14 @@ fn failed(checks: &[Check]) -> String {
 }
 
 /// The configuration, with the files of keys and certificates if this is the machine that has it.
-fn checked(file: &Path, text: &str, with_host: bool) -> Result<Checked, config::Mistake> {
-    let checked = config::read(&name_of(file), text)?;
+fn plan_of(file: &Path, text: &str, with_host: bool) -> Result<Plan, config::Mistake> {
+    let plan = config::read(&name_of(file), text)?;
     if with_host {
-        config::keys(&name_of(file), text, &checked.config)?;
-        config::bfd_keys(&name_of(file), text, &checked)?;
-        if let Some(control) = &checked.control {
-            config::identity(&name_of(file), text, control)?;
-        }
+        plan.read_keys()?;
+        plan.read_bfd_keys()?;
+        plan.read_identity()?;
     }
-    Ok(checked)
+    Ok(plan)
 }
 
 pub(super) fn name_of(file: &Path) -> String {
@@ -129,27 +121,23 @@ pub(super) fn text_of(file: &Path) -> Result<String, Failure> {
     }
 }
 
-fn right(name: &str, checked: &Checked, memory: Option<Memory>, warnings: &[config::Mistake]) -> Value {
+fn right(name: &str, plan: &Plan, warnings: &[config::Mistake]) -> Value {
     let warning = |warning: &config::Mistake| json!({ "line": warning.line, "column": warning.column, "width": warning.width, "message": warning.message });
-    json!({ "path": name, "ok": true, "cluster": checked.config.cluster, "ports": checked.ports.len(),
-        "chains": checked.config.chains.len(), "rules": checked.rules.len(), "runtimes": checked.runtimes(),
-        "authenticated": is_authenticated(checked), "memory": memory, "warnings": warnings.iter().map(warning).collect::<Vec<_>>() })
+    json!({ "path": name, "ok": true, "cluster": plan.cluster, "ports": plan.ports.len(),
+        "chains": plan.chains.len(), "rules": plan.rules.len(), "runtimes": plan.runtimes(),
+        "authenticated": plan.key.is_some(), "memory": Memory::of(plan), "warnings": warnings.iter().map(warning).collect::<Vec<_>>() })
 }
 
-fn is_authenticated(checked: &Checked) -> bool {
-    checked.config.fabric.as_ref().is_some_and(|fabric| fabric.key.is_some())
-}
-
-fn counted(checked: &Checked) -> String {
+fn counted(plan: &Plan) -> String {
     let some = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
     [
-        some(checked.ports.len(), "port"),
-        some(checked.config.chains.len(), "chain"),
-        some(checked.rules.len(), "rule"),
-        some(checked.runtimes().into(), "runtime"),
-        if is_authenticated(checked) {
+        some(plan.ports.len(), "port"),
+        some(plan.chains.len(), "chain"),
+        some(plan.rules.len(), "rule"),
+        some(plan.runtimes().into(), "runtime"),
+        if plan.key.is_some() {
             "messages authenticated"
-        } else if checked.hosts.is_empty() {
+        } else if plan.hosts.is_empty() {
             "messages not authenticated (one machine needs no key)"
         } else {
             "nothing between the hosts authenticated (`fabric: { key: FILE }` would)"

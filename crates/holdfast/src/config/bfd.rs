@@ -1,14 +1,11 @@
-//! Routers that are watched through BFD: a port's `bfd`, and the files of keys that it names.
+//! Routers that are watched through BFD: a port's `bfd`, and what a file of a key holds.
 
-use super::Checked;
-use super::file::{Config, Word};
 use super::mistake::Mistake;
 use super::network::Networks;
-use super::source::{Source, Spot};
+use super::raw::{BfdConfig, BfdKeyConfig, BfdKeyType, Config, Word};
+use super::source::Spot;
 use holdfast_control::secret::read_secret;
 use holdfast_node::bfd::{Key, KeyKind, MAX_SESSIONS};
-use schemars::JsonSchema;
-use serde::Deserialize;
 use std::net::IpAddr;
 use std::path::Path;
 
@@ -18,53 +15,9 @@ const INTERVAL: u32 = 50_000;
 const INTERVALS: std::ops::RangeInclusive<u32> = 3_300..=10_000_000;
 const MULTIPLIER: u8 = 3;
 
-/// A router that is watched: while it is not heard, nothing is routed through it.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct BfdConfig {
-    /// The router's address, in a network of the port.
-    pub peer: String,
-    /// Between packets in each direction, like 50ms or 3300us; 50ms without it. The router may ask for a longer one.
-    #[serde(default)]
-    pub interval: Option<Word>,
-    /// After so many missing packets the other side is taken for dead; 3 without it.
-    #[serde(default)]
-    pub multiplier: Option<u8>,
-    /// Packets are signed with it, and others refused.
-    #[serde(default)]
-    pub key: Option<BfdKeyConfig>,
-}
-
-/// With what packets are signed.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct BfdKeyConfig {
-    /// How.
-    #[serde(rename = "type")]
-    pub kind: BfdKeyType,
-    /// The key's number, the same at the router.
-    pub id: u8,
-    /// The file with the key, from the configuration's directory: up to 20 bytes, of a password up to 16. Only its owner may read it. SIGHUP reads
-    /// it again.
-    pub file: String,
-}
-
-/// Ways to sign (RFC 5880, section 6.7).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum BfdKeyType {
-    /// SHA1 over packet and key.
-    #[serde(rename = "keyed-sha1")]
-    KeyedSha1,
-    /// The same, and no packet counts twice.
-    #[serde(rename = "meticulous-keyed-sha1")]
-    MeticulousKeyedSha1,
-    /// A password that everybody on the link can read.
-    Password,
-}
-
 impl BfdKeyType {
-    fn name(self) -> &'static str {
+    /// The word for it.
+    pub(super) fn name(self) -> &'static str {
         match self {
             BfdKeyType::KeyedSha1 => "keyed-sha1",
             BfdKeyType::MeticulousKeyedSha1 => "meticulous-keyed-sha1",
@@ -73,14 +26,11 @@ impl BfdKeyType {
     }
 }
 
-impl BfdConfig {
-    /// In words, for comparisons.
-    pub(super) fn words(&self) -> String {
-        let interval = self.interval.as_ref().and_then(|interval| microseconds(&interval.0).ok()).unwrap_or(INTERVAL);
-        let key = self.key.as_ref().map(|key| format!(", {} key {} in {}", key.kind.name(), key.id, key.file));
-        let multiplier = self.multiplier.unwrap_or(MULTIPLIER);
-        format!("{} every {interval} us times {multiplier}{}", self.peer, key.unwrap_or_default())
-    }
+/// Says what may be left out, in one of the ways in which it could be said.
+pub(super) fn say_in_full(config: &mut BfdConfig) {
+    let interval = config.interval.as_ref().and_then(|interval| microseconds(&interval.0).ok()).unwrap_or(INTERVAL);
+    config.interval = Some(Word(format!("{interval}us")));
+    config.multiplier.get_or_insert(MULTIPLIER);
 }
 
 /// A router that is watched, read.
@@ -141,23 +91,11 @@ pub(super) fn read(config: &Config, networks: &mut Networks, root: Spot<'_>) -> 
     Ok(peers)
 }
 
-/// The keys for routers that are watched, in the order of [`Checked::bfd`]. `file` and `text` are the configuration's.
+/// The key in a file.
 ///
 /// # Errors
-/// The mistake, at the place in the configuration that names the file.
-pub fn bfd_keys(file: &str, text: &str, checked: &Checked) -> Result<Vec<Option<Key>>, Mistake> {
-    let source = Source::new(file, text.strip_prefix('\u{feff}').unwrap_or(text));
-    let read = |peer: &BfdPeer| {
-        let Some((key, port, at)) = &peer.key else { return Ok(None) };
-        let path = Path::new(file).parent().unwrap_or(Path::new("")).join(&key.file);
-        load(&path, key)
-            .map(Some)
-            .map_err(|message| source.root().key("ports").key(port).key("bfd").index(*at).key("key").key("file").mistake(message))
-    };
-    checked.bfd.iter().map(read).collect()
-}
-
-fn load(path: &Path, config: &BfdKeyConfig) -> Result<Key, String> {
+/// What is wrong with it.
+pub(super) fn load(path: &Path, config: &BfdKeyConfig) -> Result<Key, String> {
     let name = path.display();
     let bytes = read_secret(path, &format!("install -m 600 /dev/stdin {name}"), "install -m 600 /dev/stdin FILE")?;
     // Editors end a line.

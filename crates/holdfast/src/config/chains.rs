@@ -1,35 +1,72 @@
 //! Chains: functions by name, each with a configuration that the function itself checks, and a protection.
 
-use super::BuiltChain;
-use super::file::{Config, FunctionConfig, OneOrMany};
 use super::mistake::{Mistake, listed, suggestion, with_suggestion};
 use super::network::Networks;
 use super::protection;
+use super::raw::{Config, FunctionConfig, OneOrMany};
+use super::shared::{Named, NamedPool};
 use super::source::Spot;
 use super::switches::{self, SwitchEntry};
-use super::zones;
 use holdfast_functions::catalog;
-use holdfast_nf::{Chain, ConfigError, Function, SharedField};
-use holdfast_node::address::switch_node;
+use holdfast_nf::{Chain, ChainLayout, ConfigError, Configured, SourceLimit};
+use holdfast_node::address::{NodeId, switch_node};
 use holdfast_protection::Plan;
 use holdfast_protection::plan::Shared;
 use holdfast_state::SERVER_CREDIT;
 use holdfast_wire::selector::{Prefix, SelectorError};
 use holdfast_wire::zone::Zones;
 use serde_json::Value;
+use std::sync::Arc;
 
 /// Chains that a box may have.
 const MAX_CHAINS: usize = 256;
 /// Functions that a chain may have.
 const MAX_FUNCTIONS: usize = 32;
 
-/// Builds the chains of a configuration, in the order of their numbers.
-pub(super) fn build(config: &Config, switches: &[SwitchEntry], root: Spot<'_>) -> Result<Vec<BuiltChain>, Mistake> {
+/// A chain: its functions are made, and what their flows share is not.
+pub struct ChainPlan {
+    /// Its name.
+    pub name: String,
+    /// Its switch.
+    pub switch: NodeId,
+    /// Its functions, in order.
+    pub functions: Vec<Arc<dyn Configured>>,
+    /// Where the functions' states of a flow lie.
+    pub layout: ChainLayout,
+    /// How its flows survive. Shared state is not a state server's if no function has any that could be.
+    pub protection: Plan,
+}
+
+impl ChainPlan {
+    /// The chain for one runtime, with shared state of its own.
+    pub fn bind(&self) -> Chain {
+        let mut chain = Chain::new(self.functions.iter().map(|function| function.bind()).collect());
+        if let Some(rest) = self.protection.server_rest() {
+            chain.ask_server(SERVER_CREDIT, rest);
+            chain.share_statistics();
+        }
+        chain
+    }
+
+    /// How many flows a source may have, as the first of the functions says that limits it.
+    pub fn source_limit(&self) -> Option<SourceLimit> {
+        self.functions.iter().find_map(|function| function.source_limit())
+    }
+
+    /// Bytes by which a frame may be longer behind the chain than before it.
+    pub fn added_bytes(&self) -> usize {
+        self.functions.iter().map(|function| function.added_bytes()).sum()
+    }
+}
+
+/// The chains of a configuration, in the order of their numbers, and what their flows share.
+pub(super) fn read(config: &Config, switches: &[SwitchEntry], root: Spot<'_>) -> Result<(Vec<ChainPlan>, Named), Mistake> {
     if config.chains.is_empty() || config.chains.len() > MAX_CHAINS {
         return Err(root.name("chains").mistake(format!("between 1 and {MAX_CHAINS} chains are needed")));
     }
-    let mut built = Vec::new();
-    for (name, chain) in &config.chains {
+    let mut chains = Vec::new();
+    let mut shared = Named { pools: Vec::new(), statistics: Vec::new() };
+    for (number, (name, chain)) in (0u16..).zip(&config.chains) {
         let spot = root.key("chains").key(name);
         if chain.functions.is_empty() {
             return Err(spot
@@ -40,42 +77,45 @@ pub(super) fn build(config: &Config, switches: &[SwitchEntry], root: Spot<'_>) -
             return Err(spot.name("functions").mistake(format!("chain `{name}` has more than {MAX_FUNCTIONS} functions")));
         }
         let switch = chain.switch.as_ref().and_then(|switch| config.switches.keys().position(|name| name == switch));
-        let zones = zones::of_switch(config, &switches[switch.unwrap_or(0)]);
+        let zones = &switches[switch.unwrap_or(0)].zones;
         let functions = chain.functions.iter().enumerate();
-        let functions = functions.map(|(at, function)| function_of(function, &zones, spot.key("functions").index(at)));
+        let functions = functions.map(|(at, function)| function_of(function, zones, spot.key("functions").index(at)));
         let functions = functions.collect::<Result<Vec<_>, _>>()?;
         one_source_limit(&functions, spot.key("functions"))?;
-        let mut plan = plan(config, name, root)?;
-        let mut functions = Chain::new(functions);
-        if let Some(rest) = plan.server_rest() {
-            let has_pools = functions.ask_server(SERVER_CREDIT, rest);
-            if !functions.share_statistics() && !has_pools {
-                // A preset asks for a state server only if there is something for it to do.
-                if let Some(key) = protection::says_server(chain.protection.as_ref()) {
-                    let message = format!(
-                        "no function of chain `{name}` has anything that a state server could assign or add up: leave `{key}` out"
-                    );
-                    return Err(spot.key("protection").key(key).mistake(message));
-                }
-                plan.shared = Shared::Partitioned;
+        let mut protection = protection_of(config, name, root)?;
+        let named = Named::of(number, name, &functions);
+        if protection.server_rest().is_some() && named.is_empty() {
+            // A preset asks for a state server only if there is something for it to do.
+            if let Some(key) = protection::says_server(chain.protection.as_ref()) {
+                let message = format!(
+                    "no function of chain `{name}` has anything that a state server could assign or add up: leave `{key}` out"
+                );
+                return Err(spot.key("protection").key(key).mistake(message));
             }
+            protection.shared = Shared::Partitioned;
         }
-        built.push(BuiltChain { name: name.clone(), switch: switch_node(switch.unwrap_or(0) as u16), chain: functions, plan });
+        let named = named.at_server(protection.server_rest());
+        shared.pools.extend(named.pools);
+        shared.statistics.extend(named.statistics);
+        let layout = ChainLayout::of(functions.iter().map(|function| (function.name(), function.layout())));
+        let switch = switch_node(switch.unwrap_or(0) as u16);
+        chains.push(ChainPlan { name: name.clone(), switch, functions, layout, protection });
     }
-    if config.state_server.is_some() && !super::has_state_server(&built) {
+    if config.state_server.is_some() && !chains.iter().any(|chain| chain.protection.needs_state_server()) {
         let message = "no chain has a state server (`protection: rescue`, or `shared: state-server`): leave `state_server` out";
         return Err(root.name("state_server").mistake(message));
     }
-    if config.servers() > 1 && built.iter().all(|built| !built.plan.is_paged()) {
+    let has_several = config.state_server.as_ref().is_some_and(|settings| settings.servers > 1);
+    if has_several && chains.iter().all(|chain| !chain.protection.is_paged()) {
         let message = "several state servers divide the flows among them whose home is there, and no chain has such (`protection: rescue`); numbers of pools are assigned by one: leave `servers` out";
         return Err(root.key("state_server").name("servers").mistake(message));
     }
-    Ok(built)
+    Ok((chains, shared))
 }
 
 /// Only one function may limit how many flows a source has, and none of its kind stands before it. The switch counts
 /// a source's flows as they enter the chain; a `nat` behind another one has other sources.
-fn one_source_limit(functions: &[Box<dyn Function>], spot: Spot<'_>) -> Result<(), Mistake> {
+fn one_source_limit(functions: &[Arc<dyn Configured>], spot: Spot<'_>) -> Result<(), Mistake> {
     for (at, function) in functions.iter().enumerate().filter(|(_, function)| function.source_limit().is_some()) {
         let name = function.name();
         let mut before = functions[..at].iter();
@@ -90,7 +130,7 @@ fn one_source_limit(functions: &[Box<dyn Function>], spot: Spot<'_>) -> Result<(
 }
 
 /// How the flows of a chain survive.
-pub(super) fn plan(config: &Config, chain: &str, root: Spot<'_>) -> Result<Plan, Mistake> {
+fn protection_of(config: &Config, chain: &str, root: Spot<'_>) -> Result<Plan, Mistake> {
     let written = config.chains.get(chain).and_then(|chain| chain.protection.as_ref());
     let spot = root.key("chains").key(chain).key("protection");
     let plan = protection::read(written, spot)?;
@@ -114,7 +154,7 @@ pub(super) fn plan(config: &Config, chain: &str, root: Spot<'_>) -> Result<Plan,
     Ok(plan)
 }
 
-fn function_of(config: &FunctionConfig, zones: &Zones, spot: Spot<'_>) -> Result<Box<dyn Function>, Mistake> {
+fn function_of(config: &FunctionConfig, zones: &Zones, spot: Spot<'_>) -> Result<Arc<dyn Configured>, Mistake> {
     let known = catalog::names();
     let (name, value) = match config.entries.as_slice() {
         [(name, value)] => (name, value),
@@ -135,7 +175,7 @@ fn function_of(config: &FunctionConfig, zones: &Zones, spot: Spot<'_>) -> Result
         let near = suggestion(name, known.iter().copied());
         return Err(here.mistake(format!("there is no function `{name}`: {}{near}", listed(known.iter().copied()))));
     }
-    catalog::build_at(name, value, zones).map_err(|error| of_function(name, &error, here, spot.key(name)))
+    catalog::configured(name, value, zones).map_err(|error| of_function(name, &error, here, spot.key(name)))
 }
 
 /// A function's mistake in its own configuration: `here` is its name, `below` what is written below that.
@@ -175,17 +215,18 @@ fn not_unicast(prefix: &Prefix) -> Option<(&'static str, &'static str)> {
 /// What several functions must not have in common, and what the box itself has already. The addresses that chains own are their switches'.
 pub(super) fn owned(
     config: &Config,
-    built: &mut [BuiltChain],
+    chains: &[ChainPlan],
+    pools: &[NamedPool],
     networks: &Networks,
     switches: &mut [SwitchEntry],
     root: Spot<'_>,
 ) -> Result<(), Mistake> {
-    let mut pools: Vec<(Prefix, String, String)> = Vec::new();
-    for (chain, number) in built.iter_mut().zip(0u16..) {
+    let mut taken: Vec<(Prefix, &str, &str)> = Vec::new();
+    for (chain, number) in chains.iter().zip(0u16..) {
         let switch = switches::of_chain(switches, number);
         let own = switches[switch].owned.len();
-        for (at, function) in chain.chain.functions_mut().iter_mut().enumerate() {
-            let name = function.name().to_owned();
+        for (at, function) in chain.functions.iter().enumerate() {
+            let name = function.name();
             let spot = root.key("chains").key(&chain.name).key("functions").index(at);
             let written =
                 config.chains.get(&chain.name).and_then(|chain| chain.functions.get(at)).and_then(|f| f.entries.first());
@@ -198,8 +239,7 @@ pub(super) fn owned(
                 }
                 None => spot,
             };
-            let mut has_pool = false;
-            function.shared().visit(&mut |_, field| has_pool |= matches!(field, SharedField::Pool(_)));
+            let has_pool = pools.iter().any(|pool| (pool.id.chain, usize::from(pool.id.function)) == (number, at));
             for prefix in addresses {
                 if let Some((range, what)) = not_unicast(&prefix) {
                     return Err(place(&prefix)
@@ -231,11 +271,11 @@ pub(super) fn owned(
                 }
                 // Two pools know nothing of each other: both would give the same address and port to different flows.
                 if has_pool {
-                    if let Some((other, function, whose)) = pools.iter().find(|(other, ..)| other.overlaps(&prefix)) {
+                    if let Some((other, function, whose)) = taken.iter().find(|(other, ..)| other.overlaps(&prefix)) {
                         return Err(place(&prefix)
                             .mistake(format!("{name}: {prefix} overlaps {other} of `{function}` in chain `{whose}`")));
                     }
-                    pools.push((prefix, name.clone(), chain.name.clone()));
+                    taken.push((prefix, name, &chain.name));
                 }
                 switches[switch].owned.push(prefix);
             }

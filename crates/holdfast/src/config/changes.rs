@@ -1,21 +1,60 @@
-//! What differs between the configuration of a running box and another one: what can be changed while it runs, and what cannot.
+//! The difference of two plans: what the second would change in a box that runs the first.
 //!
-//! Two ways of writing the same are the same. Every difference has its place in the new file; of what is missing there, the place where it
-//! would stand.
+//! In: two plans. Out: a [`Difference`] for each key that is not the same, with its place in the second file (of what is missing there, the place where it would
+//! stand), its kind, and what it means for flows; and the rules that come and go. Never: a difference between two ways of writing the same. Which
+//! keys there are, and of what kind, is in the table ([`kinds`](super::kinds)), by which structs are compared; here is how what they hold is.
 
-use super::bfd::BfdConfig;
-use super::chains;
 use super::clusters::{DEFAULT_CLUSTER, range};
-use super::etcd::EtcdConfig;
-use super::file::{
-    ChainConfig, Config, FunctionConfig, HostNetwork, HostSettings, LimitsConfig, OneOrMany, PortConfig, RouteConfig,
-    SwitchSettings,
-};
 use super::mistake::Mistake;
-use super::source::{Source, Spot};
+use super::plan::Plan;
+use super::raw::{
+    BfdConfig, BfdKeyConfig, BfdKeyType, Config, ControlConfig, EtcdConfig, FabricFileConfig, HostFabric, HostNetwork, OneOrMany,
+    ProtectionConfig, ReversePathConfig, RouteConfig, RuleConfig, RuntimesConfig, RuntimesRange, ServerStandby, ServerTransport,
+    StateServerSettings, TlsConfig, TlsFiles, Word,
+};
+use super::source::Spot;
+use super::{bfd, protection};
 use holdfast_node::rules::Rule;
-use serde_json::Value;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+
+/// How a key is changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// While the box runs.
+    Live,
+    /// By a restart of the box, on all of its hosts.
+    Restart,
+}
+
+impl Kind {
+    /// In a word.
+    pub fn word(self) -> &'static str {
+        match self {
+            Kind::Live => "live",
+            Kind::Restart => "restart",
+        }
+    }
+}
+
+/// What the table says of a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Row {
+    /// How it is changed.
+    pub kind: Kind,
+    /// What that means for flows: if it takes a restart, for those that begin afterwards.
+    pub flows: &'static str,
+}
+
+/// A key that is not the same in two plans.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Difference {
+    /// Which one, from the top of the file: `ports.lan.mtu`.
+    pub path: String,
+    /// What the table says of it.
+    pub row: Row,
+    /// What is different, and where.
+    pub mistake: Mistake,
+}
 
 /// A rule that comes or goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,271 +72,246 @@ pub fn rule_changes(running: &[Rule], new: &[Rule]) -> Vec<RuleChange> {
     gone.chain(come).collect()
 }
 
-/// What the new configuration, read from this text, would change and a running box cannot: everything but the rules. Both configurations
-/// have been checked.
-pub fn differences(file: &str, text: &str, running: &Config, new: &Config) -> Vec<Mistake> {
-    let source = Source::new(file, text.strip_prefix('\u{feff}').unwrap_or(text));
-    let mut comparison = Comparison { found: Vec::new() };
-    comparison.compare(running, new, source.root());
-    comparison.found
+/// What the new plan has otherwise than the one that runs, but for the rules.
+pub fn differences(running: &Plan, new: &Plan) -> Vec<Difference> {
+    let (root, mut found) = (new.source.root(), Vec::new());
+    // The row of the whole is nobody's: every key below it has its own.
+    let at =
+        At { path: String::new(), parent: root, key: String::new(), spot: root, row: Row { kind: Kind::Restart, flows: "" } };
+    said_in_full(running).compare(&said_in_full(new), &at, &mut found);
+    found
 }
 
-struct Comparison {
-    found: Vec<Mistake>,
+/// The configuration as it would be written if nothing were left out, in one of the ways in which it could be.
+fn said_in_full(plan: &Plan) -> Config {
+    let mut config = plan.raw.clone();
+    let runtimes = |written: &mut Option<RuntimesConfig>| {
+        let (min, max) = range(*written);
+        *written = Some(RuntimesConfig::Range(RuntimesRange { count: None, min: Some(min), max: Some(max) }));
+    };
+    runtimes(&mut config.runtimes);
+    config.clusters.values_mut().for_each(|cluster| runtimes(&mut cluster.runtimes));
+    // Their order means nothing.
+    config.zones.values_mut().for_each(|ports| ports.sort());
+    config.switches.values_mut().for_each(|switch| switch.ports.sort());
+    config.ports.values_mut().flat_map(|port| &mut port.bfd).for_each(bfd::say_in_full);
+    config.fabric.get_or_insert_default();
+    config.state_server.get_or_insert_default().provider.clone_from(&plan.state_servers.provider);
+    for (chain, planned) in config.chains.values_mut().zip(&plan.chains) {
+        chain.cluster.get_or_insert_with(|| DEFAULT_CLUSTER.to_owned());
+        chain.protection = Some(ProtectionConfig::Preset(protection::words(&planned.protection, chain.protection.as_ref())));
+    }
+    config
 }
 
-fn texts(written: Option<&OneOrMany>) -> String {
-    written.map(OneOrMany::all).unwrap_or_default().join(", ")
+/// A key of the file: where its value stands, or would, and what the table says of it.
+#[derive(Clone)]
+pub(super) struct At<'s> {
+    path: String,
+    /// What the key is in.
+    parent: Spot<'s>,
+    key: String,
+    spot: Spot<'s>,
+    pub(super) row: Row,
 }
 
-impl Comparison {
-    /// `spot` is where the new value stands, or would.
-    fn value<T: PartialEq>(&mut self, what: &str, running: &T, new: &T, spot: Spot<'_>, show: impl Fn(&T) -> String) {
+impl<'s> At<'s> {
+    /// A key below.
+    pub(super) fn key(&self, key: &str, row: Row) -> At<'s> {
+        let path = if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) };
+        At { path, parent: self.spot, key: key.to_owned(), spot: self.spot.key(key), row }
+    }
+
+    /// An item of a list.
+    pub(super) fn index(&self, number: usize) -> At<'s> {
+        let spot = self.spot.index(number);
+        At { path: format!("{}[{number}]", self.path), parent: self.spot, key: String::new(), spot, row: self.row }
+    }
+
+    fn difference(&self, spot: Spot<'_>, what: &str, verb: &str) -> Difference {
+        let how = match self.row.kind {
+            Kind::Live => format!("it is {verb} while the box runs, {}", self.row.flows),
+            Kind::Restart => format!("it is {verb} by a restart only, which ends all flows; afterwards {}", self.row.flows),
+        };
+        Difference { path: self.path.clone(), row: self.row, mistake: spot.mistake(format!("{what}: {how}")) }
+    }
+
+    /// The key has another value, in words.
+    pub(super) fn changed(&self, running: &str, new: &str) -> Difference {
+        self.changed_at(self.spot, running, new)
+    }
+
+    /// The same, from this item of it on; without one the new value ends too early.
+    pub(super) fn changed_from(&self, item: Option<At<'s>>, running: &str, new: &str) -> Difference {
+        self.changed_at(item.map_or_else(|| self.parent.name(&self.key), |item| item.spot), running, new)
+    }
+
+    fn changed_at(&self, spot: Spot<'_>, running: &str, new: &str) -> Difference {
+        let words = |words: &str| if words.is_empty() { "not set".to_owned() } else { format!("`{words}`") };
+        let what = format!("`{}` is {} in the running box and {} here", self.path, words(running), words(new));
+        self.difference(spot, &what, "changed")
+    }
+
+    /// Only the new file has it.
+    fn added(&self) -> Difference {
+        let spot = if self.key.is_empty() { self.spot } else { self.parent.name(&self.key) };
+        self.difference(spot, &format!("the running box has no `{}`", self.path), "added")
+    }
+
+    /// Only the running box has it: shown at what it would be in, if that is there.
+    fn removed_from(&self, section: &At<'s>) -> Difference {
+        let what = format!("`{}` of the running box is not here", self.path);
+        self.difference(section.parent.name(&section.key), &what, "removed")
+    }
+}
+
+/// What can be compared.
+pub(super) trait Compare {
+    /// Finds what is not the same in the new one.
+    fn compare(&self, new: &Self, at: &At<'_>, found: &mut Vec<Difference>);
+}
+
+/// A value without keys of its own: it is the same if its words are, of which there are none if it is not set.
+trait Leaf {
+    fn words(&self) -> String;
+}
+
+impl<T: Leaf> Leaf for Option<T> {
+    fn words(&self) -> String {
+        self.as_ref().map_or_else(String::new, Leaf::words)
+    }
+}
+
+impl<T: Leaf> Compare for T {
+    fn compare(&self, new: &T, at: &At<'_>, found: &mut Vec<Difference>) {
+        let (running, new) = (self.words(), new.words());
         if running != new {
-            self.found.push(spot.mistake(format!(
-                "{what} is {} in the running box and {} here: it is changed by a restart only",
-                show(running),
-                show(new)
-            )));
+            found.push(at.changed(&running, &new));
         }
     }
+}
 
-    fn text(&mut self, what: &str, running: String, new: String, spot: Spot<'_>) {
-        self.value(what, &running, &new, spot, |text| if text.is_empty() { "not set".to_owned() } else { format!("`{text}`") });
-    }
+macro_rules! leaves {
+    ($($leaf:ty: |$value:ident| $words:expr;)*) => {
+        $(impl Leaf for $leaf {
+            fn words(&self) -> String {
+                let $value = self;
+                $words
+            }
+        })*
+    };
+}
 
-    /// What is in one of two maps only; `section` is the new map's key.
-    fn names<T, U>(
-        &mut self,
-        what: &str,
-        running: &BTreeMap<String, T>,
-        new: &BTreeMap<String, U>,
-        root: Spot<'_>,
-        section: &str,
-    ) {
-        for name in running.keys().filter(|name| !new.contains_key(*name)) {
-            let text = format!("{what} `{name}` of the running box is not here: it is removed by a restart only");
-            self.found.push(root.name(section).mistake(text));
+leaves! {
+    bool: |value| value.to_string();
+    u8: |value| value.to_string();
+    u16: |value| value.to_string();
+    u32: |value| value.to_string();
+    u64: |value| value.to_string();
+    usize: |value| value.to_string();
+    String: |text| text.clone();
+    Vec<String>: |texts| texts.join(", ");
+    Word: |word| word.0.clone();
+    OneOrMany: |texts| texts.all().join(", ");
+    ReversePathConfig: |check| format!("{check:?}").to_lowercase();
+    BfdKeyType: |kind| kind.name().to_owned();
+    ServerStandby: |standby| standby.to_string();
+    ServerTransport: |transport| transport.to_string();
+    ProtectionConfig: |protection| match protection {
+        ProtectionConfig::Preset(words) => words.clone(),
+        ProtectionConfig::Options(_) => unreachable!("what is said in full has one form"),
+    };
+    RuntimesConfig: |runtimes| match range(Some(*runtimes)) {
+        (min, max) if min == max => min.to_string(),
+        (min, max) => format!("{min} to {max}"),
+    };
+    HostFabric: |fabric| fabric.networks().iter().map(Leaf::words).collect::<Vec<_>>().join(", ");
+    HostNetwork: |network| match network {
+        HostNetwork::Device(device) => device.clone(),
+        HostNetwork::Udp(fabric) => format!("udp: {}", fabric.udp),
+    };
+}
+
+/// Sections that may be left out, and are something else than their defaults then.
+macro_rules! optional {
+    ($($section:ty),*) => {
+        $(impl Compare for Option<$section> {
+            fn compare(&self, new: &Self, at: &At<'_>, found: &mut Vec<Difference>) {
+                match (self, new) {
+                    (Some(running), Some(new)) => running.compare(new, at, found),
+                    (None, Some(_)) => found.push(at.added()),
+                    (Some(_), None) => found.push(at.removed_from(at)),
+                    (None, None) => {}
+                }
+            }
+        })*
+    };
+}
+
+optional!(BfdKeyConfig, ControlConfig, EtcdConfig, FabricFileConfig, StateServerSettings);
+
+/// What has names is compared by them.
+impl<T: Compare> Compare for BTreeMap<String, T> {
+    fn compare(&self, new: &Self, at: &At<'_>, found: &mut Vec<Difference>) {
+        for name in self.keys().filter(|name| !new.contains_key(*name)) {
+            found.push(at.key(name, at.row).removed_from(at));
         }
-        for name in new.keys().filter(|name| !running.contains_key(*name)) {
-            let text = format!("the running box has no {what} `{name}`: it is added by a restart only");
-            self.found.push(root.key(section).name(name).mistake(text));
-        }
-    }
-
-    fn compare(&mut self, running: &Config, new: &Config, root: Spot<'_>) {
-        self.text("the cluster's name", running.cluster.clone(), new.cluster.clone(), root.key("cluster"));
-        self.names("port", &running.ports, &new.ports, root, "ports");
-        for (name, port) in &new.ports {
-            if let Some(running) = running.ports.get(name) {
-                self.port(name, running, port, root.key("ports").key(name));
+        for (name, new) in new {
+            let at = at.key(name, at.row);
+            match self.get(name) {
+                Some(running) => running.compare(new, &at, found),
+                None => found.push(at.added()),
             }
         }
-        self.names("zone", &running.zones, &new.zones, root, "zones");
-        for (name, ports) in &new.zones {
-            // Their order means nothing.
-            let set = |ports: &Vec<String>| ports.iter().cloned().collect::<BTreeSet<_>>();
-            let show = |ports: &BTreeSet<String>| ports.iter().map(|port| format!("`{port}`")).collect::<Vec<_>>().join(", ");
-            if let Some(running) = running.zones.get(name) {
-                self.value(&format!("zone `{name}`"), &set(running), &set(ports), root.key("zones").key(name), show);
-            }
-        }
-        let route = |route: &RouteConfig| {
+    }
+}
+
+/// Routes come and go: a route is what it says.
+impl Compare for Vec<RouteConfig> {
+    fn compare(&self, new: &Self, at: &At<'_>, found: &mut Vec<Difference>) {
+        let words = |route: &RouteConfig| {
             let on = route.on.as_ref().map_or(String::new(), |port| format!(" on {port}"));
             format!("{} via {}{on}", route.to, route.via)
         };
-        let routes = |config: &Config| config.routes.iter().map(route).collect::<Vec<_>>();
-        let (running_routes, new_routes) = (routes(running), routes(new));
-        for (at, route) in new_routes.iter().enumerate().filter(|(_, route)| !running_routes.contains(route)) {
-            let text = format!("the running box has no route to {route}: it is added by a restart only");
-            self.found.push(root.key("routes").index(at).mistake(text));
+        let all = |routes: &Self| routes.iter().map(words).collect::<Vec<_>>();
+        let (running, new) = (all(self), all(new));
+        for (number, route) in new.iter().enumerate().filter(|(_, route)| !running.contains(route)) {
+            found.push(At { path: format!("{}: {route}", at.path), ..at.index(number) }.added());
         }
-        for route in running_routes.iter().filter(|route| !new_routes.contains(route)) {
-            let text = format!("the running box's route to {route} is not here: it is removed by a restart only");
-            self.found.push(root.name("routes").mistake(text));
-        }
-        self.chains(running, new, root);
-        self.names("cluster", &running.clusters, &new.clusters, root, "clusters");
-        let show = |(least, most): &(u16, u16)| if least == most { least.to_string() } else { format!("{least} to {most}") };
-        let whole = (range(running.runtimes), range(new.runtimes));
-        self.value("the number of runtimes", &whole.0, &whole.1, root.key("runtimes"), show);
-        for (name, settings) in &new.clusters {
-            if let Some(running) = running.clusters.get(name) {
-                let spot = root.key("clusters").key(name).key("runtimes");
-                let what = format!("the number of runtimes of cluster `{name}`");
-                self.value(&what, &range(running.runtimes), &range(settings.runtimes), spot, show);
-            }
-        }
-        let key = |config: &Config| config.fabric.as_ref().and_then(|fabric| fabric.key.clone()).unwrap_or_default();
-        self.text("`fabric.key`", key(running), key(new), root.key("fabric").key("key"));
-        let mtu =
-            |config: &Config| config.fabric.as_ref().and_then(|fabric| fabric.mtu).map_or(String::new(), |mtu| mtu.to_string());
-        self.text("`fabric.mtu`", mtu(running), mtu(new), root.key("fabric").key("mtu"));
-        self.text("`state`", running.state.clone().unwrap_or_default(), new.state.clone().unwrap_or_default(), root.key("state"));
-        let standby = |config: &Config| config.server_standby().to_string();
-        let spot = root.key("state_server").key("standby");
-        self.text("`state_server.standby`", standby(running), standby(new), spot);
-        let spot = root.key("state_server").key("servers");
-        self.value("the number of state servers", &running.servers(), &new.servers(), spot, u16::to_string);
-        let transport = |config: &Config| config.server_transport().to_string();
-        let spot = root.key("state_server").key("transport");
-        self.text("`state_server.transport`", transport(running), transport(new), spot);
-        let provider = |config: &Config| config.server_provider().unwrap_or_default().to_owned();
-        if running.server_transport() == new.server_transport() {
-            let spot = root.key("state_server").key("provider");
-            self.text("`state_server.provider`", provider(running), provider(new), spot);
-        }
-        self.value("`seccomp`", &running.seccomp, &new.seccomp, root.key("seccomp"), bool::to_string);
-        self.etcd(running, new, root);
-        self.control(running, new, root);
-        self.hosts(running, new, root);
-        self.switches(running, new, root);
-        type Limit = fn(&LimitsConfig) -> Option<u32>;
-        let limits: [(&str, Limit); 2] = [
-            ("half_open_per_source", |limits| limits.half_open_per_source),
-            ("flows_per_source", |limits| limits.flows_per_source),
-        ];
-        for (key, of) in limits {
-            let most = |config: &Config| of(&config.limits).map_or_else(String::new, |most| most.to_string());
-            self.text(&format!("`limits.{key}`"), most(running), most(new), root.key("limits").key(key));
-        }
-        let number = |number: &u64| number.to_string();
-        for (section, key, running, new) in [
-            ("limits", "flows", running.limits.flows as u64, new.limits.flows as u64),
-            ("limits", "buffers", running.limits.buffers.into(), new.limits.buffers.into()),
-            ("detection", "heartbeat_ms", running.detection.heartbeat_ms, new.detection.heartbeat_ms),
-            ("detection", "hang_ms", running.detection.hang_ms, new.detection.hang_ms),
-            ("detection", "host_ms", running.detection.host_ms, new.detection.host_ms),
-            ("scaling", "period_ms", running.scaling.period_ms, new.scaling.period_ms),
-            ("scaling", "drops", running.scaling.drops, new.scaling.drops),
-            ("scaling", "busy_percent", running.scaling.busy_percent.into(), new.scaling.busy_percent.into()),
-            ("scaling", "idle_percent", running.scaling.idle_percent.into(), new.scaling.idle_percent.into()),
-            ("scaling", "move_flows", running.scaling.move_flows, new.scaling.move_flows),
-            ("scaling", "calm_periods", running.scaling.calm_periods.into(), new.scaling.calm_periods.into()),
-        ] {
-            self.value(&format!("`{section}.{key}`"), &running, &new, root.key(section).key(key), number);
-        }
-    }
-
-    fn etcd(&mut self, running: &Config, new: &Config, root: Spot<'_>) {
-        type Read = fn(&EtcdConfig) -> Option<String>;
-        let spot = root.key("etcd");
-        let of = |config: &Config, key: Read| config.etcd.as_ref().and_then(key).unwrap_or_default();
-        let keys: [(&str, Read); 6] = [
-            ("endpoints", |etcd| Some(etcd.endpoints.join(", "))),
-            ("prefix", |etcd| etcd.prefix.clone()),
-            ("ca", |etcd| etcd.ca.clone()),
-            ("certificate", |etcd| etcd.certificate.clone()),
-            ("key", |etcd| etcd.key.clone()),
-            ("lease_ms", |etcd| Some(etcd.lease_ms.to_string())),
-        ];
-        for (key, value) in keys {
-            self.text(&format!("`etcd.{key}`"), of(running, value), of(new, value), spot.key(key));
-        }
-    }
-
-    fn control(&mut self, running: &Config, new: &Config, root: Spot<'_>) {
-        let spot = root.key("control");
-        let listen = |config: &Config| config.control.as_ref().and_then(|control| control.listen.clone()).unwrap_or_default();
-        self.text("`control.listen`", listen(running), listen(new), spot.key("listen"));
-        let tls = |config: &Config| config.control.as_ref().map(|control| control.tls.words()).unwrap_or_default();
-        self.text("`control.tls`", tls(running), tls(new), spot.key("tls"));
-    }
-
-    /// Which hosts there are, in their order, gives them their numbers: a host that began with another list would take another's.
-    fn hosts(&mut self, running: &Config, new: &Config, root: Spot<'_>) {
-        self.names("host", &running.hosts, &new.hosts, root, "hosts");
-        type Read = fn(&HostSettings) -> String;
-        let keys: [(&str, Read); 6] = [
-            ("fabric", |host| {
-                let network = |network: &HostNetwork| match network {
-                    HostNetwork::Device(device) => device.clone(),
-                    HostNetwork::Udp(fabric) => format!("udp: {}", fabric.udp),
-                };
-                host.fabric.networks().iter().map(network).collect::<Vec<_>>().join(", ")
-            }),
-            ("devices", |host| {
-                host.devices.iter().map(|(port, device)| format!("{port}: {device}")).collect::<Vec<_>>().join(", ")
-            }),
-            ("serves", |host| host.serves.to_string()),
-            ("runtimes", |host| host.runtimes.to_string()),
-            ("coordinator", |host| host.coordinator.to_string()),
-            ("control", |host| host.control.clone().unwrap_or_default()),
-        ];
-        for (name, host) in &new.hosts {
-            let Some(running) = running.hosts.get(name) else { continue };
-            for (key, value) in keys {
-                let spot = root.key("hosts").key(name).key(key);
-                self.text(&format!("`{key}` of host `{name}`"), value(running), value(host), spot);
-            }
-        }
-    }
-
-    fn switches(&mut self, running: &Config, new: &Config, root: Spot<'_>) {
-        self.names("switch", &running.switches, &new.switches, root, "switches");
-        for (name, switch) in &new.switches {
-            let Some(running) = running.switches.get(name) else { continue };
-            let spot = root.key("switches").key(name);
-            // Their order means nothing.
-            let ports = |switch: &SwitchSettings| switch.ports.iter().cloned().collect::<BTreeSet<_>>();
-            let show = |ports: &BTreeSet<String>| ports.iter().map(|port| format!("`{port}`")).collect::<Vec<_>>().join(", ");
-            self.value(&format!("`ports` of switch `{name}`"), &ports(running), &ports(switch), spot.key("ports"), show);
-            self.text(&format!("`host` of switch `{name}`"), running.host.clone(), switch.host.clone(), spot.key("host"));
-        }
-    }
-
-    fn port(&mut self, name: &str, running: &PortConfig, new: &PortConfig, spot: Spot<'_>) {
-        let what = |key: &str| format!("`{key}` of port `{name}`");
-        self.text(&what("device"), running.device.clone(), new.device.clone(), spot.key("device"));
-        self.text(&what("address"), texts(Some(&running.address)), texts(Some(&new.address)), spot.key("address"));
-        self.text(&what("gateway"), texts(running.gateway.as_ref()), texts(new.gateway.as_ref()), spot.key("gateway"));
-        let mtu = |port: &PortConfig| port.mtu.map(|mtu| mtu.to_string()).unwrap_or_default();
-        self.text(&what("mtu"), mtu(running), mtu(new), spot.key("mtu"));
-        let reverse_path = |port: &PortConfig| format!("{:?}", port.reverse_path).to_lowercase();
-        self.text(&what("reverse_path"), reverse_path(running), reverse_path(new), spot.key("reverse_path"));
-        let bfd = |port: &PortConfig| port.bfd.iter().map(BfdConfig::words).collect::<Vec<_>>().join(", ");
-        self.text(&what("bfd"), bfd(running), bfd(new), spot.key("bfd"));
-    }
-
-    fn chains(&mut self, running: &Config, new: &Config, root: Spot<'_>) {
-        self.names("chain", &running.chains, &new.chains, root, "chains");
-        for (name, chain) in &new.chains {
-            let Some(old) = running.chains.get(name) else { continue };
-            let spot = root.key("chains").key(name);
-            let is_same = |at: usize| {
-                old.functions.get(at).zip(chain.functions.get(at)).is_some_and(|(old, new)| is_same_function(old, new))
-            };
-            let functions = old.functions.len().max(chain.functions.len());
-            if let Some(at) = (0..functions).find(|at| !is_same(*at)) {
-                let place = if at < chain.functions.len() { spot.key("functions").index(at) } else { spot.name("functions") };
-                self.found.push(place.mistake(format!(
-                    "from function {} on, chain `{name}` is another one than in the running box: it is changed by a restart only",
-                    at + 1
-                )));
-            }
-            // Both were built from right configurations.
-            let plan = |config: &Config| chains::plan(config, name, root).ok();
-            if plan(running) != plan(new) {
-                let text = format!(
-                    "the protection of chain `{name}` is another one in the running box: it is changed by a restart only"
-                );
-                self.found.push(spot.key("protection").mistake(text));
-            }
-            let pinged = |chain: &ChainConfig| texts(chain.answers_ping.as_ref());
-            self.text(&format!("`answers_ping` of chain `{name}`"), pinged(old), pinged(chain), spot.key("answers_ping"));
-            let cluster = |cluster: &Option<String>| cluster.clone().unwrap_or_else(|| DEFAULT_CLUSTER.to_owned());
-            let what = format!("the cluster of chain `{name}`");
-            self.text(&what, cluster(&old.cluster), cluster(&chain.cluster), spot.key("cluster"));
-            let (before, now) = (old.switch.clone().unwrap_or_default(), chain.switch.clone().unwrap_or_default());
-            self.text(&format!("the switch of chain `{name}`"), before, now, spot.key("switch"));
+        for route in running.iter().filter(|route| !new.contains(route)) {
+            found.push(At { path: format!("{}: {route}", at.path), ..at.clone() }.removed_from(at));
         }
     }
 }
 
-/// A name alone is the name with an empty configuration below it.
-fn is_same_function(running: &FunctionConfig, new: &FunctionConfig) -> bool {
-    let is_nothing = |value: &Value| value.is_null() || value.as_object().is_some_and(serde_json::Map::is_empty);
-    let is_same_value = |old: &Value, new: &Value| old == new || is_nothing(old) && is_nothing(new);
-    let mut pairs = running.entries.iter().zip(&new.entries);
-    running.entries.len() == new.entries.len() && pairs.all(|(old, new)| old.0 == new.0 && is_same_value(&old.1, &new.1))
+/// Routers that are watched are compared by their addresses, and if these are the same, key by key.
+impl Compare for Vec<BfdConfig> {
+    fn compare(&self, new: &Self, at: &At<'_>, found: &mut Vec<Difference>) {
+        let peers = |routers: &Self| routers.iter().map(|router| router.peer.clone()).collect::<Vec<_>>();
+        let (running_peers, new_peers) = (peers(self), peers(new));
+        if running_peers != new_peers {
+            return running_peers.compare(&new_peers, at, found);
+        }
+        for (number, (running, new)) in self.iter().zip(new).enumerate() {
+            running.compare(new, &at.index(number), found);
+        }
+    }
+}
+
+/// Rules are compared as they are resolved: [`rule_changes`].
+impl Compare for Vec<RuleConfig> {
+    fn compare(&self, _: &Self, _: &At<'_>, _: &mut Vec<Difference>) {}
+}
+
+impl Compare for TlsConfig {
+    fn compare(&self, new: &Self, at: &At<'_>, found: &mut Vec<Difference>) {
+        let words = |tls: &TlsConfig| match tls {
+            TlsConfig::Directory(directory) => directory.clone(),
+            TlsConfig::Files(TlsFiles { ca, certificate, key }) => format!("{ca}, {certificate}, {key}"),
+        };
+        match (self, new) {
+            (TlsConfig::Files(running), TlsConfig::Files(new)) => running.compare(new, at, found),
+            (running, new) => words(running).compare(&words(new), at, found),
+        }
+    }
 }

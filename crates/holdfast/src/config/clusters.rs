@@ -1,10 +1,10 @@
 //! Virtual clusters: which runtimes serve which chains.
 
-use super::file::{Config, RuntimesConfig};
+use super::chains::ChainPlan;
 use super::mistake::{Mistake, listed, suggestion};
+use super::names;
+use super::raw::{Config, RuntimesConfig};
 use super::source::Spot;
-use super::{Checked, chains};
-use holdfast_node::address::{FIRST_RUNTIME, NodeId};
 
 /// The cluster of the chains that ask for none, as it is shown.
 pub const DEFAULT_CLUSTER: &str = "default";
@@ -25,27 +25,8 @@ pub struct Cluster {
     pub chains: Vec<u16>,
 }
 
-impl Checked {
-    /// The runtimes that serve a chain, counted from 0, of which this is so.
-    pub fn runtimes_of(&self, is_meant: impl Fn(usize) -> bool) -> Vec<NodeId> {
-        let clusters = self.clusters.iter().flat_map(|cluster| (0..cluster.max).map(move |_| cluster));
-        let numbered = (FIRST_RUNTIME..).zip(clusters);
-        let meant = numbered.filter(|(_, cluster)| cluster.chains.iter().any(|chain| is_meant(usize::from(*chain))));
-        meant.map(|(node, _)| node).collect()
-    }
-}
-
-/// A name that can be part of a path.
-pub(super) fn name(name: &str) -> Result<(), String> {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    if name.is_empty() || name.len() > 48 || name.starts_with('.') || !name.chars().all(is_plain) {
-        return Err("a cluster's name is 1 to 48 letters, digits, `-`, `_` or `.`, and does not begin with `.`".to_owned());
-    }
-    Ok(())
-}
-
 /// The clusters that have chains; the default one, if it has any, is the first.
-pub(super) fn read(config: &Config, root: Spot<'_>) -> Result<Vec<Cluster>, Mistake> {
+pub(super) fn read(config: &Config, built: &[ChainPlan], root: Spot<'_>) -> Result<Vec<Cluster>, Mistake> {
     let names = || config.clusters.keys().map(String::as_str);
     for (wanted, chain) in config.chains.iter().filter_map(|(name, chain)| chain.cluster.as_ref().map(|wanted| (wanted, name))) {
         if !config.clusters.contains_key(wanted) {
@@ -70,7 +51,7 @@ pub(super) fn read(config: &Config, root: Spot<'_>) -> Result<Vec<Cluster>, Mist
     }
     for (cluster, settings) in &config.clusters {
         let spot = root.key("clusters").name(cluster);
-        name(cluster).map_err(|message| spot.mistake(message))?;
+        names::check(cluster, "a cluster's", spot)?;
         if cluster == DEFAULT_CLUSTER {
             return Err(spot.mistake(
                 "`default` is the cluster of all chains that ask for none: its runtimes are written at the top, as `runtimes`",
@@ -91,12 +72,12 @@ pub(super) fn read(config: &Config, root: Spot<'_>) -> Result<Vec<Cluster>, Mist
             .name("clusters")
             .mistake(format!("at most {MAX_RUNTIMES} runtimes are possible on one host, not {total}")));
     }
-    for (number, name) in (0u16..).zip(config.chains.keys()) {
-        let least = chains::plan(config, name, root)?.least_runtimes();
+    for (number, chain) in (0u16..).zip(built) {
+        let least = chain.protection.least_runtimes();
         let short = clusters.iter().find(|cluster| cluster.chains.contains(&number) && cluster.runtimes < least);
         if let Some(cluster) = short {
             let whose = if cluster.name == DEFAULT_CLUSTER { String::new() } else { format!(" in cluster `{}`", cluster.name) };
-            return Err(root.key("chains").key(name).key("protection").mistake(format!(
+            return Err(root.key("chains").key(&chain.name).key("protection").mistake(format!(
                 "under this protection other runtimes take over the flows of one that fails, so at least {least} are needed{whose}: `runtimes: {{ min: {least} }}`"
             )));
         }

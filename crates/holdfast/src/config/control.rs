@@ -1,78 +1,11 @@
 //! Where the control API listens, and with which certificate.
 
-use super::file::{Config, HostSettings};
 use super::mistake::Mistake;
-use super::source::{Source, Spot};
+use super::raw::{Config, HostSettings, TlsConfig};
+use super::source::Spot;
 use holdfast_control::remote::control_address;
-use holdfast_control::tls::{Identity, TlsPaths};
-use schemars::JsonSchema;
-use serde::Deserialize;
-use serde::de::{Deserializer, Error, MapAccess, Visitor, value::MapAccessDeserializer};
-use std::fmt;
+use holdfast_control::tls::TlsPaths;
 use std::net::SocketAddr;
-use std::path::Path;
-
-/// The control API: the box can be asked, and told what to do, from elsewhere, by whoever has a certificate.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct ControlConfig {
-    /// Address of this machine, like 10.9.0.1:7443, on a network that is none of the box's own; port 7443 without one. Of several hosts, where one has no `control` of its own.
-    #[serde(default)]
-    pub listen: Option<String>,
-    /// The certificate of this host, its key, and the authority of all hosts and operators: `holdfast certify` makes them. SIGHUP reads them again.
-    pub tls: TlsConfig,
-}
-
-/// Files for mutual TLS: the directory in which they have the names that `holdfast certify` gives them, or each by its path. From the configuration's directory.
-#[derive(Debug, Clone, PartialEq, Eq, JsonSchema)]
-#[schemars(untagged)]
-pub enum TlsConfig {
-    /// The directory with `ca.pem`, `certificate.pem` and `key.pem`.
-    Directory(String),
-    /// Each file.
-    Files(TlsFiles),
-}
-
-/// Files for mutual TLS (PEM).
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct TlsFiles {
-    /// The certificates of the authorities that everybody's own are signed by.
-    pub ca: String,
-    /// This host's certificate, and what leads to its authority.
-    pub certificate: String,
-    /// The certificate's key; only its owner may read it.
-    pub key: String,
-}
-
-impl<'de> Deserialize<'de> for TlsConfig {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<TlsConfig, D::Error> {
-        struct Form;
-        impl<'de> Visitor<'de> for Form {
-            type Value = TlsConfig;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a directory, or a map with `ca`, `certificate` and `key`")
-            }
-            fn visit_str<E: Error>(self, directory: &str) -> Result<TlsConfig, E> {
-                Ok(TlsConfig::Directory(directory.to_owned()))
-            }
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<TlsConfig, A::Error> {
-                TlsFiles::deserialize(MapAccessDeserializer::new(map)).map(TlsConfig::Files)
-            }
-        }
-        deserializer.deserialize_any(Form)
-    }
-}
-
-impl TlsConfig {
-    /// In words, for comparisons.
-    pub(super) fn words(&self) -> String {
-        match self {
-            TlsConfig::Directory(directory) => directory.clone(),
-            TlsConfig::Files(TlsFiles { ca, certificate, key }) => format!("{ca}, {certificate}, {key}"),
-        }
-    }
-}
 
 /// The section, read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -109,11 +42,11 @@ pub(super) fn own_address(host: &HostSettings, spot: Spot<'_>) -> Result<Option<
     host.control.as_ref().map(read).transpose()
 }
 
-/// The section; `file` is the configuration's name.
+/// The section.
 ///
 /// # Errors
 /// The first mistake.
-pub(super) fn read(file: &str, config: &Config, root: Spot<'_>) -> Result<Option<Control>, Mistake> {
+pub(super) fn read(config: &Config, root: Spot<'_>) -> Result<Option<Control>, Mistake> {
     let with_own = config.hosts.iter().find(|(_, host)| host.control.is_some());
     let Some(control) = &config.control else {
         return match with_own {
@@ -136,29 +69,19 @@ pub(super) fn read(file: &str, config: &Config, root: Spot<'_>) -> Result<Option
         };
         return Err(root.name("control").mistake(message));
     }
-    let beside = |path: &str| Path::new(file).parent().unwrap_or(Path::new("")).join(path);
     let tls = match &control.tls {
         TlsConfig::Directory(directory) if directory.is_empty() => {
             return Err(section.key("tls").mistake("`tls` is the path of a directory: `holdfast certify DIR NAME` makes one"));
         }
-        TlsConfig::Directory(directory) => TlsPaths::in_directory(&beside(directory)),
+        TlsConfig::Directory(directory) => TlsPaths::in_directory(&root.beside(directory)),
         TlsConfig::Files(files) => {
             for (key, path) in [("ca", &files.ca), ("certificate", &files.certificate), ("key", &files.key)] {
                 if path.is_empty() {
                     return Err(section.key("tls").key(key).mistake(format!("`{key}` is a file's path")));
                 }
             }
-            TlsPaths { ca: beside(&files.ca), certificate: beside(&files.certificate), key: beside(&files.key) }
+            TlsPaths { ca: root.beside(&files.ca), certificate: root.beside(&files.certificate), key: root.beside(&files.key) }
         }
     };
     Ok(Some(Control { listen, tls }))
-}
-
-/// The certificate and key that a configuration names. `file` and `text` are the configuration's.
-///
-/// # Errors
-/// The mistake, at the place in the configuration that names the files.
-pub fn identity(file: &str, text: &str, control: &Control) -> Result<Identity, Mistake> {
-    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    Identity::load(&control.tls).map_err(|message| Source::new(file, text).root().key("control").key("tls").mistake(message))
 }

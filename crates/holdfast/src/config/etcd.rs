@@ -1,41 +1,9 @@
 //! The etcd in which coordinators elect one and keep their log.
 
-use super::file::Config;
 use super::mistake::Mistake;
+use super::raw::Config;
 use super::source::Spot;
-use schemars::JsonSchema;
-use serde::Deserialize;
-use std::path::{Path, PathBuf};
-
-/// Where coordinators elect one, and what they decide is kept. With `hosts` there is a candidate on each of them.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct EtcdConfig {
-    /// Addresses of etcd's members, like https://10.0.0.1:2379; each is tried in turn. All are `https`, or all are `http` and no file is named: then whoever
-    /// reaches etcd can change what it keeps.
-    #[schemars(length(min = 1, max = 16))]
-    pub endpoints: Vec<String>,
-    /// Where everything lies, like /holdfast/edge; boxes with the same one elect one coordinator. `/holdfast/` and the cluster's name without it.
-    #[serde(default)]
-    pub prefix: Option<String>,
-    /// File with the certificates of the authorities that etcd's own are signed by (PEM), from the configuration's directory. Needed with `https`.
-    #[serde(default)]
-    pub ca: Option<String>,
-    /// File with this box's certificate for etcd, and what leads to its authority (PEM).
-    #[serde(default)]
-    pub certificate: Option<String>,
-    /// File with the certificate's key (PEM).
-    #[serde(default)]
-    pub key: Option<String>,
-    /// A coordinator that etcd has not heard for so long leads no more, milliseconds. etcd counts whole seconds, and two at least with its own defaults.
-    #[serde(default = "default_lease")]
-    #[schemars(range(min = 1000, max = 60_000))]
-    pub lease_ms: u64,
-}
-
-fn default_lease() -> u64 {
-    2000
-}
+use std::path::PathBuf;
 
 const MAX_ENDPOINTS: usize = 16;
 const MAX_PREFIX: usize = 256;
@@ -64,7 +32,7 @@ pub struct Etcd {
     pub ca: Option<PathBuf>,
     /// The files with this box's certificate and its key.
     pub certificate: Option<(PathBuf, PathBuf)>,
-    /// See [`EtcdConfig::lease_ms`].
+    /// See [`EtcdConfig::lease_ms`](super::raw::EtcdConfig::lease_ms).
     pub lease_ms: u64,
 }
 
@@ -121,11 +89,11 @@ fn prefix(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The section with all that it leaves out; `file` is the configuration's name.
+/// The section with all that it leaves out.
 ///
 /// # Errors
 /// The first mistake.
-pub(super) fn read(file: &str, config: &Config, root: Spot<'_>) -> Result<Option<Etcd>, Mistake> {
+pub(super) fn read(config: &Config, root: Spot<'_>) -> Result<Option<Etcd>, Mistake> {
     let Some(etcd) = &config.etcd else { return Ok(None) };
     let section = root.key("etcd");
     if etcd.endpoints.is_empty() || etcd.endpoints.len() > MAX_ENDPOINTS {
@@ -157,7 +125,7 @@ pub(super) fn read(file: &str, config: &Config, root: Spot<'_>) -> Result<Option
             .mistake("`https` needs `ca`, the file with the certificate of the authority that etcd's own is signed by"));
     }
     let certificate = match (&etcd.certificate, &etcd.key) {
-        (Some(certificate), Some(key)) => Some((path_of(file, certificate), path_of(file, key))),
+        (Some(certificate), Some(key)) => Some((root.beside(certificate), root.beside(key))),
         (None, None) => None,
         (Some(_), None) => return Err(section.name("certificate").mistake("`certificate` needs `key`, the file with its key")),
         (None, Some(_)) => {
@@ -174,13 +142,8 @@ pub(super) fn read(file: &str, config: &Config, root: Spot<'_>) -> Result<Option
     Ok(Some(Etcd {
         endpoints,
         prefix: etcd.prefix.clone().unwrap_or_else(|| format!("/holdfast/{}", config.cluster)),
-        ca: etcd.ca.as_ref().map(|ca| path_of(file, ca)),
+        ca: etcd.ca.as_ref().map(|ca| root.beside(ca)),
         certificate,
         lease_ms: etcd.lease_ms,
     }))
-}
-
-/// A path is from the configuration's own directory: where `run` is started does not matter.
-fn path_of(file: &str, path: &str) -> PathBuf {
-    Path::new(file).parent().unwrap_or(Path::new("")).join(path)
 }

@@ -1,12 +1,11 @@
 //! Several hosts that make one box.
 
-use super::file::{Config, HostFabric, HostNetwork, HostSettings};
 use super::mistake::{Mistake, listed, suggestion};
-use super::network;
+use super::raw::{Config, HostFabric, HostNetwork, HostSettings};
 use super::source::Spot;
-use super::switches::{self, SwitchEntry};
+use super::switches::SwitchEntry;
+use super::{control, names, network};
 use holdfast_node::address::MAX_HOSTS;
-use holdfast_node::coordinator::{HostConfig, HostsConfig};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
@@ -80,9 +79,7 @@ pub(super) fn read(config: &Config, root: Spot<'_>) -> Result<Vec<HostEntry>, Mi
     }
     let entry = |(name, host): (&String, &HostSettings)| -> Result<HostEntry, Mistake> {
         let (named, spot) = (spot.name(name), spot.key(name));
-        super::clusters::name(name).map_err(|_| {
-            named.mistake("a host's name is 1 to 48 letters, digits, `-`, `_` or `.`, and does not begin with `.`")
-        })?;
+        names::check(name, "a host's", named)?;
         for port in host.devices.keys() {
             if !config.ports.contains_key(port) {
                 let (near, known) =
@@ -130,7 +127,7 @@ pub(super) fn read(config: &Config, root: Spot<'_>) -> Result<Vec<HostEntry>, Mi
             has_ports: host.serves,
             has_runtimes: host.runtimes,
             devices,
-            control: super::control::own_address(host, spot)?,
+            control: control::own_address(host, spot)?,
         })
     };
     let mut entries = hosts.iter().map(entry).collect::<Result<Vec<_>, _>>()?;
@@ -220,13 +217,22 @@ fn joined(config: &Config, entries: &[HostEntry], spot: Spot<'_>) -> Result<(), 
     Ok(())
 }
 
-/// What the coordinator is told of the hosts.
-pub(super) fn for_coordinator(hosts: &[HostEntry], switches: &[SwitchEntry], patience: u64) -> HostsConfig {
-    if hosts.is_empty() {
-        return HostsConfig::one();
+/// Finds the hosts that are to serve the switches.
+pub(super) fn place(config: &Config, hosts: &[HostEntry], switches: &mut [SwitchEntry], root: Spot<'_>) -> Result<(), Mistake> {
+    for (entry, (name, switch)) in switches.iter_mut().zip(&config.switches) {
+        let spot = root.key("switches").key(name).key("host");
+        let names = || hosts.iter().filter(|host| host.has_ports).map(|host| host.name.as_str());
+        entry.host = hosts.iter().position(|host| host.name == switch.host && host.has_ports).map(|at| at as u16);
+        if entry.host.is_none() {
+            let near = suggestion(&switch.host, names());
+            let what = match config.hosts.contains_key(&switch.host) {
+                true => format!("host `{}` does not serve ports: {} do", switch.host, listed(names())),
+                false => format!("there is no host `{}`: {}{near}", switch.host, listed(names())),
+            };
+            return Err(spot.mistake(what));
+        }
     }
-    let host = |entry: &HostEntry| HostConfig { has_ports: entry.has_ports, has_runtimes: entry.has_runtimes };
-    HostsConfig { hosts: hosts.iter().map(host).collect(), switches: switches::for_coordinator(switches), patience }
+    Ok(())
 }
 
 /// Which host is meant, counted from 0; the only one needs no name.

@@ -3,30 +3,12 @@
 //! One key per line, `NUMBER:KEY`, the current one first; a key is 32 bytes in hexadecimal or base64. A file with one key may leave out the number
 //! (0 then), and may be the 32 bytes themselves. Empty lines and what follows a `#` do not count. Never: a word of the file in a message.
 
-use super::mistake::Mistake;
-use super::source::Source;
-use super::{Config, FabricFileConfig};
 use holdfast_control::secret::read_secret;
 use holdfast_node::channel::{Key, KeyRing};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use zeroize::Zeroizing;
 
 const SECRET_LEN: usize = 32;
-
-/// The cluster's keys, from the file that a configuration names. `file` and `text` are the configuration's.
-///
-/// # Errors
-/// The mistake, at the place in the configuration that names the file.
-pub fn keys(file: &str, text: &str, config: &Config) -> Result<Option<KeyRing>, Mistake> {
-    let Some(FabricFileConfig { key: Some(key), .. }) = &config.fabric else { return Ok(None) };
-    let path = path_of(file, key);
-    read(&path).map(Some).map_err(|message| Source::new(file, text).root().key("fabric").key("key").mistake(message))
-}
-
-/// A path is from the configuration's own directory: where `run` is started does not matter.
-fn path_of(file: &str, key: &str) -> PathBuf {
-    Path::new(file).parent().unwrap_or(Path::new("")).join(key)
-}
 
 /// Reads a file of keys.
 ///

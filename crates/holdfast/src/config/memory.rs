@@ -1,11 +1,12 @@
 //! Memory that a configuration's limits allow, computed before any flow exists.
 //!
-//! In: a checked configuration and its chains. Out: bytes, by part. [`Flows::memory_of`]
+//! In: a plan. Out: bytes, by part. [`Flows::memory_of`]
 //! and [`Switch::memory_of`] give what a table of so many flows takes. The only estimate
 //! is that every flow belongs to the chain with the largest flows. Tables take memory as
 //! flows arrive. The memory of a process without flows is not included.
 
-use super::{BuiltChain, Checked, source_limits};
+use super::chains::ChainPlan;
+use super::plan::Plan;
 use holdfast_node::switch::Switch;
 use holdfast_protection::Flows;
 use holdfast_wire::BUFFER_LEN;
@@ -33,24 +34,24 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// For the chains of this configuration.
-    pub fn of(checked: &Checked, chains: &[BuiltChain]) -> Memory {
-        let limits = checked.config.limits;
-        let switches = checked.switches.len().max(1);
+    /// For the chains of this plan.
+    pub fn of(plan: &Plan) -> Memory {
+        let limits = plan.limits;
+        let switches = plan.switches.len().max(1);
         let flows = limits.flows * switches;
-        let state = |built: &BuiltChain| built.chain.layout().size;
-        let slots = |built: &BuiltChain| built.plan.slots_per_flow();
-        let largest = |bytes: &dyn Fn(&BuiltChain) -> usize| chains.iter().map(bytes).max().unwrap_or(0);
-        let logs = chains.iter().zip(0..).map(|(built, chain)| {
-            let runtimes = checked.clusters.iter().filter(|cluster| cluster.chains.contains(&chain));
-            built.plan.log_size() * runtimes.map(|cluster| usize::from(cluster.max)).sum::<usize>()
+        let state = |chain: &ChainPlan| chain.layout.size;
+        let slots = |chain: &ChainPlan| chain.protection.slots_per_flow();
+        let largest = |bytes: &dyn Fn(&ChainPlan) -> usize| plan.chains.iter().map(bytes).max().unwrap_or(0);
+        let logs = plan.chains.iter().zip(0..).map(|(chain, number)| {
+            let runtimes = plan.clusters.iter().filter(|cluster| cluster.chains.contains(&number));
+            chain.protection.log_size() * runtimes.map(|cluster| usize::from(cluster.max)).sum::<usize>()
         });
         Memory {
             flows,
-            switches: Switch::memory_of(limits.flows, &source_limits(&checked.config, chains)) * switches,
-            runtimes: largest(&|built| Flows::memory_of(flows * slots(built), state(built))),
-            runtime_at_most: largest(&|built| Flows::memory_of(limits.flows * slots(built), state(built))),
-            state_servers: largest(&|built| if built.plan.is_paged() { Flows::memory_of(flows, state(built)) } else { 0 }),
+            switches: Switch::memory_of(limits.flows, &plan.source_limits()) * switches,
+            runtimes: largest(&|chain| Flows::memory_of(flows * slots(chain), state(chain))),
+            runtime_at_most: largest(&|chain| Flows::memory_of(limits.flows * slots(chain), state(chain))),
+            state_servers: largest(&|chain| if chain.protection.is_paged() { Flows::memory_of(flows, state(chain)) } else { 0 }),
             logs_at_most: logs.sum(),
             buffers_at_most: limits.buffers as usize * BUFFER_LEN,
         }

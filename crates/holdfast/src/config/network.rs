@@ -1,10 +1,10 @@
 //! Ports, addresses, gateways and routes: what the operator wrote about the networks, checked against each other.
 
-use super::file::{Config, OneOrMany, PortConfig, RouteConfig};
 use super::mistake::{Mistake, listed, suggestion};
+use super::raw::{Config, OneOrMany, PortConfig, ReversePathConfig, RouteConfig};
 use super::source::Spot;
 use super::switches::SwitchEntry;
-use holdfast_node::edge::EdgeRoute;
+use holdfast_node::edge::{EdgeRoute, ReversePath};
 use holdfast_wire::ip_bytes;
 use holdfast_wire::selector::{Prefix, SelectorError};
 use std::net::IpAddr;
@@ -18,12 +18,25 @@ const DRIVERS: &[&str] = &["afxdp", "afpacket", "dpdk", "pcap"];
 /// RFC 791 and RFC 8200, section 5.
 const MIN_MTU: [u16; 2] = [68, 1280];
 
+/// A port, in the order of their numbers.
+#[derive(Debug, Clone)]
+pub struct Port {
+    /// Its name.
+    pub name: String,
+    /// Its device, with a driver before a colon if one is named.
+    pub device: String,
+    /// Addresses with prefix lengths.
+    pub addresses: Vec<(IpAddr, u8)>,
+    /// Largest IP packet, bytes, if it is to be less than the device's.
+    pub mtu: Option<u16>,
+    /// Which sources it accepts.
+    pub reverse_path: ReversePath,
+}
+
 /// What is made of ports and routes.
 pub(super) struct Networks {
-    /// Name and device, in the order of the ports' numbers.
-    pub(super) ports: Vec<(String, String)>,
-    /// Addresses with prefix lengths, of each port.
-    pub(super) addresses: Vec<Vec<(IpAddr, u8)>>,
+    /// In the order of their numbers.
+    pub(super) ports: Vec<Port>,
     /// Gateways and routes.
     pub(super) routes: Vec<EdgeRoute>,
     connected: Vec<(Prefix, u8)>,
@@ -36,10 +49,9 @@ pub(super) struct Networks {
 impl Networks {
     /// The box's own address that is in `prefix`, and the name and switch of its port.
     pub(super) fn own_address_in(&self, prefix: &Prefix) -> Option<(IpAddr, &str, usize)> {
-        let own = self.ports.iter().zip(&self.switches).zip(&self.addresses);
-        let mut all = own.flat_map(|(((name, _), switch), addresses)| {
-            addresses.iter().map(move |(address, _)| (*address, name.as_str(), *switch))
-        });
+        let own = self.ports.iter().zip(&self.switches);
+        let mut all =
+            own.flat_map(|(port, switch)| port.addresses.iter().map(move |(address, _)| (*address, port.name.as_str(), *switch)));
         all.find(|(address, ..)| prefix.contains(&ip_bytes(*address)))
     }
 
@@ -84,11 +96,11 @@ impl Networks {
     }
 
     fn is_own(&self, address: IpAddr) -> bool {
-        self.addresses.iter().flatten().any(|(own, _)| *own == address)
+        self.ports.iter().flat_map(|port| &port.addresses).any(|(own, _)| *own == address)
     }
 
     fn is_ports(&self, port: u8, address: IpAddr) -> bool {
-        self.addresses[usize::from(port)].iter().any(|(own, _)| *own == address)
+        self.ports[usize::from(port)].addresses.iter().any(|(own, _)| *own == address)
     }
 
     /// They belong to one switch: a packet that comes by the one may leave by the other.
@@ -97,32 +109,33 @@ impl Networks {
     }
 
     fn port_name(&self, port: u8) -> &str {
-        &self.ports[port as usize].0
+        &self.ports[port as usize].name
     }
 }
 
-pub(super) fn check(config: &Config, switches: &[SwitchEntry], root: Spot<'_>) -> Result<Networks, Mistake> {
+pub(super) fn read(config: &Config, switches: &[SwitchEntry], root: Spot<'_>) -> Result<Networks, Mistake> {
     if config.ports.is_empty() || config.ports.len() > MAX_PORTS {
         return Err(root.name("ports").mistake(format!("between 1 and {MAX_PORTS} ports are needed")));
     }
     let switch_of = |port: usize| switches.iter().position(|switch| switch.ports.contains(&(port as u8))).unwrap_or(0);
     let switches = (0..config.ports.len()).map(switch_of).collect();
-    let mut networks = Networks {
-        ports: Vec::new(),
-        addresses: Vec::new(),
-        routes: Vec::new(),
-        connected: Vec::new(),
-        watched: Vec::new(),
-        switches,
-    };
+    let mut networks = Networks { ports: Vec::new(), routes: Vec::new(), connected: Vec::new(), watched: Vec::new(), switches };
     for (name, port) in &config.ports {
         let spot = root.key("ports").key(name);
         let device = device(&port.device).map_err(|message| spot.key("device").mistake(message))?;
-        if let Some((other, _)) = networks.ports.iter().find(|(_, other)| plain(other) == plain(device)) {
-            return Err(spot.key("device").mistake(format!("port `{other}` has this device already")));
+        if let Some(other) = networks.ports.iter().find(|other| plain(&other.device) == plain(device)) {
+            return Err(spot.key("device").mistake(format!("port `{}` has this device already", other.name)));
         }
-        networks.ports.push((name.clone(), device.to_owned()));
-        networks.addresses.push(Vec::new());
+        networks.ports.push(Port {
+            name: name.clone(),
+            device: device.to_owned(),
+            addresses: Vec::new(),
+            mtu: port.mtu,
+            reverse_path: match port.reverse_path {
+                ReversePathConfig::Feasible => ReversePath::Feasible,
+                ReversePathConfig::Off => ReversePath::Off,
+            },
+        });
         addresses(port, root.key("ports"), name, &mut networks)?;
     }
     for (number, (name, port)) in config.ports.iter().enumerate() {
@@ -166,7 +179,7 @@ pub(super) fn check(config: &Config, switches: &[SwitchEntry], root: Spot<'_>) -
     }
     for ((name, port), number) in config.ports.iter().zip(0u8..) {
         let mut gateways = networks.routes.iter().filter(|route| route.port == number).filter_map(|route| route.gateway);
-        let has_v6 = networks.addresses[usize::from(number)].iter().any(|(address, _)| address.is_ipv6());
+        let has_v6 = networks.ports[usize::from(number)].addresses.iter().any(|(address, _)| address.is_ipv6());
         mtu(port, has_v6 || gateways.any(|gateway| gateway.is_ipv6()), root.key("ports").key(name))?;
     }
     Ok(networks)
@@ -226,7 +239,7 @@ fn addresses(port: &PortConfig, ports: Spot<'_>, name: &str, networks: &mut Netw
         }
         // The link-local network is on every link: it does not say by which port a neighbour is reached.
         if is_link_local(address) {
-            networks.addresses[number as usize].push((address, len));
+            networks.ports[number as usize].addresses.push((address, len));
             continue;
         }
         // A port may have several addresses in one network; anything else that overlaps leaves it open where a packet goes.
@@ -238,7 +251,7 @@ fn addresses(port: &PortConfig, ports: Spot<'_>, name: &str, networks: &mut Netw
             return Err(spot.mistake(format!("the network of {text} overlaps {other} of port `{whose}`")));
         }
         networks.connected.push((network, number));
-        networks.addresses[number as usize].push((address, len));
+        networks.ports[number as usize].addresses.push((address, len));
     }
     Ok(())
 }
@@ -345,7 +358,7 @@ fn on_link(address: IpAddr, port: u8, spot: Spot<'_>, networks: &Networks) -> Re
             Err(spot.mistake(format!("{address} is in a network of port `{theirs}`, not of port `{name}`")))
         }
         // Over IPv6 the port has a link-local address.
-        _ if address.is_ipv4() && !networks.addresses[usize::from(port)].iter().any(|(own, _)| own.is_ipv4()) => {
+        _ if address.is_ipv4() && !networks.ports[usize::from(port)].addresses.iter().any(|(own, _)| own.is_ipv4()) => {
             Err(spot.mistake(format!("port `{name}` has no IPv4 address from which it could ask for {address}")))
         }
         _ => Ok(()),
@@ -356,7 +369,7 @@ fn on_link(address: IpAddr, port: u8, spot: Spot<'_>, networks: &Networks) -> Re
 fn next_hop(route: &RouteConfig, spot: Spot<'_>, networks: &Networks) -> Result<(IpAddr, Vec<u8>), Mistake> {
     let via = spot.key("via");
     let address = router(&route.via, via, networks)?;
-    let names = || networks.ports.iter().map(|(name, _)| name.as_str());
+    let names = || networks.ports.iter().map(|port| port.name.as_str());
     if let Some(on) = &route.on {
         let Some(port) = names().position(|name| name == on) else {
             let near = suggestion(on, names());

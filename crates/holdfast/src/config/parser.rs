@@ -7,7 +7,7 @@ use serde_saphyr::Error;
 /// Numbers of the file's types, by the names that the parser gives them.
 const RANGES: &[(&str, u64)] = &[("u8", 0xff), ("u16", 0xffff), ("u32", 0xffff_ffff), ("u64", u64::MAX), ("usize", u64::MAX)];
 
-pub(super) fn mistake(error: &Error, source: &Source<'_>) -> Mistake {
+pub(super) fn mistake(error: &Error, source: &Source) -> Mistake {
     let error = innermost(error);
     let Some(location) = error.location() else {
         return Mistake::of_file(source.file(), without_location(&error.to_string()));

@@ -3,8 +3,8 @@
 //! [`holdfast_protection::plan`] has the words, the table of answers that go together, and
 //! the numbers. Here are the places in the file at which mistakes are shown.
 
-use super::file::{ProtectionConfig, ProtectionOptions};
 use super::mistake::{Mistake, listed, suggestion};
+use super::raw::{ProtectionConfig, ProtectionOptions};
 use super::source::Spot;
 use holdfast_protection::Plan;
 use holdfast_protection::plan::{Answer, Flow, Misfit, NUMBERS, Shared};
@@ -30,11 +30,49 @@ pub(super) fn read(config: Option<&ProtectionConfig>, spot: Spot<'_>) -> Result<
         plan = at_level(plan, level, spot)?;
     }
     for number in &NUMBERS {
-        if let Some(value) = options.number(number.key) {
+        if let Some(value) = number_of(options, number.key) {
             plan.set(number, value).map_err(misfit)?;
         }
     }
     Ok(plan)
+}
+
+/// A plan in words, the same for all ways in which it may be written. Of the numbers that are written those count that are not the plan's own.
+pub(super) fn words(plan: &Plan, written: Option<&ProtectionConfig>) -> String {
+    let Plan { flow, shared, release, rebuild, has_local_standby, .. } = *plan;
+    let answers = [flow.word(), shared.word(), release.word(), rebuild.word()];
+    let [flow_word, shared_word, release_word, rebuild_word] = answers;
+    let mut words = format!("flow: {flow_word}, shared: {shared_word}, release: {release_word}, rebuild: {rebuild_word}");
+    if has_local_standby {
+        words += &format!(", level: {}", if flow == Flow::Standby { BOTH } else { LOCAL });
+    }
+    let Some(ProtectionConfig::Options(options)) = written else { return words };
+    let without = Plan { shared, release, rebuild, has_local_standby, ..Plan::of_flow(flow) };
+    for number in &NUMBERS {
+        let mut with = without;
+        if let Some(value) = number_of(options, number.key)
+            && with.set(number, value).is_ok()
+            && with != without
+        {
+            words += &format!(", {}: {value}", number.key);
+        }
+    }
+    words
+}
+
+/// The number with this key, if it is given.
+fn number_of(options: &ProtectionOptions, key: &str) -> Option<u64> {
+    match key {
+        "snapshot_every" => options.snapshot_every.map(u64::from),
+        "unsaved_packets" => options.unsaved_packets.map(u64::from),
+        "hold_s" => options.hold_s,
+        "write_back_ms" => options.write_back_ms,
+        "write_back_packets" => options.write_back_packets.map(u64::from),
+        "resident_flows" => options.resident_flows.map(u64::from),
+        "checkpoint_ms" => options.checkpoint_ms,
+        "log_mib" => options.log_mib,
+        _ => unreachable!("`{key}` is a number of a plan, and nobody can write it"),
+    }
 }
 
 /// The key that asks for a state server for the numbers of a chain's pools, if one does.

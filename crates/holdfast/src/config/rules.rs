@@ -1,11 +1,10 @@
 //! Service-chain rules: selectors in a table's form, each with its chain.
 
 use super::clusters::Cluster;
-use super::file::{Config, RuleConfig, Word};
 use super::mistake::{Mistake, listed, suggestion, with_suggestion};
+use super::raw::{Config, RuleConfig, Word};
 use super::source::Spot;
 use super::switches::{SwitchEntry, of_chain};
-use super::zones;
 use holdfast_node::rules::{MAX_RANGES, MAX_RULES, Rule};
 use holdfast_wire::selector::{Selector, SelectorError};
 use holdfast_wire::zone::Zones;
@@ -33,14 +32,14 @@ pub(super) fn read(
             return Err(spot.key("chain").mistake(format!("there is no chain `{}`: {}{near}", rule.chain, listed(names()))));
         };
         let chain = chain as u16;
-        let zones = zones::of_switch(config, &switches[of_chain(switches, chain)]);
-        let selector = selector(rule, &zones, spot)?;
+        let zones = &switches[of_chain(switches, chain)].zones;
+        let selector = selector(rule, zones, spot)?;
         let is_beside = |other: &Rule| of_chain(switches, other.chain) == of_chain(switches, chain);
         if let Some(first) = rules.iter().position(|other| is_beside(other) && other.selector == selector) {
             return Err(spot.mistake(format!(
                 "rule {} matches exactly the same packets ({}): this one never would",
                 first + 1,
-                selector.display(&zones)
+                selector.display(zones)
             )));
         }
         // Neither is the more specific one, some packets are meant by both, and they would go different ways.
@@ -54,8 +53,8 @@ pub(super) fn read(
             return Err(spot.mistake(format!(
                 "rule {} ({}) is as specific as this one ({}), and some packets match both: say more in one of them, or add a rule for what they have in common",
                 other + 1,
-                rules[other].selector.display(&zones),
-                selector.display(&zones)
+                rules[other].selector.display(zones),
+                selector.display(zones)
             )));
         }
         let cluster = clusters.iter().position(|cluster| cluster.chains.contains(&chain)).unwrap_or(0);

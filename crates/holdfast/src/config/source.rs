@@ -7,6 +7,7 @@
 use super::mistake::Mistake;
 use granit_parser::{Event, Parser, ScalarStyle, Span};
 use std::collections::{HashMap, HashSet};
+use std::path::{Path, PathBuf};
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Range {
@@ -39,16 +40,16 @@ struct Node {
 }
 
 /// A file's name and text, and the places of its values.
-pub(super) struct Source<'a> {
-    file: &'a str,
-    text: &'a str,
+pub(super) struct Source {
+    file: String,
+    text: String,
     /// The first is the root, if there is any.
     nodes: Vec<Node>,
 }
 
-impl<'a> Source<'a> {
+impl Source {
     /// `text` as it was read. What the parser refuses ends the tree early: mistakes are then shown at what there is.
-    pub(super) fn new(file: &'a str, text: &'a str) -> Source<'a> {
+    pub(super) fn new(file: &str, text: &str) -> Source {
         let mut nodes: Vec<Node> = Vec::new();
         let mut anchors: HashMap<usize, usize> = HashMap::new();
         // Open collections, and of maps the key that waits for its value.
@@ -98,12 +99,17 @@ impl<'a> Source<'a> {
                 open.push((number, None));
             }
         }
-        Source { file, text, nodes }
+        Source { file: file.to_owned(), text: text.to_owned(), nodes }
     }
 
     /// The file's name.
     pub(super) fn file(&self) -> &str {
-        self.file
+        &self.file
+    }
+
+    /// The whole text.
+    pub(super) fn text(&self) -> &str {
+        &self.text
     }
 
     /// The whole.
@@ -114,7 +120,7 @@ impl<'a> Source<'a> {
     /// A mistake at a place that is known otherwise: line and column from 1.
     pub(super) fn mistake(&self, line: usize, column: usize, width: usize, message: impl Into<String>) -> Mistake {
         let text = self.text.lines().nth(line.saturating_sub(1)).unwrap_or("").trim_end_matches('\r').to_owned();
-        Mistake { file: self.file.to_owned(), line, column: column.max(1), width: width.max(1), text, message: message.into() }
+        Mistake { file: self.file.clone(), line, column: column.max(1), width: width.max(1), text, message: message.into() }
     }
 
     /// What begins at a line and column (from 1), the innermost; the whole if the parser means a place between values.
@@ -149,7 +155,7 @@ impl<'a> Source<'a> {
 
 /// Where the parser found a mistake: a value if one begins there, else a bare position.
 pub(super) struct Place<'s> {
-    source: &'s Source<'s>,
+    source: &'s Source,
     node: Option<usize>,
     line: usize,
     column: usize,
@@ -191,7 +197,7 @@ impl<'s> Place<'s> {
 /// A place in the file. A step to what is not there stays where it is: better a mistake shown one level too high than not at all.
 #[derive(Clone, Copy)]
 pub(super) struct Spot<'s> {
-    source: &'s Source<'s>,
+    source: &'s Source,
     node: usize,
 }
 
@@ -204,6 +210,11 @@ impl<'s> Spot<'s> {
         let Kind::Map(entries) = &self.source.nodes.get(self.node)?.kind else { return None };
         let is_key = |node: usize| matches!(&self.source.nodes[node].kind, Kind::Scalar { text, .. } if text == key);
         entries.iter().copied().find(|(name, _)| is_key(*name))
+    }
+
+    /// A path that is written here is from the file's own directory: where `run` is started does not matter.
+    pub(super) fn beside(self, path: &str) -> PathBuf {
+        Path::new(&self.source.file).parent().unwrap_or(Path::new("")).join(path)
     }
 
     /// The value of a key.
@@ -264,7 +275,7 @@ impl<'s> Spot<'s> {
     pub(super) fn mistake(self, message: impl Into<String>) -> Mistake {
         match self.source.nodes.get(self.node) {
             Some(node) => self.source.mistake(node.range.line, node.range.column, node.range.width, message),
-            None => Mistake::of_file(self.source.file, message),
+            None => Mistake::of_file(&self.source.file, message),
         }
     }
 

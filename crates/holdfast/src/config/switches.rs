@@ -1,20 +1,22 @@
 //! Several switches, which divide the ports among them.
 
-use super::file::Config;
-use super::hosts::HostEntry;
 use super::mistake::{Mistake, listed, suggestion};
+use super::raw::Config;
 use super::source::Spot;
+use super::{names, zones};
 use holdfast_node::address::MAX_SWITCHES;
-use holdfast_node::coordinator::SwitchPlace;
 use holdfast_wire::selector::Prefix;
+use holdfast_wire::zone::Zones;
 
 /// A switch, in the order of their numbers.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct SwitchEntry {
     /// Its name; of an only one none.
     pub name: Option<String>,
     /// The numbers of its ports.
     pub ports: Vec<u8>,
+    /// Names of its ports and of zones, as selectors of its chains use them.
+    pub zones: Zones,
     /// The numbers of the chains on them.
     pub chains: Vec<u16>,
     /// The number of the host that is to serve it if it can.
@@ -38,9 +40,11 @@ pub(super) fn read(config: &Config, root: Spot<'_>) -> Result<Vec<SwitchEntry>, 
                 .name("switch")
                 .mistake("`switch` says which of several `switches` a chain belongs to, and there are none: leave it out"));
         }
+        let ports: Vec<u8> = (0..config.ports.len().min(usize::from(u8::MAX)) as u8).collect();
         return Ok(vec![SwitchEntry {
             name: None,
-            ports: (0..config.ports.len().min(usize::from(u8::MAX)) as u8).collect(),
+            zones: zones::of_ports(config, &ports),
+            ports,
             chains: (0..config.chains.len() as u16).collect(),
             host: None,
             owned: Vec::new(),
@@ -61,11 +65,7 @@ pub(super) fn read(config: &Config, root: Spot<'_>) -> Result<Vec<SwitchEntry>, 
     let mut whose: Vec<Option<&String>> = vec![None; config.ports.len()];
     for (name, switch) in switches {
         let spot = spot.key(name);
-        super::clusters::name(name).map_err(|_| {
-            root.key("switches")
-                .name(name)
-                .mistake("a switch's name is 1 to 48 letters, digits, `-`, `_` or `.`, and does not begin with `.`")
-        })?;
+        names::check(name, "a switch's", root.key("switches").name(name))?;
         if switch.ports.is_empty() {
             return Err(root
                 .key("switches")
@@ -114,37 +114,14 @@ pub(super) fn read(config: &Config, root: Spot<'_>) -> Result<Vec<SwitchEntry>, 
             return Err(root.key("switches").name(name).mistake(text));
         }
         let ports = whose.iter().zip(0u8..).filter(|(whose, _)| **whose == Some(name)).map(|(_, number)| number);
-        let name = Some(name.clone());
-        Ok(SwitchEntry { name, ports: ports.collect(), chains, host: None, owned: Vec::new(), answers_ping: Vec::new() })
+        let (ports, name): (Vec<u8>, _) = (ports.collect(), Some(name.clone()));
+        let zones = zones::of_ports(config, &ports);
+        Ok(SwitchEntry { name, zones, ports, chains, host: None, owned: Vec::new(), answers_ping: Vec::new() })
     };
     switches.keys().map(entry).collect()
-}
-
-/// Finds the hosts that are to serve them.
-pub(super) fn place(config: &Config, hosts: &[HostEntry], switches: &mut [SwitchEntry], root: Spot<'_>) -> Result<(), Mistake> {
-    for (entry, (name, switch)) in switches.iter_mut().zip(&config.switches) {
-        let spot = root.key("switches").key(name).key("host");
-        let names = || hosts.iter().filter(|host| host.has_ports).map(|host| host.name.as_str());
-        entry.host = hosts.iter().position(|host| host.name == switch.host && host.has_ports).map(|at| at as u16);
-        if entry.host.is_none() {
-            let near = suggestion(&switch.host, names());
-            let what = match config.hosts.contains_key(&switch.host) {
-                true => format!("host `{}` does not serve ports: {} do", switch.host, listed(names())),
-                false => format!("there is no host `{}`: {}{near}", switch.host, listed(names())),
-            };
-            return Err(spot.mistake(what));
-        }
-    }
-    Ok(())
 }
 
 /// The switch of a chain.
 pub(super) fn of_chain(switches: &[SwitchEntry], chain: u16) -> usize {
     switches.iter().position(|switch| switch.chains.contains(&chain)).unwrap_or(0)
-}
-
-/// What the coordinator is told of them. Of an only one no chains are named: it has all.
-pub(super) fn for_coordinator(switches: &[SwitchEntry]) -> Vec<SwitchPlace> {
-    let chains = |switch: &SwitchEntry| if switches.len() > 1 { switch.chains.clone() } else { Vec::new() };
-    switches.iter().map(|switch| SwitchPlace { chains: chains(switch), host: switch.host }).collect()
 }

@@ -1,13 +1,14 @@
 //! What holds together and is hardly meant: rules that decide nothing, networks that are nowhere, private sources on their way to the Internet.
 //!
-//! In: a configuration that has been checked. Out: warnings with their places. Never: a refusal; what is warned of may be meant after all.
+//! In: a plan. Out: warnings with their places. Never: a refusal; what is warned of may be meant after all.
 
-use super::file::{ChainConfig, ReversePathConfig};
 use super::mistake::Mistake;
-use super::source::{Source, Spot};
+use super::plan::Plan;
+use super::raw::ChainConfig;
+use super::source::Spot;
 use super::switches::SwitchEntry;
-use super::{Checked, zones};
 use holdfast_functions::take_log;
+use holdfast_node::edge::ReversePath;
 use holdfast_wire::selector::{PacketSelector, Prefix, Selector};
 use holdfast_wire::zone::{Zone, Zones};
 use serde_json::Value;
@@ -17,28 +18,29 @@ const LISTS: [&str; 2] = ["firewall", "qos_marker"];
 /// Functions behind which a packet has the addresses that it came with.
 const PLAIN: [&str; 5] = ["firewall", "qos_marker", "monitor", "forward", "packet_limit"];
 
-/// All warnings about a configuration that was read from this text.
-pub fn warnings(file: &str, text: &str, checked: &Checked) -> Vec<Mistake> {
-    let source = Source::new(file, text.strip_prefix('\u{feff}').unwrap_or(text));
-    let root = source.root();
-    let mut found = Vec::new();
-    for switch in &checked.switches {
-        let side = Side::new(checked, switch);
-        for (number, (name, chain)) in (0u16..).zip(&checked.config.chains) {
-            if switch.chains.contains(&number) {
-                side.functions(chain, root.key("chains").key(name).key("functions"), &mut found);
+impl Plan {
+    /// All warnings.
+    pub fn warnings(&self) -> Vec<Mistake> {
+        let root = self.source.root();
+        let mut found = Vec::new();
+        for switch in &self.switches {
+            let side = Side::new(self, switch);
+            for (number, (name, chain)) in (0u16..).zip(&self.raw.chains) {
+                if switch.chains.contains(&number) {
+                    side.functions(chain, root.key("chains").key(name).key("functions"), &mut found);
+                }
+            }
+            for (at, rule) in self.rules.iter().enumerate().filter(|(_, rule)| switch.chains.contains(&rule.chain)) {
+                let spot = root.key("rules").index(at);
+                if let Some(message) = side.unreachable(&rule.selector) {
+                    found.push(spot.key("from").mistake(message));
+                } else if let Some(message) = side.leak(at) {
+                    found.push(spot.mistake(message));
+                }
             }
         }
-        for (at, rule) in checked.rules.iter().enumerate().filter(|(_, rule)| switch.chains.contains(&rule.chain)) {
-            let spot = root.key("rules").index(at);
-            if let Some(message) = side.unreachable(&rule.selector) {
-                found.push(spot.key("from").mistake(message));
-            } else if let Some(message) = side.leak(at) {
-                found.push(spot.mistake(message));
-            }
-        }
+        found
     }
-    found
 }
 
 fn is_private(prefix: &Prefix) -> bool {
@@ -72,33 +74,32 @@ impl Port<'_> {
 
 /// A switch with its ports and the names that its chains know.
 struct Side<'a> {
-    checked: &'a Checked,
+    plan: &'a Plan,
     switch: &'a SwitchEntry,
-    zones: Zones,
     ports: Vec<Port<'a>>,
 }
 
 impl<'a> Side<'a> {
-    fn new(checked: &'a Checked, switch: &'a SwitchEntry) -> Side<'a> {
+    fn new(plan: &'a Plan, switch: &'a SwitchEntry) -> Side<'a> {
         let port = |(number, at): (u8, &u8)| {
-            let (name, config) = checked.config.ports.iter().nth(usize::from(*at))?;
-            let addresses = &checked.addresses[usize::from(*at)];
+            let port = plan.ports.get(usize::from(*at))?;
+            let addresses = &port.addresses;
             let connected = addresses.iter().filter_map(|(address, len)| Prefix::network_of(*address, *len));
-            let routed = checked.routes.iter().filter(|route| route.port == *at).map(|route| route.prefix);
+            let routed = plan.routes.iter().filter(|route| route.port == *at).map(|route| route.prefix);
             let has_private = |is_v4: bool| {
                 let mut own = addresses.iter().filter(|(address, _)| address.is_ipv4() == is_v4);
                 own.any(|(address, _)| is_private(&Prefix::host(*address)))
             };
             Some(Port {
                 number,
-                name,
+                name: &port.name,
                 networks: connected.chain(routed).collect(),
-                is_open: config.reverse_path == ReversePathConfig::Off,
+                is_open: port.reverse_path == ReversePath::Off,
                 is_private: [has_private(true), has_private(false)],
             })
         };
         let ports = (0u8..).zip(&switch.ports).filter_map(port).collect();
-        Side { checked, switch, zones: zones::of_switch(&checked.config, switch), ports }
+        Side { plan, switch, ports }
     }
 
     /// True if packets from somewhere in `from` may come in by the port.
@@ -123,7 +124,7 @@ impl<'a> Side<'a> {
         }
         let whose = match selector.on.is_any() {
             true => "any port".to_owned(),
-            false => format!("`{}`", self.zones.name(selector.on)),
+            false => format!("`{}`", self.switch.zones.name(selector.on)),
         };
         Some(format!("nobody in {from} comes in by {whose}, because no route to them leads there: this matches nothing"))
     }
@@ -153,7 +154,7 @@ impl<'a> Side<'a> {
     /// Rules of which the first that matches decides. `is_plain`: they see addresses as they come in.
     fn list(&self, value: &Value, is_plain: bool, spot: Spot<'_>, found: &mut Vec<Mistake>) {
         let selectors: Vec<Option<PacketSelector>> =
-            rules(value, &self.zones).map(|rule| rule.map(|(_, selector)| selector)).collect();
+            rules(value, &self.switch.zones).map(|rule| rule.map(|(_, selector)| selector)).collect();
         for (at, selector) in selectors.iter().enumerate() {
             let Some(selector) = selector else { continue };
             let covers = |earlier: &Option<PacketSelector>| earlier.as_ref().is_some_and(|earlier| earlier.covers(selector));
@@ -169,8 +170,8 @@ impl<'a> Side<'a> {
 
     /// Private sources that leave untranslated for the Internet by this rule's chain.
     fn leak(&self, at: usize) -> Option<String> {
-        let rule = &self.checked.rules[at];
-        let (name, chain) = self.checked.config.chains.iter().nth(usize::from(rule.chain))?;
+        let rule = &self.plan.rules[at];
+        let (name, chain) = self.plan.raw.chains.iter().nth(usize::from(rule.chain))?;
         let has = |wanted: &str| chain.functions.iter().any(|function| function.entries.iter().any(|(name, _)| name == wanted));
         // It translates, or it drops.
         if has("nat") || !self.leads_out(rule.selector.to.as_ref()) {
@@ -187,7 +188,7 @@ impl<'a> Side<'a> {
                     continue;
                 };
                 let leaving = Selector { from: Some(from), on: Zone::of([port.number]), ..rule.selector.clone() };
-                let is_taken = self.checked.rules.iter().any(|other| {
+                let is_taken = self.plan.rules.iter().any(|other| {
                     self.switch.chains.contains(&other.chain)
                         && other.selector.specificity() > rule.selector.specificity()
                         && other.selector.covers(&leaving)
@@ -216,7 +217,7 @@ impl<'a> Side<'a> {
     fn pass(&self, chain: &ChainConfig, leaving: &Selector) -> bool {
         let functions = chain.functions.iter().filter_map(|function| function.entries.first());
         functions.filter(|(name, _)| name == "firewall").all(|(_, value)| {
-            for (word, selector) in rules(value, &self.zones).flatten() {
+            for (word, selector) in rules(value, &self.switch.zones).flatten() {
                 if word == "allow" && selector.flow.overlaps(leaving) && self.leads_out(selector.flow.to.as_ref()) {
                     return true;
                 }

@@ -1,8 +1,6 @@
 //! What another host needs to run its part of the box, as a running host has it.
 
-use super::Request;
 use super::service::{Problem, ProblemKind, Service};
-use crate::config;
 use holdfast_control::remote::is_inside;
 use std::path::Path;
 use zeroize::Zeroizing;
@@ -22,27 +20,16 @@ pub(super) struct Joined {
 /// certificate and key of the control API.
 pub(super) fn join(service: &Service, host: &str) -> Result<Joined, Problem> {
     let not_now = |text: String| Problem::new(ProblemKind::NotNow, text);
-    let running = service.ask(Request::Configuration)?;
+    let (plan, running) = service.running()?;
     let word = |key: &str| running[key].as_str().unwrap_or_default();
     let (file, text) = (word("file"), word("text"));
-    let checked = config::read(file, text).map_err(|mistake| not_now(format!("the running configuration: {mistake}")))?;
-    if checked.hosts.is_empty() {
+    if plan.hosts.is_empty() {
         return Err(not_now("the box is on one host: its configuration has no `hosts`, and nobody can join".to_owned()));
     }
-    checked.host(Some(host)).map_err(not_now)?;
-    let config = &checked.config;
-    let named = [("fabric.key", config.fabric.as_ref().and_then(|fabric| fabric.key.as_ref()))];
-    let etcd = config.etcd.as_ref();
-    let named = named.into_iter().chain([
-        ("etcd.ca", etcd.and_then(|etcd| etcd.ca.as_ref())),
-        ("etcd.certificate", etcd.and_then(|etcd| etcd.certificate.as_ref())),
-        ("etcd.key", etcd.and_then(|etcd| etcd.key.as_ref())),
-    ]);
-    let bfd = config.ports.values().flat_map(|port| &port.bfd).filter_map(|bfd| bfd.key.as_ref());
-    let named = named.chain(bfd.map(|key| ("bfd.key.file", Some(&key.file))));
+    plan.host(Some(host)).map_err(not_now)?;
     let beside = Path::new(file).parent().unwrap_or(Path::new(""));
     let mut files: Vec<(String, Zeroizing<Vec<u8>>)> = Vec::new();
-    for (key, path) in named.filter_map(|(key, path)| path.map(|path| (key, path))) {
+    for (key, path) in plan.named_files() {
         if Path::new(path).is_absolute() || files.iter().any(|(known, _)| known == path) {
             continue;
         }
@@ -58,7 +45,7 @@ pub(super) fn join(service: &Service, host: &str) -> Result<Joined, Problem> {
             return Err(not_now(format!("`{key}: {path}` is longer than {} MiB", MAX_FILE >> 20)));
         }
         let bytes = std::fs::read(&path_here).map_err(failed)?;
-        files.push((path.clone(), Zeroizing::new(bytes)));
+        files.push((path.to_owned(), Zeroizing::new(bytes)));
     }
-    Ok(Joined { cluster: config.cluster.clone(), text: text.to_owned(), files })
+    Ok(Joined { cluster: plan.cluster.clone(), text: text.to_owned(), files })
 }

@@ -4,7 +4,7 @@
 //! who asks; each door decides whom it lets in.
 
 use super::{Asked, MAX_TRACE, MAX_TRACE_WAIT, Request};
-use crate::config;
+use crate::config::{self, Plan};
 use holdfast_control::exit;
 use holdfast_control::flows::{self, Flow, Flows};
 use holdfast_control::status::{ControlApi, Status};
@@ -113,6 +113,16 @@ impl Service {
         unless_refused(make())
     }
 
+    /// The plan that the box goes by, and the answer to [`Request::Configuration`].
+    pub(super) fn running(&self) -> Result<(Plan, Value), Problem> {
+        let running = self.ask(Request::Configuration)?;
+        let word = |key: &str| running[key].as_str().unwrap_or_default();
+        // It has been read before, by this program.
+        let plan = config::read(word("file"), word("text"))
+            .map_err(|mistake| Problem::new(ProblemKind::NotNow, format!("the running configuration: {mistake}")))?;
+        Ok((plan, running))
+    }
+
     /// Ends the box.
     pub(super) fn stop(&self) {
         (self.stop)();
@@ -184,15 +194,12 @@ impl Service {
         if !text.split_whitespace().any(|word| word == "on") {
             return Ok((text.to_owned(), read(text, &Zones::default())?));
         }
-        let running = self.ask(Request::Configuration)?;
-        let word = |key: &str| running[key].as_str().unwrap_or_default();
-        let checked = config::read(word("file"), word("text"))
-            .map_err(|mistake| Problem::new(ProblemKind::NotNow, format!("the running configuration: {mistake}")))?;
-        if checked.switches.len() > 1 {
+        let (plan, _) = self.running()?;
+        if plan.switches.len() > 1 {
             let text = "`on` is for rules where there are several switches: each counts its own ports";
             return Err(Problem::new(ProblemKind::Wrong, text));
         }
-        let selector = read(text, &checked.zones(0))?;
+        let selector = read(text, &plan.switches[0].zones)?;
         Ok((selector.to_string(), selector))
     }
 

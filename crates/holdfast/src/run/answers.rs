@@ -139,9 +139,9 @@ impl Manager {
                 steps.extend(self.host.hub.serving_mut().map(|switch| core::mem::take(&mut switch.traces)));
                 // A runtime's trace steps arrive with its next report.
                 let whole = self.clock.now().saturating_sub(self.trace_delay);
-                let names = self.trace_names();
+                let plan = self.plan.clone();
                 Box::new(move || {
-                    let steps: Vec<_> = steps.iter().flatten().map(|step| names.step(step)).collect();
+                    let steps: Vec<_> = steps.iter().flatten().map(|step| reports::step(step, &plan)).collect();
                     json!({ "version": VERSION, "whole": whole, "steps": steps })
                 })
             }
@@ -159,13 +159,13 @@ impl Manager {
             // The client may have gone.
             let _ = asked.send(Box::new(move || reports::whole(status, statistics)));
         }
-        let (manager, chains) = (&mut self.host.hub.manager, &self.chain_names);
+        let (manager, plan) = (&mut self.host.hub.manager, &self.plan);
         self.waiting.flows.retain(|(request, answer)| match manager.take_flows(*request) {
             Some(page) => {
-                let chains = chains.clone();
+                let plan = plan.clone();
                 let _ = answer.send(Box::new(move || match page.flows() {
                     Ok(flows) => {
-                        json!({ "version": VERSION, "flows": reports::flows(&flows, &chains), "next": page.next.map(place_words) })
+                        json!({ "version": VERSION, "flows": reports::flows(&flows, &plan), "next": page.next.map(place_words) })
                     }
                     Err(_) => json!({ "version": VERSION, "error": "a runtime has sent a list that is none" }),
                 }));

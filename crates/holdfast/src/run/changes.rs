@@ -91,7 +91,7 @@ impl Manager {
 
     /// The version of the rules that every switch goes by. Of several, the coordinator knows.
     pub(super) fn rules_in_force(&self) -> u64 {
-        match self.switches.len() {
+        match self.plan.switches.len() {
             1 => self.host.hub.switch().rules().version(),
             _ => self.host.hub.manager.standing().map_or(0, |standing| standing.rules),
         }

@@ -8,7 +8,7 @@ use super::MILLISECOND;
 use super::election::{Elected, Mandate, Place};
 use super::role::{self, Beginning, NewKeys};
 use super::store::{LogStore, Store, StoreError};
-use crate::config::{self, Checked};
+use crate::config::Plan;
 use holdfast_control::exit::{self, Failure};
 use holdfast_io::process::Clock;
 use holdfast_io::wait::sleep;
@@ -50,16 +50,15 @@ const MAX_SLEEP: u64 = 100 * MILLISECOND;
 /// If it was not started by a manager, its log cannot be read or written, or it was elected and another is now.
 pub fn main() -> Result<(), Failure> {
     let Beginning { mut assignment, mut guest, keys } = role::begin::<Memory>()?;
-    let mistake = |mistake: config::Mistake| Failure::new(exit::CONFIGURATION, mistake.to_string());
-    let checked = config::read(&assignment.file, &assignment.text).map_err(mistake)?;
+    let plan = assignment.plan()?;
     let clock = Clock::new();
     let stop = Arc::new(AtomicBool::new(false));
-    let (log, mut elected, records, mut store): (Log, Option<Elected>, _, Box<dyn LogStore>) = match &checked.etcd {
+    let (log, mut elected, records, mut store): (Log, Option<Elected>, _, Box<dyn LogStore>) = match &plan.etcd {
         Some(etcd) => {
             // What was elected gives its place up when it is told to end.
             signal_hook::flag::register(signal_hook::consts::SIGTERM, stop.clone())
                 .map_err(|error| Failure::new(exit::UNAVAILABLE, format!("signals: {error}")))?;
-            let host_patience = (!checked.hosts.is_empty()).then_some(checked.config.detection.host_ms * MILLISECOND);
+            let host_patience = (!plan.hosts.is_empty()).then_some(plan.detection.host_ms * MILLISECOND);
             let place = Place { etcd, host: &assignment.role.host, life_of_box: assignment.role.life_of_box, host_patience };
             let mandate = Elected::campaign(&place, &mut guest, &clock, &stop)?;
             let Some(Mandate { elected, leadership, begins_anew }) = mandate else { return Ok(()) };
@@ -76,7 +75,7 @@ pub fn main() -> Result<(), Failure> {
     };
     let unkept = |error: StoreError| log.unusable(&error);
     let records = records.map_err(unkept)?;
-    let mut coordinator = begin(&assignment, checked, &log, &records, clock.now())?;
+    let mut coordinator = begin(&assignment, plan, &log, &records, clock.now())?;
     drop(records);
     coordinator.live_on(assignment.role.host_number);
     let new_keys = keys.map(|(ring, new)| {
@@ -165,11 +164,9 @@ impl Log {
 
 /// The next life, or the first one. Of a box that is gone only the numbers count that must not be used again: whoever remembers
 /// an incarnation of that box must never take one of this box for it.
-fn begin(assignment: &Assignment, checked: Checked, log: &Log, records: &[Vec<u8>], now: u64) -> Result<Coordinator, Failure> {
-    let mistake = |mistake: config::Mistake| Failure::new(exit::CONFIGURATION, mistake.to_string());
-    let mut chains = config::chains(&assignment.file, &assignment.text, &checked.config).map_err(mistake)?;
-    let promises = |chain: &u16| chains[usize::from(*chain)].plan.promises();
-    let scaling = &checked.config.scaling;
+fn begin(assignment: &Assignment, plan: Plan, log: &Log, records: &[Vec<u8>], now: u64) -> Result<Coordinator, Failure> {
+    let promises = |chain: &u16| plan.chains[usize::from(*chain)].protection.promises();
+    let scaling = &plan.scaling;
     let scaling = Scaling {
         period: scaling.period_ms * MILLISECOND,
         drops: scaling.drops,
@@ -178,7 +175,7 @@ fn begin(assignment: &Assignment, checked: Checked, log: &Log, records: &[Vec<u8
         move_flows: scaling.move_flows,
         calm_periods: scaling.calm_periods,
     };
-    let clusters = checked.clusters.iter().map(|cluster| ClusterConfig {
+    let clusters = plan.clusters.iter().map(|cluster| ClusterConfig {
         runtimes: cluster.runtimes,
         spare: cluster.max - cluster.runtimes,
         scaling: (cluster.max > cluster.runtimes).then_some(scaling),
@@ -189,20 +186,20 @@ fn begin(assignment: &Assignment, checked: Checked, log: &Log, records: &[Vec<u8
     let unreadable = |error: &dyn std::fmt::Display| log.unusable(error);
     let mut config = CoordinatorConfig {
         me: Peer { node: COORDINATOR, incarnation: assignment.incarnation },
-        hosts: checked.hosts_config(),
+        hosts: plan.hosts_config(),
         clusters,
-        rules: checked.rules,
-        hang_timeout: checked.config.detection.hang_ms * MILLISECOND,
+        rules: plan.rules.clone(),
+        hang_timeout: plan.detection.hang_ms * MILLISECOND,
         start_timeout: 10_000 * MILLISECOND,
         first_incarnation: 1,
-        state_servers: config::state_servers(&checked.config, &chains),
-        layouts: chains.iter().map(|built| built.chain.layout().hash).collect(),
-        pools: config::pools(&mut chains),
+        state_servers: plan.state_server_count(),
+        layouts: plan.chains.iter().map(|chain| chain.layout.hash).collect(),
+        pools: plan.partitioned_pools(),
         fabric: assignment.fabric(),
     };
     let bytes = || records.iter().map(Vec::as_slice);
     // Of several hosts only this one may have begun anew: what the log says is of runtimes that may live.
-    let has_hosts = !checked.hosts.is_empty();
+    let has_hosts = !plan.hosts.is_empty();
     if records.is_empty() && !assignment.role.begins_anew && !has_hosts {
         // A coordinator that knows of nobody would start runtimes beside those that are there, and lease their numbers a second time.
         return Err(unreadable(&"it is empty, and a life before this one has written it"));

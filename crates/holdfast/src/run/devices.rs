@@ -3,7 +3,7 @@
 use super::Manager;
 use super::guard_link::GuardLink;
 pub(super) use super::lines::say;
-use crate::config::{Checked, Fabric, HostEntry, NamedStatistic};
+use crate::config::{Fabric, HostEntry, NamedStatistic, Plan, Port as PortPlan};
 use crate::host_check::{self, Check, Outcome};
 use holdfast_control::exit::{self, Failure};
 use holdfast_io::port::{self, Look, Losses, Port, PortError, Udp};
@@ -36,12 +36,12 @@ pub(super) fn refused(error: PortError) -> Failure {
 }
 
 /// What `holdfast check` warns of, a line each.
-pub(super) fn warnings(checked: &Checked) -> Vec<String> {
+pub(super) fn warnings(plan: &Plan) -> Vec<String> {
     let line = |check: Check| match check.remedy {
         Some(remedy) => format!("warning: {}: {}; {remedy}", check.name, check.found),
         None => format!("warning: {}: {}", check.name, check.found),
     };
-    let checks = host_check::host().into_iter().chain(host_check::devices(checked));
+    let checks = host_check::host().into_iter().chain(host_check::devices(plan));
     checks.filter(|check| check.outcome == Outcome::Warn).map(line).collect()
 }
 
@@ -175,7 +175,7 @@ impl Manager {
     /// A router is there, or is gone.
     pub(super) fn say_liveness(&self, liveness: &Liveness) {
         let change = liveness.change;
-        let name = self.port_names.get(usize::from(liveness.port)).map_or("", |(name, _)| name.as_str());
+        let name = self.plan.port_name(liveness.port);
         let peer = holdfast_wire::ip_addr(&liveness.peer);
         match (change.from, change.to) {
             (_, State::Up) => say(&format!("router {peer} at port {name} is alive (BFD)")),
@@ -187,15 +187,15 @@ impl Manager {
     /// Packets that functions tell of. They have bounded how many.
     pub(super) fn say_logged(&mut self) {
         for Logged { chain, function, about, ingress, key, missed } in core::mem::take(&mut self.host.hub.manager.logged) {
-            let name = self.chain_names.get(usize::from(chain)).map_or("", String::as_str);
+            let name = self.plan.chain_name(chain);
             // A function that has something to say of its rules counts by them, too.
             let is_its =
                 |known: &&NamedStatistic| (known.id.chain, known.id.function) == (chain, function) && known.names.is_some();
-            let rule = self.statistics.iter().find(is_its);
+            let rule = self.plan.statistics.iter().find(is_its);
             let (function, rule) = rule.map_or(("", String::new()), |rule| (rule.function, rule.name(about as usize)));
-            let switch = self.switches.iter().find(|switch| switch.chains.contains(&chain));
+            let switch = self.plan.switches.iter().find(|switch| switch.chains.contains(&chain));
             let port = switch.and_then(|switch| switch.ports.get(usize::from(ingress)));
-            let port = port.and_then(|port| self.port_names.get(usize::from(*port))).map_or("", |(port, _)| port.as_str());
+            let port = port.map_or("", |port| self.plan.port_name(*port));
             let more = if missed > 0 { format!("; {missed} before it were not said") } else { String::new() };
             say(&format!("chain {name}: {function}: {key} at port {port}: {rule}{more}"));
         }
@@ -225,7 +225,8 @@ impl Manager {
 
     fn look_at_port(&mut self, at: usize) {
         let found = self.ports[at].look();
-        let (name, device) = &self.port_names[at];
+        let plan = self.plan.clone();
+        let PortPlan { name, device, .. } = &plan.ports[at];
         match found {
             Look::Same => {}
             Look::Gone => say(&format!("port {name}: device {device} is gone; it is used again when it is back")),
@@ -252,7 +253,7 @@ impl Manager {
     /// Reports how many of each switch's links are up, by which several hosts decide who
     /// serves it.
     pub(super) fn tell_links(&mut self) {
-        for (number, switch) in (0u16..).zip(&self.switches) {
+        for (number, switch) in (0u16..).zip(&self.plan.switches) {
             let is_up = |port: &&u8| self.device_states.get(usize::from(**port)).is_some_and(|(is_up, _)| *is_up);
             let links = switch.ports.iter().filter(is_up).count() as u8;
             self.host.hub.manager.set_links(number, links);
@@ -261,7 +262,7 @@ impl Manager {
 
     /// The edge cuts, or refuses, for the new MTU from now on.
     fn set_mtu(&mut self, port: u8, mtu: u16) {
-        let limit = self.mtu_limits.get(usize::from(port)).copied().unwrap_or(u16::MAX);
+        let limit = self.plan.ports.get(usize::from(port)).and_then(|port| port.mtu).unwrap_or(u16::MAX);
         self.host.set_mtu(port, mtu.min(limit).min(MAX_MTU as u16));
     }
 }

@@ -147,35 +147,34 @@ pub fn main(options: Options) -> Result<(), Failure> {
         .map_err(|error| Failure::new(exit::CONFIGURATION, format!("{}: {error}", file.display())))?;
     let name = file.display().to_string();
     let mistake = |mistake: config::Mistake| Failure::new(exit::CONFIGURATION, mistake.to_string());
-    let checked = config::read(&name, &text).map_err(mistake)?;
-    let host =
-        checked.host(host.as_deref()).map_err(|message| Failure::new(exit::CONFIGURATION, format!("{name}: {message}")))?;
-    let keys = config::keys(&name, &text, &checked.config).map_err(mistake)?;
-    let has_ports = checked.hosts.get(usize::from(host)).is_none_or(|host| host.has_ports);
-    let bfd_keys = if has_ports { config::bfd_keys(&name, &text, &checked).map_err(mistake)? } else { Vec::new() };
-    match (&tls, &checked.control) {
+    let plan = config::read(&name, &text).map_err(mistake)?;
+    let host = plan.host(host.as_deref()).map_err(|message| Failure::new(exit::CONFIGURATION, format!("{name}: {message}")))?;
+    let keys = plan.read_keys().map_err(mistake)?;
+    let has_ports = plan.hosts.get(usize::from(host)).is_none_or(|host| host.has_ports);
+    let bfd_keys = if has_ports { plan.read_bfd_keys().map_err(mistake)? } else { Vec::new() };
+    match (&tls, &plan.control) {
         (Some(tls), Some(_)) => {
             let wrong = |message: String| Failure::new(exit::CONFIGURATION, format!("--tls: {message}"));
             Identity::load(tls).map(drop).map_err(wrong)?;
         }
-        (None, Some(control)) => config::identity(&name, &text, control).map(drop).map_err(mistake)?,
+        (None, Some(_)) => plan.read_identity().map(drop).map_err(mistake)?,
         (Some(_), None) if joined.is_none() => {
             let text = format!("{name}: `--tls` is for the control API, and there is no section `control`");
             return Err(Failure::new(exit::CONFIGURATION, text));
         }
         (_, None) => {}
     }
-    let state = state.or_else(|| checked.config.state.as_ref().map(PathBuf::from));
+    let state = state.or_else(|| plan.state.clone());
     state.iter().try_for_each(keep_in)?;
-    let base = match (checked.hosts.get(usize::from(host)), &state) {
-        (Some(entry), Some(directory)) => base(directory, &checked.config.cluster, &entry.name)
+    let base = match (plan.hosts.get(usize::from(host)), &state) {
+        (Some(entry), Some(directory)) => base(directory, &plan.cluster, &entry.name)
             .map_err(|error| Failure::new(exit::UNAVAILABLE, format!("the state directory {}: {error}", directory.display())))?,
         _ => 0,
     };
     let signals = Signals::watch().map_err(|error| Failure::new(exit::UNAVAILABLE, format!("signals: {error}")))?;
     process::adopt_orphans().map_err(|error| Failure::new(exit::UNAVAILABLE, format!("orphans: {error}")))?;
-    let control = control.unwrap_or_else(|| default_path(&checked.config.cluster));
-    let notes = ManagerNotes::create(checked.switches.len() + checked.bfd.len())
+    let control = control.unwrap_or_else(|| default_path(&plan.cluster));
+    let notes = ManagerNotes::create(plan.switches.len() + plan.bfd.len())
         .map_err(|error| Failure::new(exit::UNAVAILABLE, format!("memory for the manager's notes: {error}")))?;
     let directory = control.parent().filter(|directory| !directory.as_os_str().is_empty() && !directory.exists());
     let made_directory = directory.map(Path::to_owned);
@@ -212,7 +211,7 @@ pub fn main(options: Options) -> Result<(), Failure> {
         lives: Lives::new(LONG_LIFE_OF_MANAGER),
         cause: String::new(),
     };
-    let has_dpdk = checked.ports.iter().any(|(_, device)| device.starts_with("dpdk:"));
+    let has_dpdk = plan.ports.iter().any(|port| port.device.starts_with("dpdk:"));
     privileges::keep_for_ports(has_dpdk).map_err(|error| {
         Failure::new(exit::of_system(&error), format!("giving up privileges that a box does not need: {error}"))
     })?;

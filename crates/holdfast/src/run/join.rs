@@ -102,25 +102,25 @@ pub(super) fn join(endpoint: &Endpoint, tls: &TlsPaths, host: &str, state: Optio
         Err(failure) => return Err(failure),
     };
     let wrong = |text: String| Failure::new(exit::CONFIGURATION, format!("the configuration of {endpoint}: {text}"));
-    let checked = config::read(FILE, &fetched.text).map_err(|mistake| wrong(mistake.to_string()))?;
-    checked.host(Some(host)).map_err(wrong)?;
-    let state = state.map(Path::to_owned).or_else(|| checked.config.state.as_ref().map(PathBuf::from));
+    let plan = config::read(FILE, &fetched.text).map_err(|mistake| wrong(mistake.to_string()))?;
+    plan.host(Some(host)).map_err(wrong)?;
+    let state = state.map(Path::to_owned).or_else(|| plan.state.clone());
     let state = state.ok_or_else(|| wrong("it names no `state`; `--state-dir DIRECTORY` does".to_owned()))?;
     let place = Place::of(&state, host);
     if let Some(file) = place.configuration() {
         let text = std::fs::read_to_string(&file).unwrap_or_default();
-        let before = config::read(FILE, &text).ok().map(|checked| checked.config.cluster);
-        if let Some(before) = before.filter(|before| *before != checked.config.cluster) {
+        let before = config::read(FILE, &text).ok().map(|plan| plan.cluster);
+        if let Some(before) = before.filter(|before| *before != plan.cluster) {
             return Err(wrong(format!(
                 "it is of the cluster `{}`, and this host was one of `{before}` before: remove {} if that is meant",
-                checked.config.cluster,
+                plan.cluster,
                 place.kept.display()
             )));
         }
     }
     place.keep(&fetched.text, &fetched.files, |file| {
         // Keys with a path from the root are this host's own, and may not be there.
-        let keys = config::keys(&file.display().to_string(), &fetched.text, &checked.config);
+        let keys = config::read(&file.display().to_string(), &fetched.text).and_then(|plan| plan.read_keys());
         keys.map(drop).map_err(|mistake| Failure::new(exit::CONFIGURATION, mistake.to_string()))
     })
 }

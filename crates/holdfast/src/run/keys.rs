@@ -6,7 +6,7 @@
 use super::guard_link::ToGuard;
 use super::role::{BfdKey, Keys};
 use super::{Manager, devices};
-use crate::config::{self, Mistake};
+use crate::config::{Mistake, Plan};
 use crate::control::stand_back;
 use crate::files;
 use holdfast_node::bfd::Key;
@@ -56,17 +56,14 @@ struct RouterKeys {
 }
 
 impl Reread {
-    fn new(file: &str, text: &str, host: u16, has_keys: bool, certificate: Option<String>) -> Reread {
-        // This program has read it before.
-        let Ok(mut checked) = config::read(file, text) else { return Reread { certificate, keys: None, routers: None } };
-        let keys = has_keys.then(|| config::keys(file, text, &checked.config));
-        checked.on_host(host);
-        let has_routers = checked.bfd.iter().any(|peer| peer.key.is_some());
-        let routers = has_routers.then(|| config::bfd_keys(file, text, &checked)).map(|read| {
+    fn new(plan: &Plan, has_keys: bool, certificate: Option<String>) -> Reread {
+        let keys = has_keys.then(|| plan.read_keys());
+        let has_routers = plan.bfd.iter().any(|peer| peer.key.is_some());
+        let routers = has_routers.then(|| plan.read_bfd_keys()).map(|read| {
             read.map(|keys| {
                 let kept: Vec<Option<BfdKey>> = keys.iter().map(|key| key.as_ref().map(BfdKey::from)).collect();
                 let kept = Zeroizing::new(serde_json::to_vec(&kept).unwrap_or_default());
-                let named = checked.bfd.iter().zip(keys).filter_map(|(peer, key)| Some((peer.port, peer.address, key?)));
+                let named = plan.bfd.iter().zip(keys).filter_map(|(peer, key)| Some((peer.port, peer.address, key?)));
                 RouterKeys { keys: named.collect(), kept: files::memory(&kept).ok() }
             })
         });
@@ -78,13 +75,13 @@ impl Manager {
     /// Reads the files of keys again, and what `certificate` reads: [`Manager::take_reread`]
     /// gives what they say.
     pub(super) fn read_again(&mut self, certificate: Option<impl FnOnce() -> String + Send + 'static>) {
-        let (file, text, host, has_keys) = (self.file.clone(), self.text.clone(), self.number, self.keys.is_some());
+        let (plan, has_keys) = (self.plan.clone(), self.keys.is_some());
         let (done, reread) = sync_channel(1);
         let read = move || {
             stand_back();
             let certificate = certificate.map(|read| read());
             // The box may have ended.
-            let _ = done.send(Reread::new(&file, &text, host, has_keys, certificate));
+            let _ = done.send(Reread::new(&plan, has_keys, certificate));
         };
         match std::thread::Builder::new().name("reload".to_owned()).spawn(read) {
             Ok(_) => self.reread = Some(reread),

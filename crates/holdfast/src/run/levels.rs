@@ -2,7 +2,7 @@
 //!
 //! In: the configuration, and what the coordinator says of runtimes that protect one another. Out: what `status` says of all flows.
 
-use crate::config::{BuiltChain, Checked};
+use crate::config::{ChainPlan, Plan};
 use holdfast_control::status::Protected;
 use holdfast_node::address::NodeId;
 use holdfast_node::message;
@@ -19,20 +19,20 @@ pub(super) struct Levels {
 }
 
 /// The runtimes that have standbys beside them.
-pub(super) fn with_standby(checked: &Checked, chains: &[BuiltChain]) -> Vec<NodeId> {
-    checked.runtimes_of(|chain| chains[chain].plan.has_local_standby)
+pub(super) fn with_standby(plan: &Plan) -> Vec<NodeId> {
+    plan.runtimes_of(|chain| chain.protection.has_local_standby)
 }
 
 impl Levels {
-    pub(super) fn of(checked: &Checked, chains: &[BuiltChain]) -> Levels {
-        let promises = |chain: usize| chains[chain].plan.promises();
-        let with_standby = with_standby(checked, chains);
-        let with_replicas = checked.runtimes_of(promises);
+    pub(super) fn of(plan: &Plan) -> Levels {
+        let promises = |chain: &ChainPlan| chain.protection.promises();
+        let with_standby = with_standby(plan);
+        let with_replicas = plan.runtimes_of(promises);
         Levels {
-            only_standby: checked.runtimes_of(|chain| chains[chain].plan.has_local_standby && !promises(chain)),
+            only_standby: plan.runtimes_of(|chain| chain.protection.has_local_standby && !promises(chain)),
             has_only_replicas: with_replicas.iter().any(|runtime| !with_standby.contains(runtime)),
             with_standby,
-            may_forget: chains.iter().map(|built| built.plan.may_forget()).max().unwrap_or(0),
+            may_forget: plan.chains.iter().map(|chain| chain.protection.may_forget()).max().unwrap_or(0),
         }
     }
 
@@ -76,9 +76,8 @@ clusters: { gold: { runtimes: 2 } }
     fn said([a, b]: [&str; 2], remotely: message::Protected, locally: Protected) -> Protected {
         let text =
             BOX.replace("protection: A", &format!("protection: {a}")).replace("protection: B", &format!("protection: {b}"));
-        let checked = config::read("box.yaml", &text).unwrap_or_else(|mistake| panic!("{mistake}\n{text}"));
-        let chains = config::chains("box.yaml", &text, &checked.config).expect("the chains are right");
-        Levels::of(&checked, &chains).protected(remotely, |which| if which.is_empty() { Protected::No } else { locally })
+        let plan = config::read("box.yaml", &text).unwrap_or_else(|mistake| panic!("{mistake}\n{text}"));
+        Levels::of(&plan).protected(remotely, |which| if which.is_empty() { Protected::No } else { locally })
     }
 
     const NONE: &str = "none";

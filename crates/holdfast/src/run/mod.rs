@@ -37,7 +37,7 @@ pub use runtime::start as start_runtime;
 pub use start::manager_main;
 pub use state_server::main as state_server_main;
 
-use crate::config::{Config, HostEntry, NamedPool, NamedStatistic, SwitchEntry};
+use crate::config::Plan;
 use crate::control::{Asked, Server};
 use answers::Waiting;
 use devices::DeviceLook;
@@ -53,7 +53,7 @@ use holdfast_node::bfd::Memory;
 use holdfast_node::channel::{FabricConfig, KeyRing};
 use holdfast_node::host::{Host, HostOut};
 use holdfast_node::manager::Wish;
-use holdfast_node::switch::{SourceLimits, Switch, SwitchConfig};
+use holdfast_node::switch::{Switch, SwitchConfig};
 use holdfast_protection::{Peer, Released};
 use holdfast_wire::header::ETHERTYPE_FABRIC;
 use holdfast_wire::{DropCounters, DropReason, Packet, PacketPool};
@@ -98,11 +98,8 @@ struct Manager {
     applied: Option<OwnedFd>,
     /// Where packets are kept that have ended two runtimes.
     quarantine: PathBuf,
-    config: Config,
-    /// By chain, bytes of the switch's logs.
-    logs: Vec<usize>,
-    /// How many flows a source may have.
-    limits: SourceLimits,
+    /// What the box is to be, as this host has it. Its rules are those that it began with.
+    plan: Arc<Plan>,
     keys: Option<KeyRing>,
     incarnation: u32,
     /// The parent of all processes.
@@ -113,11 +110,8 @@ struct Manager {
     /// What joins the hosts, if there are several, and which of them this is.
     hosts_network: HostsNetwork,
     number: u16,
-    hosts: Vec<HostEntry>,
     /// By which of two networks each host is reached, as it was said last.
     paths_said: Vec<u8>,
-    /// The switches among which the ports are divided; most often one.
-    switches: Vec<SwitchEntry>,
     /// When a switch's addresses are to be announced.
     announce_at: Vec<(u16, u64)>,
     seed: u64,
@@ -155,15 +149,7 @@ struct Manager {
     has_served: bool,
     /// Whether each port is up, and its MTU, when last looked at.
     device_states: Vec<(bool, u16)>,
-    chain_names: Arc<[String]>,
-    pools: Vec<NamedPool>,
-    statistics: Arc<[NamedStatistic]>,
-    cluster_names: Vec<String>,
-    /// Name and device of each port.
-    port_names: Vec<(String, String)>,
     levels: Levels,
-    /// What the configuration allows each port, bytes.
-    mtu_limits: Vec<u16>,
     /// Frames in and out by each port.
     traffic: Vec<(u64, u64)>,
     /// Frames lost outside each port while this host served it.
@@ -185,26 +171,18 @@ fn random_seed() -> u64 {
 }
 
 /// A life of a switch: that of its manager, or, of several hosts, the term.
-fn switch_config(
-    config: &Config,
-    (logs, limits): (&[usize], &SourceLimits),
-    number: u16,
-    seed: u64,
-    incarnation: u32,
-    fabric: FabricConfig,
-    succeeds: bool,
-) -> SwitchConfig {
+fn switch_config(plan: &Plan, number: u16, seed: u64, incarnation: u32, fabric: FabricConfig, succeeds: bool) -> SwitchConfig {
     SwitchConfig {
         me: Peer { node: switch_node(number), incarnation },
         // Tells its packets from those of the life before.
         number: incarnation as u8,
-        flows: config.limits.flows,
-        limits: limits.clone(),
+        flows: plan.limits.flows,
+        limits: plan.source_limits(),
         seed,
         tick_interval: 50 * MILLISECOND,
         patience: 3000 * MILLISECOND,
         fabric,
-        logs: logs.to_vec(),
+        logs: plan.logs(),
         succeeds,
     }
 }
@@ -264,7 +242,7 @@ impl Manager {
             }
             if !self.is_ready && self.host.hub.manager.is_ready() {
                 self.is_ready = true;
-                self.host.watch_routers(|at| self.notes.read(self.switches.len() + usize::from(at)).map(Memory));
+                self.host.watch_routers(|at| self.notes.read(self.plan.switches.len() + usize::from(at)).map(Memory));
                 let now = self.clock.now();
                 for switch in self.served() {
                     self.host.announce(switch, now, &mut self.out, &mut self.arena);
@@ -359,7 +337,7 @@ impl Manager {
 
     fn carry_out(&mut self, now: u64) {
         for (at, memory) in self.out.notes.drain(..) {
-            self.notes.write(self.switches.len() + usize::from(at), &memory.0);
+            self.notes.write(self.plan.switches.len() + usize::from(at), &memory.0);
         }
         for (switch, term) in self.host.hub.manager.take_terms().into_iter().flatten().enumerate() {
             let mut note = [0; Memory::WORDS];
@@ -422,7 +400,7 @@ impl Manager {
 
     /// The ports of a switch, in words.
     fn ports_of(&self, switch: u16) -> String {
-        match self.switches.get(usize::from(switch)).and_then(|switch| switch.name.as_ref()) {
+        match self.plan.switches.get(usize::from(switch)).and_then(|switch| switch.name.as_ref()) {
             Some(name) => format!("the ports of switch {name}"),
             None => "the ports".to_owned(),
         }
@@ -430,12 +408,12 @@ impl Manager {
 
     /// The numbers of the switches that live here.
     fn served(&self) -> Vec<u16> {
-        (0..self.switches.len() as u16).filter(|switch| self.host.hub.serves(*switch)).collect()
+        (0..self.plan.switches.len() as u16).filter(|switch| self.host.hub.serves(*switch)).collect()
     }
 
     /// This host's turn has come: a switch's next life begins here, and its ports' addresses are here.
     fn begin_to_serve(&mut self, number: u16, term: u32, now: u64) {
-        let config = switch_config(&self.config, (&self.logs, &self.limits), number, self.seed, term, self.fabric_config, true);
+        let config = switch_config(&self.plan, number, self.seed, term, self.fabric_config, true);
         let mut switch = Switch::new(config);
         if let Some(ring) = &self.keys {
             match keys::new_life() {

@@ -89,8 +89,8 @@ impl Manager {
         if !self.host.hub.take_paths_changed() {
             return;
         }
-        self.paths_said.resize(self.hosts.len(), 0);
-        for (at, host) in self.hosts.iter().enumerate() {
+        self.paths_said.resize(self.plan.hosts.len(), 0);
+        for (at, host) in self.plan.hosts.iter().enumerate() {
             let Some((_, Some(path))) = self.host.hub.paths_to(at as u16) else { continue };
             if std::mem::replace(&mut self.paths_said[at], path) != path {
                 let device = self.hosts_network.ports.get(usize::from(path)).map_or("", |port| port.name());

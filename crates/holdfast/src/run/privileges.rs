@@ -10,7 +10,7 @@
 //! (`PR_SET_DUMPABLE`). Runtimes and state servers make only the system calls of their work
 //! (seccomp).
 
-use crate::config::Config;
+use crate::config::Plan;
 use holdfast_control::exit::{self, Failure};
 use rustix::process::DumpableBehavior;
 use rustix::thread::{CapabilitySet, CapabilitySets};
@@ -56,11 +56,11 @@ pub(super) fn let_go() -> io::Result<()> {
 /// Restricts a runtime or state server, and the processes that it makes, to the system
 /// calls of its work, unless the configuration says otherwise. To be called once
 /// everything is open, before the first frame.
-pub(super) fn restrict_calls(config: &Config) -> Result<(), Failure> {
-    if !config.seccomp {
+pub(super) fn restrict_calls(plan: &Plan) -> Result<(), Failure> {
+    if !plan.seccomp {
         return Ok(());
     }
-    holdfast_io::restrict(config.server_provider().is_some()).map_err(|error| {
+    holdfast_io::restrict(plan.state_servers.provider.is_some()).map_err(|error| {
         Failure::new(exit::of_system(&error), format!("the filter of system calls: {error}: `seccomp: false` does without it"))
     })
 }

@@ -2,7 +2,7 @@
 
 use super::lives::LONG_LIFE_OF_MANAGER;
 use super::{MILLISECOND, Manager};
-use crate::config::{self, NamedPool, NamedStatistic, SwitchEntry};
+use crate::config::{self, NamedPool, NamedStatistic, Plan, SwitchEntry};
 use holdfast_control::status::{self, Bfd, Failover, Port, Process, Status};
 use holdfast_node::address::{COORDINATOR, switch_node, switch_number};
 use holdfast_node::bfd::Session;
@@ -10,7 +10,6 @@ use holdfast_node::coordinator::RuntimeStatus;
 use holdfast_node::message::{self, FlowInfo, MemberState};
 use holdfast_node::rules::Rule;
 use holdfast_node::switch::Switch;
-use holdfast_wire::zone::Zones;
 use holdfast_wire::{DropCounters, DropReason};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -78,7 +77,7 @@ pub(super) fn whole(status: Status, statistics: Counted) -> Value {
 
 /// The flows' statistics by index, before names are attached.
 pub(super) struct Counted {
-    statistics: Arc<[NamedStatistic]>,
+    plan: Arc<Plan>,
     values: Vec<Vec<i64>>,
 }
 
@@ -96,11 +95,11 @@ impl Counted {
                 values: values.iter().enumerate().map(value).collect(),
             }
         };
-        self.statistics.iter().zip(self.values).map(statistic).collect()
+        self.plan.statistics.iter().zip(self.values).map(statistic).collect()
     }
 }
 
-pub(super) fn flows(flows: &[FlowInfo], chains: &[String]) -> Vec<Value> {
+pub(super) fn flows(flows: &[FlowInfo], plan: &Plan) -> Vec<Value> {
     let end = |ip: std::net::IpAddr, port: u16| std::net::SocketAddr::new(ip, port).to_string();
     flows
         .iter()
@@ -113,7 +112,7 @@ pub(super) fn flows(flows: &[FlowInfo], chains: &[String]) -> Vec<Value> {
                 "destination": end(flow.key.destination_ip(), to),
                 "translated_source": end(flow.reply.destination_ip(), translated_from),
                 "translated_destination": end(flow.reply.source_ip(), translated_to),
-                "chain": chains.get(flow.chain as usize),
+                "chain": plan.chains.get(usize::from(flow.chain)).map(|chain| &chain.name),
                 "state": flow.state,
                 "owner": flow.owner,
                 "replica": (flow.replica != 0).then_some(flow.replica),
@@ -126,57 +125,31 @@ pub(super) fn flows(flows: &[FlowInfo], chains: &[String]) -> Vec<Value> {
         .collect()
 }
 
-/// See [`Manager::trace_names`].
-pub(super) struct TraceNames {
-    switches: Vec<SwitchNames>,
-    chains: Arc<[String]>,
-}
-
-struct SwitchNames {
-    name: Option<String>,
-    ports: Vec<String>,
-    zones: Zones,
-}
-
-impl TraceNames {
-    /// A step of a traced packet, with names in place of numbers.
-    pub(super) fn step(&self, step: &message::TraceStep) -> Value {
-        let switch = switch_number(step.node).and_then(|number| self.switches.get(usize::from(number)));
-        let place = match switch {
-            Some(SwitchNames { name: Some(name), .. }) => format!("switch {name}"),
-            Some(_) => "switch".to_owned(),
-            None => format!("runtime {}", step.node),
-        };
-        let port = switch.zip(step.ingress).and_then(|(switch, ingress)| switch.ports.get(usize::from(ingress)));
-        let text = match (port, switch.zip(step.rule.as_ref())) {
-            (Some(port), _) => format!("in by port {port}, {}", step.text),
-            (None, Some((switch, Rule { selector, chain, .. }))) => {
-                let rule = selector.display(&switch.zones);
-                let chain = self.chains.get(usize::from(*chain)).map_or("", String::as_str);
-                format!("{}, by the rule `{rule}` in chain {chain}", step.text)
-            }
-            (None, None) => step.text.clone(),
-        };
-        json!({ "packet": step.stamp, "node": step.node, "stage": step.stage, "place": place, "text": text })
-    }
+/// A step of a traced packet, with names in place of numbers.
+pub(super) fn step(step: &message::TraceStep, plan: &Plan) -> Value {
+    let switch = switch_number(step.node).and_then(|number| plan.switches.get(usize::from(number)));
+    let place = match switch {
+        Some(SwitchEntry { name: Some(name), .. }) => format!("switch {name}"),
+        Some(_) => "switch".to_owned(),
+        None => format!("runtime {}", step.node),
+    };
+    let port = switch.zip(step.ingress).and_then(|(switch, ingress)| switch.ports.get(usize::from(ingress)));
+    let text = match (port, switch.zip(step.rule.as_ref())) {
+        (Some(port), _) => format!("in by port {}, {}", plan.port_name(*port), step.text),
+        (None, Some((switch, Rule { selector, chain, .. }))) => {
+            let rule = selector.display(&switch.zones);
+            format!("{}, by the rule `{rule}` in chain {}", step.text, plan.chain_name(*chain))
+        }
+        (None, None) => step.text.clone(),
+    };
+    json!({ "packet": step.stamp, "node": step.node, "stage": step.stage, "place": place, "text": text })
 }
 
 impl Manager {
     /// This host's name: in the configuration if there are several, and otherwise the machine's own.
     pub(super) fn host_name(&self) -> String {
         let machine = || rustix::system::uname().nodename().to_string_lossy().into_owned();
-        self.hosts.get(usize::from(self.number)).map_or_else(machine, |host| host.name.clone())
-    }
-
-    /// Names for the numbers in trace steps: switches, ports, zones and chains.
-    pub(super) fn trace_names(&self) -> TraceNames {
-        let port = |port: &u8| self.port_names.get(usize::from(*port)).map_or_else(String::new, |(name, _)| name.clone());
-        let switch = |switch: &SwitchEntry| SwitchNames {
-            name: switch.name.clone(),
-            ports: switch.ports.iter().map(port).collect(),
-            zones: config::zones::of_switch(&self.config, switch),
-        };
-        TraceNames { switches: self.switches.iter().map(switch).collect(), chains: self.chain_names.clone() }
+        self.plan.hosts.get(usize::from(self.number)).map_or_else(machine, |host| host.name.clone())
     }
 
     /// Every pool as its runtimes, and the state server, have said last.
@@ -187,7 +160,7 @@ impl Manager {
         let mut pool = |pool: &NamedPool| {
             let shares = runtimes.iter().flat_map(|runtime| &runtime.report.pools).filter(|(id, _)| *id == pool.id);
             let (held, at_hand) = shares.fold((0, 0), |sum, (_, share)| (sum.0 + share.held, sum.1 + share.at_hand));
-            let list = if pool.is_served { lists.next() } else { None };
+            let list = if pool.rest.is_some() { lists.next() } else { None };
             let server = list.map(|list| status::ServerPool {
                 free: list.free,
                 at_hand: list.at_hand,
@@ -198,14 +171,14 @@ impl Manager {
                 chain: pool.chain.clone(),
                 function: pool.function.to_owned(),
                 name: pool.field.to_owned(),
-                shared: if pool.is_served { status::SHARED_STATE_SERVER } else { status::SHARED_PARTITIONED }.to_owned(),
+                shared: if pool.rest.is_some() { status::SHARED_STATE_SERVER } else { status::SHARED_PARTITIONED }.to_owned(),
                 size: pool.size,
                 held,
                 at_hand,
                 server,
             }
         };
-        self.pools.iter().map(&mut pool).collect()
+        self.plan.pools.iter().map(&mut pool).collect()
     }
 
     /// What flows have counted and measured: as the state server has it, or where none has, as the runtimes that are there have said last, together.
@@ -228,7 +201,7 @@ impl Manager {
             totals.truncate(known);
             totals
         };
-        Counted { statistics: self.statistics.clone(), values: self.statistics.iter().map(&mut statistic).collect() }
+        Counted { plan: self.plan.clone(), values: self.plan.statistics.iter().map(&mut statistic).collect() }
     }
 
     /// How full tables are: what the switches here have, and what runtimes have said last.
@@ -244,7 +217,7 @@ impl Manager {
                 forgotten: None,
             }
         };
-        let size = (self.config.limits.flows * self.chain_names.len()) as u64;
+        let size = (self.plan.limits.flows * self.plan.chains.len()) as u64;
         let runtimes = self.host.hub.manager.status().filter(|runtime| runtime.member.state.serves());
         let of_runtime = runtimes.map(|RuntimeStatus { member, report, .. }| status::FlowTable {
             id: member.node,
@@ -263,7 +236,7 @@ impl Manager {
         let manager = &self.host.hub.manager;
         let heard = manager.coordinator().zip(manager.standing()).filter(|_| has_coordinator && election.silent_ms.is_some());
         if let Some((coordinator, standing)) = heard
-            && let Some(entry) = self.hosts.get(usize::from(standing.coordinator))
+            && let Some(entry) = self.plan.hosts.get(usize::from(standing.coordinator))
         {
             let incarnation = coordinator.incarnation.into();
             let is_known = |leader: &status::Leader| leader.incarnation >= incarnation;
@@ -308,7 +281,7 @@ impl Manager {
     /// Everything that `holdfast status` shows.
     pub(super) fn status(&self) -> Status {
         let manager = &self.host.hub.manager;
-        let names: Vec<&str> = self.hosts.iter().map(|host| host.name.as_str()).collect();
+        let names: Vec<&str> = self.plan.hosts.iter().map(|host| host.name.as_str()).collect();
         let own_name = self.host_name();
         let name_of = |host: u16| names.get(usize::from(host)).map_or_else(|| own_name.clone(), |name| (*name).to_owned());
         let host = own_name.clone();
@@ -344,7 +317,7 @@ impl Manager {
             Process { incarnation: 1, pid: self.parent, ..role(status::ROLE_GUARD, 0, 0, 0, &DropCounters::default()) },
             Process { retry: self.own_retry(), ..role("manager", manager.node(), 0, 0, &own) },
         ];
-        for ((switch, entry), number) in self.host.hub.switches().zip(&self.switches).zip(0u16..) {
+        for ((switch, entry), number) in self.host.hub.switches().zip(&self.plan.switches).zip(0u16..) {
             let serving = standing.and_then(|standing| standing.serving.get(usize::from(number))).copied();
             let named = |process: Process| Process { name: entry.name.clone(), ..process };
             let role =
@@ -357,7 +330,7 @@ impl Manager {
                 }
             }));
         }
-        let serves_all = self.served().len() == self.switches.len();
+        let serves_all = self.served().len() == self.plan.switches.len();
         let coordinator = self.workers.iter().find(|worker| worker.peer.node == COORDINATOR);
         let coordinator_drops = manager.coordinator_drops();
         all.add(&coordinator_drops);
@@ -424,7 +397,7 @@ impl Manager {
                 pid: worker.map_or(0, |worker| worker.pid()),
                 host: name_of(member.host),
                 name: None,
-                cluster: self.cluster_names.get(usize::from(member.cluster)).cloned(),
+                cluster: self.plan.clusters.get(usize::from(member.cluster)).map(|cluster| cluster.name.clone()),
                 state: match member.state {
                     MemberState::Starting => "starting",
                     MemberState::Running => status::STATE_RUNNING,
@@ -453,7 +426,7 @@ impl Manager {
                 serves_all.then(|| self.host.hub.serving().map(|switch| switch.lost_of(failover.dead)).sum::<Option<u64>>());
             let lost = match swept.flatten() {
                 Some(unclaimed) => failover.lost_with(Some(unclaimed)),
-                None => failover.lost(self.switches.len()),
+                None => failover.lost(self.plan.switches.len()),
             };
             Failover {
                 runtime: failover.dead.node,
@@ -471,8 +444,8 @@ impl Manager {
                 lost: if failover.recovered_at.is_some() { lost } else { 0 },
             }
         });
-        let numbered = (0u8..).zip(self.ports.iter().zip(&self.traffic).zip(&self.losses).zip(&self.port_names));
-        let ports = numbered.map(|(number, (((port, traffic), losses), (name, device)))| {
+        let numbered = (0u8..).zip(self.ports.iter().zip(&self.traffic).zip(&self.losses).zip(&self.plan.ports));
+        let ports = numbered.map(|(number, (((port, traffic), losses), config::Port { name, device, .. }))| {
             let mac = port.mac().map(|byte| format!("{byte:02x}")).join(":");
             let counts = self.host.counts(number);
             Port {

@@ -1,6 +1,7 @@
 //! What every role of its own process begins with: the manager's assignment, a virtual port, the cluster's keys.
 
 use super::privileges;
+use crate::config::{self, Plan};
 use holdfast_control::exit::{self, Failure};
 use holdfast_io::VportGuest;
 use holdfast_io::process::{die_with_parent, inherited};
@@ -40,6 +41,11 @@ pub(super) struct Assignment<T> {
 impl<T> Assignment<T> {
     pub(super) fn fabric(&self) -> FabricConfig {
         FabricConfig { cluster: self.cluster, mtu: self.mtu, ..FabricConfig::default() }
+    }
+
+    /// What the box is to be.
+    pub(super) fn plan(&self) -> Result<Plan, Failure> {
+        config::read(&self.file, &self.text).map_err(|mistake| Failure::new(exit::CONFIGURATION, mistake.to_string()))
     }
 }
 

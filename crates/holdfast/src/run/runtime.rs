@@ -5,7 +5,7 @@ use super::role::{self, Assignment, NewKeys};
 use super::words::{Opened, Way};
 use super::workers::MOST_QUARANTINED;
 use super::{devices, levels, privileges};
-use crate::config;
+use crate::config::{ChainPlan, Plan};
 use holdfast_control::exit::{self, Failure};
 use holdfast_io::process::{self, Clock, Watched, thread_time};
 use holdfast_io::standby::{self, Turns, Watch};
@@ -93,15 +93,10 @@ struct World {
 /// If it was not started by a manager, or there is no memory for its standby.
 pub fn main() -> Result<(), Failure> {
     let mut given = role::take::<Place>()?;
-    let mistake = |mistake: config::Mistake| Failure::new(exit::CONFIGURATION, mistake.to_string());
-    let assignment = &given.assignment;
-    let checked = config::read(&assignment.file, &assignment.text).map_err(mistake)?;
-    let chains = config::chains(&assignment.file, &assignment.text, &checked.config).map_err(mistake)?;
-    let has_standby = levels::with_standby(&checked, &chains).contains(&assignment.role.node);
+    let plan = given.assignment.plan()?;
+    let has_standby = levels::with_standby(&plan).contains(&given.assignment.role.node);
     // Before everybody else takes the runtime for dead, even if the next worker hangs too.
-    let patience = Duration::from_millis(checked.config.detection.hang_ms / 3);
-    let config = checked.config;
-    drop(chains);
+    let patience = Duration::from_millis(plan.detection.hang_ms / 3);
     // A panic of a function is contained and counted; its message would only repeat, per packet, what the counter says.
     std::panic::set_hook(Box::new(|_| {}));
     let refused = |error: std::io::Error| Failure::new(exit::UNAVAILABLE, format!("the local standby: {error}"));
@@ -109,10 +104,10 @@ pub fn main() -> Result<(), Failure> {
         standby::create().map_err(refused)?;
     }
     // It is never dropped: where it has a standby it is the worker's, and may be in the middle of anything.
-    let world = Box::leak(standby::enter(|| World::new(&mut given, has_standby))?);
-    let way = Way::prepare(&config, Side::Runtime);
-    privileges::restrict_calls(&config)?;
-    drop(config);
+    let world = Box::leak(standby::enter(|| World::new(&mut given, &plan, has_standby))?);
+    let way = Way::prepare(&plan.state_servers, Side::Runtime);
+    privileges::restrict_calls(&plan)?;
+    drop(plan);
     let quarantine = core::mem::take(&mut given.assignment.role.quarantine);
     let mut lines = given.keys.take().map(|(_, lines)| lines);
     if !has_standby {
@@ -130,25 +125,24 @@ pub fn main() -> Result<(), Failure> {
 }
 
 impl World {
-    fn new(given: &mut role::Given<Place>, has_standby: bool) -> Result<Box<World>, Failure> {
+    fn new(given: &mut role::Given<Place>, plan: &Plan, has_standby: bool) -> Result<Box<World>, Failure> {
         let guest = given.attach()?;
         let assignment = &given.assignment;
-        let mistake = |mistake: config::Mistake| Failure::new(exit::CONFIGURATION, mistake.to_string());
-        let checked = config::read(&assignment.file, &assignment.text).map_err(mistake)?;
-        let chains = config::chains(&assignment.file, &assignment.text, &checked.config).map_err(mistake)?;
-        let servers = config::state_servers(&checked.config, &chains);
-        let specs = chains
-            .into_iter()
-            .map(|built| ChainSpec { name: built.name, switch: built.switch, chain: built.chain, protection: built.plan.build() })
-            .collect();
+        let spec = |chain: &ChainPlan| ChainSpec {
+            name: chain.name.clone(),
+            switch: chain.switch,
+            chain: chain.bind(),
+            protection: chain.protection.build(),
+        };
+        let specs = plan.chains.iter().map(spec).collect();
         let runtime_config = RuntimeConfig {
             me: Peer { node: assignment.role.node, incarnation: assignment.incarnation },
-            flows: checked.config.limits.flows,
+            flows: plan.limits.flows,
             seed: assignment.role.seed,
-            report_interval: checked.config.detection.heartbeat_ms * 1_000_000,
+            report_interval: plan.detection.heartbeat_ms * 1_000_000,
             fabric: assignment.fabric(),
         };
-        let mut runtime = Runtime::new(runtime_config, specs).with_state_servers(servers);
+        let mut runtime = Runtime::new(runtime_config, specs).with_state_servers(plan.state_server_count());
         runtime.randomize(super::random_seed());
         runtime.show_hands(guest.hands());
         runtime.show_last_word(LastWord::new(guest.last_word()));

@@ -11,7 +11,7 @@ use super::network::HostsNetwork;
 use super::role::{BfdKey, Keys};
 use super::state_server::ServerGuard;
 use super::{BURST, MILLISECOND, Manager, ManagerNotes, Signals, devices, keys, lines, privileges, random_seed, switch_config};
-use crate::config::{self, Checked, ControlEntry};
+use crate::config::{self, ControlEntry, Plan};
 use crate::control;
 use crate::control::remote::Limits;
 use holdfast_control::exit::{self, Failure};
@@ -55,8 +55,7 @@ pub fn manager_main() -> Result<(), Failure> {
     let notes = ManagerNotes::open(notes).map_err(refused)?;
     let link = GuardLink::new(Mailbox::of(mailbox), Heartbeat::open(heartbeat).map_err(refused)?);
     let mistake = |mistake: config::Mistake| Failure::new(exit::CONFIGURATION, mistake.to_string());
-    let mut checked = config::read(&assignment.file, &assignment.text).map_err(mistake)?;
-    checked.on_host(assignment.host);
+    let plan = Arc::new(config::read(&assignment.file, &assignment.text).map_err(mistake)?.on_host(assignment.host));
     let ring = |keys: Keys| keys.ring().map_err(|error| Failure::new(exit::UNAVAILABLE, format!("the guard's keys: {error}")));
     let keys = assignment.keys.take().map(ring).transpose()?;
     let stop = Arc::new(AtomicBool::new(false));
@@ -68,7 +67,7 @@ pub fn manager_main() -> Result<(), Failure> {
     signal_hook::flag::register(signal_hook::consts::SIGHUP, hangup.clone())
         .map_err(|error| Failure::new(exit::UNAVAILABLE, format!("signals: {error}")))?;
     // As an operator finds the machine: ports change what is there to be warned of.
-    let warnings = if assignment.incarnation == 1 { devices::warnings(&checked) } else { Vec::new() };
+    let warnings = if assignment.incarnation == 1 { devices::warnings(&plan) } else { Vec::new() };
     let (requests, asked) = channel();
     let eventfd = rustix::event::eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC);
     let eventfd = Arc::new(eventfd.map_err(|error| Failure::new(exit::UNAVAILABLE, format!("eventfd: {error}")))?);
@@ -79,7 +78,7 @@ pub fn manager_main() -> Result<(), Failure> {
     let path = assignment.control.clone();
     // Before the devices: who starts a box a second time is told of the first one, not of devices that it has.
     let mut server = control::listen(&path, assignment.parent, requests, wake)?;
-    let entry = checked.control_of(assignment.host);
+    let entry = plan.control_of(assignment.host);
     if let Some(entry) = entry.map(|entry| ControlEntry { tls: assignment.tls.clone().unwrap_or(entry.tls), ..entry })
         && let Err(failure) = server.serve_remote(&entry, Limits::default())
     {
@@ -89,7 +88,7 @@ pub fn manager_main() -> Result<(), Failure> {
             _ => devices::say(&format!("{failure}; it is tried again and again")),
         }
     }
-    let mut manager = Manager::new(assignment, &checked, keys, (link, notes), fds)?;
+    let mut manager = Manager::new(assignment, plan, keys, (link, notes), fds)?;
     warnings.iter().for_each(|warning| devices::say(warning));
     lines::begin().map_err(refused)?;
     let served = manager.serve(&Signals { stop: &stop, hangup: &hangup }, &asked, eventfd.as_fd(), &path, &mut server);
@@ -102,7 +101,7 @@ pub fn manager_main() -> Result<(), Failure> {
 impl Manager {
     pub(super) fn new(
         assignment: Assignment,
-        checked: &Checked,
+        plan: Arc<Plan>,
         keys: Option<KeyRing>,
         (mut link, notes): (GuardLink, ManagerNotes),
         mut fds: impl Iterator<Item = OwnedFd>,
@@ -113,14 +112,14 @@ impl Manager {
         let (control, state) = (&assignment.control, assignment.state.as_deref());
         let lives = assignment.coordinators;
         // Without a coordinator so far there is nothing that anybody could remember.
-        let succeeds = if checked.hosts.is_empty() { lives > 0 } else { incarnation > 1 };
-        let etcd = checked.etcd.as_ref();
-        let guard = Guard::new(&checked.config.cluster, control, state, etcd, incarnation, lives);
+        let succeeds = if plan.hosts.is_empty() { lives > 0 } else { incarnation > 1 };
+        let etcd = plan.etcd.as_ref();
+        let guard = Guard::new(&plan.cluster, control, state, etcd, incarnation, lives);
         let mut ports: Vec<Box<dyn Port>> = Vec::new();
-        for (_, device) in &checked.ports {
-            ports.push(devices::open(device, incarnation, &link).map_err(devices::refused)?);
+        for port in &plan.ports {
+            ports.push(devices::open(&port.device, incarnation, &link).map_err(devices::refused)?);
         }
-        for ((port, (_, device)), config) in ports.iter().zip(&checked.ports).zip(checked.config.ports.values()) {
+        for (port, config::Port { device, mtu: wanted, .. }) in ports.iter().zip(&plan.ports) {
             let refused = |text| Failure::new(exit::UNAVAILABLE, text);
             let mtu = port.mtu();
             if usize::from(mtu) > MAX_MTU {
@@ -129,55 +128,46 @@ impl Manager {
                     port.name()
                 )));
             }
-            if let Some(wanted) = config.mtu.filter(|wanted| *wanted > mtu) {
+            if let Some(wanted) = wanted.filter(|wanted| *wanted > mtu) {
                 return Err(refused(format!("`mtu: {wanted}` is more than the {mtu} of `{device}`")));
             }
         }
         let macs: Vec<_> = ports.iter().map(|port| (port.mac(), port.mtu())).collect();
         let bfd_keys: Vec<_> = bfd_keys.iter().map(|key| key.as_ref().and_then(BfdKey::key)).collect();
-        let edges = checked.edges(&macs, &bfd_keys, random_seed);
+        let edges = plan.edges(&macs, &bfd_keys, random_seed);
         let edges = edges.into_iter().map(|(config, ports)| (Edge::new(config), ports)).collect();
         let device_states = ports.iter().map(|port| (port.is_up(), port.mtu())).collect();
         let unavailable = |error: std::io::Error| {
-            let what = format!("{} packet buffers: {error}; lower limits.buffers", checked.config.limits.buffers);
+            let what = format!("{} packet buffers: {error}; lower limits.buffers", plan.limits.buffers);
             Failure::new(exit::UNAVAILABLE, what)
         };
         let mut passed = || if assignment.has_arena { fds.next() } else { None };
         let arena = match (passed(), passed()) {
             (Some(memory), Some(record)) => Arena::adopt(memory, record).map_err(unavailable)?,
             _ => {
-                let arena = Arena::create(checked.config.limits.buffers).map_err(unavailable)?;
+                let arena = Arena::create(plan.limits.buffers).map_err(unavailable)?;
                 link.send(&ToGuard::Arena, &arena.fds()).map_err(unavailable)?;
                 arena
             }
         };
-        if let Some(why) = checked.config.server_provider().and_then(|_| libfabric::absent()) {
+        if let Some(why) = plan.state_servers.provider.as_ref().and_then(|_| libfabric::absent()) {
             return Err(Failure::new(exit::UNAVAILABLE, format!("`state_server.transport` is `libfabric`: {why}")));
         }
-        let mut chains = config::chains(&file, &text, &checked.config)
-            .map_err(|mistake| Failure::new(exit::CONFIGURATION, mistake.to_string()))?;
-        let pools = config::named_pools(&mut chains);
-        let statistics = config::named_statistics(&mut chains);
-        let server_guard = ServerGuard::new(config::state_servers(&checked.config, &chains), incarnation);
-        let (number, hosts) = (assignment.host, checked.hosts.clone());
-        let mut fabric = FabricConfig { cluster: fnv1a(checked.config.cluster.as_bytes()) as u32, ..FabricConfig::default() };
-        let path = checked.config.fabric.as_ref().and_then(|fabric| fabric.mtu);
-        let opened = devices::open_fabric(&hosts, number, path, incarnation, &link).map_err(devices::refused)?;
+        let server_guard = ServerGuard::new(plan.state_server_count(), incarnation);
+        let (number, hosts) = (assignment.host, &plan.hosts);
+        let mut fabric = FabricConfig { cluster: fnv1a(plan.cluster.as_bytes()) as u32, ..FabricConfig::default() };
+        let path = plan.fabric_mtu;
+        let opened = devices::open_fabric(hosts, number, path, incarnation, &link).map_err(devices::refused)?;
         let hosts_network = HostsNetwork::new(opened);
         for port in &hosts_network.ports {
-            let largest = chains.iter().map(|built| built.chain.layout().size).max().unwrap_or(0);
+            let largest = plan.chains.iter().map(|chain| chain.layout.size).max().unwrap_or(0);
             let mtus = ports.iter().map(|port| usize::from(port.mtu())).max().unwrap_or(1500);
-            let added = chains.iter().map(|built| built.chain.added_bytes()).max().unwrap_or(0);
+            let added = plan.chains.iter().map(|chain| chain.added_bytes()).max().unwrap_or(0);
             fabric.mtu = devices::fabric_mtu(port.as_ref(), path, mtus, added, largest, fabric.mtu, keys.is_some())?;
         }
-        let detection = &checked.config.detection;
-        let logs: Vec<usize> = chains.iter().map(|built| built.plan.log_size()).collect();
-        let limits = config::source_limits(&checked.config, &chains);
-        let switch = |number| {
-            let of_chains = (logs.as_slice(), &limits);
-            Switch::new(switch_config(&checked.config, of_chains, number, assignment.seed, incarnation, fabric, succeeds))
-        };
-        let mut switches: Vec<Switch> = (0..checked.switches.len() as u16).map(switch).collect();
+        let detection = &plan.detection;
+        let switch = |number| Switch::new(switch_config(&plan, number, assignment.seed, incarnation, fabric, succeeds));
+        let mut switches: Vec<Switch> = (0..plan.switches.len() as u16).map(switch).collect();
         let mut manager = holdfast_node::manager::Manager::new(
             Peer { node: manager_of(number), incarnation: assignment.base + incarnation },
             fabric,
@@ -193,7 +183,7 @@ impl Manager {
         if !hosts.is_empty() {
             let (hosts, patience) = (hosts.len() as u16, detection.host_ms * MILLISECOND);
             hub.join(hosts, patience, now);
-            for switch in 0..checked.switches.len() {
+            for switch in 0..plan.switches.len() {
                 if let Some([term, ..]) = notes.read(switch) {
                     hub.manager.remember_term(switch as u16, term as u32);
                 }
@@ -213,9 +203,6 @@ impl Manager {
             text: text.into(),
             applied: None,
             quarantine: quarantine.into(),
-            config: checked.config.clone(),
-            logs,
-            limits,
             keys,
             incarnation,
             parent: assignment.parent,
@@ -224,12 +211,10 @@ impl Manager {
             fabric_config: fabric,
             hosts_network,
             number,
-            hosts,
             paths_said: Vec::new(),
-            switches: checked.switches.clone(),
             announce_at: Vec::new(),
             seed: assignment.seed,
-            flow_seed: if checked.hosts.is_empty() { assignment.seed } else { fnv1a(checked.config.cluster.as_bytes()) },
+            flow_seed: if plan.hosts.is_empty() { assignment.seed } else { fnv1a(plan.cluster.as_bytes()) },
             guard,
             server_guard,
             clock,
@@ -255,15 +240,10 @@ impl Manager {
             is_ready: false,
             has_served: assignment.has_served,
             device_states,
-            port_names: checked.ports.clone(),
-            levels: Levels::of(checked, &chains),
-            mtu_limits: checked.config.ports.values().map(|port| port.mtu.unwrap_or(u16::MAX)).collect(),
-            traffic: vec![(0, 0); checked.ports.len()],
-            losses: vec![Losses::new(); checked.ports.len()],
-            cluster_names: checked.clusters.iter().map(|cluster| cluster.name.clone()).collect(),
-            pools,
-            statistics: statistics.into(),
-            chain_names: chains.into_iter().map(|built| built.name).collect(),
+            levels: Levels::of(&plan),
+            traffic: vec![(0, 0); plan.ports.len()],
+            losses: vec![Losses::new(); plan.ports.len()],
+            plan: plan.clone(),
         };
         manager.tell_links();
         if incarnation > 1 {

@@ -12,7 +12,7 @@ use super::role::{self, NewKeys};
 use super::runtime::JOURNAL;
 use super::words::{Opened, Way};
 use super::{MILLISECOND, Manager, devices, privileges};
-use crate::config::{self, ServerStandby};
+use crate::config::{NamedStatistic, Plan, ServerStandby};
 use holdfast_control::exit::{self, Failure};
 use holdfast_control::status::Retry;
 use holdfast_io::VportGuest;
@@ -71,23 +71,22 @@ struct World {
 /// If it was not started by a manager, or there is no memory for its standby.
 pub fn main() -> Result<(), Failure> {
     let mut given = role::take::<Past>()?;
-    let mistake = |mistake: config::Mistake| Failure::new(exit::CONFIGURATION, mistake.to_string());
-    let checked = config::read(&given.assignment.file, &given.assignment.text).map_err(mistake)?;
-    let has_standby = checked.config.server_standby() == ServerStandby::Local;
+    let plan = given.assignment.plan()?;
+    let has_standby = plan.state_servers.standby == ServerStandby::Local;
     // Before the manager takes the server for dead, even if the next worker hangs too.
-    let patience = Duration::from_millis(checked.config.detection.hang_ms / 3);
+    let patience = Duration::from_millis(plan.detection.hang_ms / 3);
     let longest_sleep = MAX_SLEEP.min(patience.as_nanos() as u64 / 4);
-    let name = name(given.assignment.role.number, checked.config.servers());
+    let name = name(given.assignment.role.number, plan.state_servers.count);
     let refused = |error: std::io::Error| Failure::new(exit::UNAVAILABLE, format!("the standby of {name}: {error}"));
     if has_standby {
         standby::create().map_err(refused)?;
     }
     // It is never dropped: where it has a standby it is the worker's, and may be in the middle of anything.
-    let world = Box::leak(standby::enter(|| World::new(&mut given, &checked, has_standby))?);
+    let world = Box::leak(standby::enter(|| World::new(&mut given, &plan, has_standby))?);
     // The others have nothing to say that goes so.
-    let way = if given.assignment.role.number == 0 { Way::prepare(&checked.config, Side::Server) } else { Way::Fabric };
-    privileges::restrict_calls(&checked.config)?;
-    drop(checked);
+    let way = if given.assignment.role.number == 0 { Way::prepare(&plan.state_servers, Side::Server) } else { Way::Fabric };
+    privileges::restrict_calls(&plan)?;
+    drop(plan);
     let mut lines = given.keys.take().map(|(_, lines)| lines);
     if !has_standby {
         world.live(Turns::default(), lines.take(), &way, &name, longest_sleep);
@@ -101,39 +100,36 @@ pub fn main() -> Result<(), Failure> {
 }
 
 impl World {
-    fn new(given: &mut role::Given<Past>, checked: &config::Checked, has_standby: bool) -> Result<Box<World>, Failure> {
+    fn new(given: &mut role::Given<Past>, plan: &Plan, has_standby: bool) -> Result<Box<World>, Failure> {
         let guest = given.attach()?;
         let assignment = &given.assignment;
-        let mistake = |mistake: config::Mistake| Failure::new(exit::CONFIGURATION, mistake.to_string());
-        let mut chains = config::chains(&assignment.file, &assignment.text, &checked.config).map_err(mistake)?;
         // By then an end has reached every copy of its flow, or who has it has failed and is recovered from.
-        let unknown_rest = 2 * checked.config.detection.hang_ms * MILLISECOND;
-        let kind = |served: config::ServedPool| {
+        let unknown_rest = 2 * plan.detection.hang_ms * MILLISECOND;
+        let indexes = |(size, rest): (u32, u64)| {
             Kind::Indexes(Limits {
-                size: served.size,
+                size,
                 credit: holdfast_state::SERVER_CREDIT as u32,
                 lease: LEASE,
-                rest: served.hold.max(unknown_rest),
+                rest: rest.max(unknown_rest),
                 unknown_rest,
                 patience: PATIENCE,
                 step: STEP,
             })
         };
         // Of all that runtimes may own.
-        let runtimes = checked.clusters.iter().map(|cluster| usize::from(cluster.max)).sum();
+        let runtimes = plan.clusters.iter().map(|cluster| usize::from(cluster.max)).sum();
         let number = assignment.role.number;
-        let flows = checked.config.limits.flows.saturating_mul(runtimes).min(MOST_PAGES);
-        let pages = room_for_share(flows, checked.config.servers().into());
+        let flows = plan.limits.flows.saturating_mul(runtimes).min(MOST_PAGES);
+        let pages = room_for_share(flows, plan.state_servers.count.into());
         let mut kinds = Vec::new();
         if number == 0 {
-            kinds.extend(config::served_pools(&mut chains).into_iter().map(kind));
-            let statistics = config::named_statistics(&mut chains).into_iter().filter(|statistic| statistic.is_served);
-            kinds.extend(statistics.map(|statistic| statistic.kind()));
+            kinds.extend(plan.pools.iter().filter_map(|pool| Some((pool.size, pool.rest?))).map(indexes));
+            kinds.extend(plan.statistics.iter().filter(|statistic| statistic.is_served).map(NamedStatistic::kind));
         }
         let server = StateServer::new(StateServerConfig {
             me: Peer { node: state_server_node(number), incarnation: assignment.incarnation },
             fabric: assignment.fabric(),
-            pages: config::pages(&chains, pages, assignment.role.seed),
+            pages: plan.pages(pages, assignment.role.seed),
             kinds,
             waiting: WAITING,
             memory: assignment.life.get(),
@@ -141,7 +137,7 @@ impl World {
             tick: TICK,
             listener: MANAGER,
             report_interval: REPORT_INTERVAL,
-            heartbeat: checked.config.detection.heartbeat_ms * MILLISECOND,
+            heartbeat: plan.detection.heartbeat_ms * MILLISECOND,
         });
         let too_much = || {
             Failure::new(

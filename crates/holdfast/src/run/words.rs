@@ -1,7 +1,7 @@
 //! The ways of control messages between runtimes and the state server, as the configuration says. What cannot be opened is said once: they go on the fabric then, which is always there.
 
 use super::devices;
-use crate::config::{Config, ServerTransport};
+use crate::config::{ServerTransport, StateServers};
 use holdfast_io::wait::sleep;
 use holdfast_io::words::libfabric::{self, LibfabricWords};
 use holdfast_io::words::shared_memory::{SharedMemoryWords, Side};
@@ -17,11 +17,11 @@ pub(super) enum Way {
 
 impl Way {
     /// The configuration's. What takes long is done here.
-    pub(super) fn prepare(config: &Config, side: Side) -> Way {
-        match (config.server_transport(), config.server_provider()) {
+    pub(super) fn prepare(servers: &StateServers, side: Side) -> Way {
+        match (servers.transport, &servers.provider) {
             (ServerTransport::SharedMemory, _) => Way::SharedMemory(side),
             (ServerTransport::Libfabric, Some(provider)) => match libfabric::prepare(provider) {
-                Ok(()) => Way::Libfabric(provider.to_owned()),
+                Ok(()) => Way::Libfabric(provider.clone()),
                 Err(why) => {
                     say(&why);
                     Way::Fabric

@@ -256,7 +256,7 @@ impl Manager {
     /// Keeps what switches have set aside.
     fn keep_set_aside(&mut self) {
         for aside in self.host.hub.serving_mut().flat_map(Switch::take_set_aside) {
-            let chain = self.chain_names.get(usize::from(aside.meta.chain)).map_or("", String::as_str);
+            let chain = self.plan.chain_name(aside.meta.chain);
             let what = format!("of {} in chain {chain}, stamp {}", aside.key, aside.meta.stamp);
             let comment = format!("two runtimes ended while they had this packet in hand: {what}");
             devices::say(&match capture::append(&self.quarantine, MOST_QUARANTINED, &aside.bytes, &comment) {
@@ -391,7 +391,7 @@ impl Manager {
                     worker.cause = Some("ended".to_owned());
                 }
             }
-            let patience = self.config.detection.hang_ms * MILLISECOND;
+            let patience = self.plan.detection.hang_ms * MILLISECOND;
             let runtimes = self.workers.iter_mut().filter(|worker| is_runtime(worker.peer.node) && worker.cause.is_none());
             let alive = runtimes.filter_map(|worker| worker.is_alive(patience, now).then_some(worker.peer));
             self.host.hub.manager.set_alive(alive);

@@ -32,7 +32,7 @@ fn edited(changes: &[(&str, &str)]) -> String {
     text
 }
 
-fn read(text: &str) -> config::Checked {
+fn read(text: &str) -> config::Plan {
     config::read("edge.yaml", text).unwrap_or_else(|mistake| panic!("{mistake}\n{text}"))
 }
 
@@ -43,12 +43,12 @@ fn said(changes: &[(&str, &str)]) -> String {
 /// Two chains, one of them with a cluster of its own: the runtimes, the chains and the rules of each are where they belong.
 #[test]
 fn a_chain_may_have_a_cluster_of_its_own() {
-    let checked = read(EXAMPLE);
+    let plan = read(EXAMPLE);
     let clusters: Vec<(&str, u16, &[u16])> =
-        checked.clusters.iter().map(|cluster| (cluster.name.as_str(), cluster.runtimes, cluster.chains.as_slice())).collect();
+        plan.clusters.iter().map(|cluster| (cluster.name.as_str(), cluster.runtimes, cluster.chains.as_slice())).collect();
     assert_eq!(clusters, [("default", 2, &[1][..]), ("tenants-a", 3, &[0][..])]);
-    assert_eq!(checked.runtimes(), 5);
-    let rules: Vec<(u16, u16)> = checked.rules.iter().map(|rule| (rule.chain, rule.cluster)).collect();
+    assert_eq!(plan.runtimes(), 5);
+    let rules: Vec<(u16, u16)> = plan.rules.iter().map(|rule| (rule.chain, rule.cluster)).collect();
     assert_eq!(rules, [(1, 0), (0, 1), (1, 0)]);
     // Without a chain in it there is no default cluster.
     let only = read(&edited(&[
@@ -153,8 +153,8 @@ fn mistakes_in_scaling_are_shown_where_they_are() {
 }
 
 fn differences(changes: &[(&str, &str)]) -> Vec<Mistake> {
-    let (running, text) = (read(EXAMPLE), edited(changes));
-    config::differences("edge.yaml", &text, &running.config, &read(&text).config)
+    let found = config::differences(&read(EXAMPLE), &read(&edited(changes)));
+    found.into_iter().map(|difference| difference.mistake).collect()
 }
 
 /// Every setting but the rules, changed one at a time: each is named, with its place, and nothing else is.
@@ -165,69 +165,79 @@ fn whatever_a_running_box_cannot_change_is_named_with_its_place() {
             ("cluster: edge", "cluster: rim"),
             1,
             10,
-            "the cluster's name is `edge` in the running box and `rim` here: it is changed by a restart only",
+            "`cluster` is `edge` in the running box and `rim` here: it is changed by a restart only, which ends all flows; afterwards flows are served as before",
         ),
         (
             ("device: veth-in", "device: veth-on"),
             3,
             22,
-            "`device` of port `inside` is `veth-in` in the running box and `veth-on` here",
+            "`ports.inside.device` is `veth-in` in the running box and `veth-on` here",
         ),
         (
             ("10.0.0.1/24", "[10.0.0.1/24, 10.0.0.2/24]"),
             3,
             41,
-            "`address` of port `inside` is `10.0.0.1/24` in the running box and `10.0.0.1/24, 10.0.0.2/24` here",
+            "`ports.inside.address` is `10.0.0.1/24` in the running box and `10.0.0.1/24, 10.0.0.2/24` here",
         ),
         (
             (", gateway: 198.51.100.254", ""),
             4,
             12,
-            "`gateway` of port `outside` is `198.51.100.254` in the running box and not set here",
+            "`ports.outside.gateway` is `198.51.100.254` in the running box and not set here",
         ),
         (
             ("address: 198.51.100.1/24", "mtu: 1400, address: 198.51.100.1/24"),
             4,
             37,
-            "`mtu` of port `outside` is not set in the running box and `1400` here",
+            "`ports.outside.mtu` is not set in the running box and `1400` here",
         ),
         (
             ("address: 198.51.100.1/24", "reverse_path: off, address: 198.51.100.1/24"),
             4,
             46,
-            "`reverse_path` of port `outside` is `feasible` in the running box and `off` here",
+            "`ports.outside.reverse_path` is `feasible` in the running box and `off` here",
         ),
         (
             ("chains:\n", "zones: { net: [inside] }\nchains:\n"),
             6,
             10,
-            "the running box has no zone `net`: it is added by a restart only",
+            "the running box has no `zones.net`: it is added by a restart only",
         ),
-        (("  outside:", "  third: { device: c, address: 10.3.0.1/24 }\n  outside:"), 4, 3, "the running box has no port `third`"),
-        (("10.0.0.9 }", "10.0.0.8 }"), 5, 11, "the running box has no route to 192.0.2.0/24 via 10.0.0.8"),
-        (("10.0.0.9 }", "10.0.0.9, on: inside }"), 5, 11, "the running box has no route to 192.0.2.0/24 via 10.0.0.9 on inside"),
+        (
+            ("  outside:", "  third: { device: c, address: 10.3.0.1/24 }\n  outside:"),
+            4,
+            3,
+            "the running box has no `ports.third`",
+        ),
+        (("10.0.0.9 }", "10.0.0.8 }"), 5, 11, "the running box has no `routes: 192.0.2.0/24 via 10.0.0.8`"),
+        (("10.0.0.9 }", "10.0.0.9, on: inside }"), 5, 11, "the running box has no `routes: 192.0.2.0/24 via 10.0.0.9 on inside`"),
         (
             ("- forward", "- forward\n      - monitor"),
             12,
             9,
-            "from function 3 on, chain `web` is another one than in the running box",
+            "`chains.web.functions` is `firewall, forward` in the running box and `firewall, forward, monitor` here",
         ),
-        (("default: allow", "default: deny"), 10, 9, "from function 1 on, chain `web`"),
-        (("      - forward\n", ""), 9, 5, "from function 2 on, chain `web`"),
+        (
+            ("default: allow", "default: deny"),
+            10,
+            30,
+            "`chains.web.functions[0].firewall.default` is `allow` in the running box and `deny` here: it is changed by a restart only, which ends all flows; afterwards other flows pass",
+        ),
+        (("      - forward\n", ""), 9, 5, "`chains.web.functions` is `firewall, forward` in the running box and `firewall` here"),
         (
             ("    protection: nfvactor\n", "    protection: none\n"),
             12,
             17,
-            "the protection of chain `web` is another one in the running box",
+            "`chains.web.protection` is `flow: replica, shared: partitioned, release: replica, rebuild: replica` in the running box and `flow: memory, shared: ",
         ),
-        (("  web:\n", "  new: { functions: [forward] }\n  web:\n"), 8, 3, "the running box has no chain `new`"),
-        (("{ min: 2, max: 4 }", "3"), 17, 11, "the number of runtimes is 2 to 4 in the running box and 3 here"),
-        (("{ min: 3 }", "4"), 19, 26, "the number of runtimes of cluster `tenants-a` is 3 in the running box and 4 here"),
+        (("  web:\n", "  new: { functions: [forward] }\n  web:\n"), 8, 3, "the running box has no `chains.new`"),
+        (("{ min: 2, max: 4 }", "3"), 17, 11, "`runtimes` is `2 to 4` in the running box and `3` here"),
+        (("{ min: 3 }", "4"), 19, 26, "`clusters.tenants-a.runtimes` is `3` in the running box and `4` here"),
         (
             ("runtimes: { min: 2", "limits: { flows: 9 }\nruntimes: { min: 2"),
             17,
             18,
-            "`limits.flows` is 65536 in the running box and 9 here",
+            "`limits.flows` is `65536` in the running box and `9` here",
         ),
         (
             ("runtimes: { min: 2", "limits: { flows_per_source: 9 }\nruntimes: { min: 2"),
@@ -239,43 +249,43 @@ fn whatever_a_running_box_cannot_change_is_named_with_its_place() {
             ("runtimes: { min: 2", "detection: { hang_ms: 900 }\nruntimes: { min: 2"),
             17,
             23,
-            "`detection.hang_ms` is 500 in the running box and 900 here",
+            "`detection.hang_ms` is `500` in the running box and `900` here",
         ),
         (
             ("runtimes: { min: 2", "scaling: { period_ms: 500 }\nruntimes: { min: 2"),
             17,
             23,
-            "`scaling.period_ms` is 1000 in the running box and 500 here: it is changed by a restart only",
+            "`scaling.period_ms` is `1000` in the running box and `500` here: it is changed by a restart only",
         ),
         (
             ("runtimes: { min: 2", "scaling: { drops: 0 }\nruntimes: { min: 2"),
             17,
             19,
-            "`scaling.drops` is 100 in the running box and 0 here: it is changed by a restart only",
+            "`scaling.drops` is `100` in the running box and `0` here: it is changed by a restart only",
         ),
         (
             ("runtimes: { min: 2", "scaling: { busy_percent: 80 }\nruntimes: { min: 2"),
             17,
             26,
-            "`scaling.busy_percent` is 90 in the running box and 80 here: it is changed by a restart only",
+            "`scaling.busy_percent` is `90` in the running box and `80` here: it is changed by a restart only",
         ),
         (
             ("runtimes: { min: 2", "scaling: { idle_percent: 30 }\nruntimes: { min: 2"),
             17,
             26,
-            "`scaling.idle_percent` is 40 in the running box and 30 here: it is changed by a restart only",
+            "`scaling.idle_percent` is `40` in the running box and `30` here: it is changed by a restart only",
         ),
         (
             ("runtimes: { min: 2", "scaling: { move_flows: 100 }\nruntimes: { min: 2"),
             17,
             24,
-            "`scaling.move_flows` is 500 in the running box and 100 here: it is changed by a restart only",
+            "`scaling.move_flows` is `500` in the running box and `100` here: it is changed by a restart only",
         ),
         (
             ("runtimes: { min: 2", "scaling: { calm_periods: 60 }\nruntimes: { min: 2"),
             17,
             26,
-            "`scaling.calm_periods` is 30 in the running box and 60 here: it is changed by a restart only",
+            "`scaling.calm_periods` is `30` in the running box and `60` here: it is changed by a restart only",
         ),
         (
             ("runtimes: { min: 2", "fabric: { key: keys }\nruntimes: { min: 2"),
@@ -289,7 +299,7 @@ fn whatever_a_running_box_cannot_change_is_named_with_its_place() {
         assert!(first.message.starts_with(expected), "{change:?}: {first}");
         assert_eq!((first.line, first.column), (line, column), "{first}");
         // Of a route both are said: what came, and what is gone.
-        assert_eq!(found.len(), if expected.contains("route") { 2 } else { 1 }, "{found:?}");
+        assert_eq!(found.len(), if expected.contains("routes") { 2 } else { 1 }, "{found:?}");
     }
     let several = differences(&[
         ("cluster: edge", "cluster: rim"),
@@ -311,14 +321,18 @@ fn what_stands_beside_a_preset_is_changed_by_a_restart_only() {
         )
     };
     let differs = |running: &str, new: &str| {
-        let found = config::differences("edge.yaml", &with(new), &read(&with(running)).config, &read(&with(new)).config);
-        found.iter().any(|mistake| mistake.message.contains("the protection of chain `x` is another one"))
+        let found = config::differences(&read(&with(running)), &read(&with(new)));
+        found.iter().any(|mistake| mistake.path == "chains.x.protection")
     };
     let served = "{ preset: nfvactor, shared: state-server }";
     assert!(differs("nfvactor", served) && differs(served, "nfvactor"));
     assert!(differs(served, "{ preset: nfvactor, shared: state-server, hold_s: 9 }"));
     assert!(!differs(served, "{ preset: nfvactor, shared: state-server, hold_s: 120 }"));
     assert!(differs("none", "{ preset: reinforce, level: local }"));
+    let at_once = "{ preset: nfvactor, release: at-once }";
+    assert!(differs("nfvactor", at_once));
+    assert!(differs(at_once, "{ preset: nfvactor, release: at-once, unsaved_packets: 5 }"));
+    assert!(!differs(at_once, "{ flow: replica, release: at-once, unsaved_packets: 128 }"));
 }
 
 /// The same written otherwise, and other rules: nothing that a running box could not do.

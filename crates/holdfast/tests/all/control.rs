@@ -455,6 +455,9 @@ fn a_trace_comes_step_by_step_and_says_when_it_is_over() {
     assert_eq!(none.unwrap(), 0, "without packets the time ends it");
 }
 
+/// Which flows the table says that rules count for.
+const NEW: &str = "for flows that begin from now on";
+
 /// Another set of rules, tried first and then applied, then applied again: the loop is told once, and every answer says what it means.
 #[test]
 fn rules_are_applied_once_and_a_trial_applies_nothing() {
@@ -464,9 +467,9 @@ fn rules_are_applied_once_and_a_trial_applies_nothing() {
     let added = json!([{ "selector": "any from 10.0.0.0/8 to any", "chain": "d" }]);
     let trial = apply(true);
     assert_eq!((&trial["changed"], &trial["dry_run"]), (&json!(true), &json!(true)));
-    assert_eq!(trial["rules"], json!({ "before": 1, "now": 1, "added": added, "removed": [] }));
+    assert_eq!(trial["rules"], json!({ "before": 1, "now": 1, "added": added, "removed": [], "flows": NEW }));
     assert!(running.applied.try_recv().is_err(), "nothing was applied");
-    assert_eq!(apply(false)["rules"], json!({ "before": 1, "now": 2, "added": added, "removed": [] }));
+    assert_eq!(apply(false)["rules"], json!({ "before": 1, "now": 2, "added": added, "removed": [], "flows": NEW }));
     let (rules, from) = running.applied.try_recv().expect("it was applied");
     // The most specific first.
     assert_eq!((rules, from), (vec!["any from 10.0.0.0/8 to any".to_owned(), "any from any to any".to_owned()], text.clone()));
@@ -491,10 +494,12 @@ fn what_cannot_be_applied_is_refused_as_a_whole() {
             .starts_with("new.yaml: a running box cannot be changed like this, and nothing was changed\nnew.yaml:1:10: "),
         "{refused}"
     );
-    assert!(refused.message.contains("new.yaml:2:23: `device` of port `x` is `d` in the running box and `e` here"), "{refused}");
+    assert!(refused.message.contains("new.yaml:2:23: `ports.x.device` is `d` in the running box and `e` here"), "{refused}");
     let answer = running.client().ask_for_either(Call::Apply { file: "new.yaml".to_owned(), text, dry_run: true }).unwrap();
     let places: Vec<_> = answer["refused"].as_array().unwrap().iter().map(|place| (&place["line"], &place["column"])).collect();
     assert_eq!(places, [(&json!(1), &json!(10)), (&json!(2), &json!(23))]);
+    let row = ["path", "kind", "flows"].map(|key| &answer["refused"][1][key]);
+    assert_eq!(row, ["ports.x.device", "restart", "packets come and go another way"]);
     let wrong = refusal(apply(CONFIGURATION.replace("forward", "foward")));
     assert!(wrong.code == exit::CONFIGURATION && wrong.message.contains("did you mean `forward`?"), "{wrong}");
     assert!(running.applied.try_recv().is_err());

@@ -1,17 +1,17 @@
 //! The section `control:` of the configuration, and `control` of hosts.
 
-use holdfast::config::{self, Checked};
+use holdfast::config::{self, Plan};
 use holdfast_control::tls::TlsPaths;
 use std::path::Path;
 
 const BOX: &str = "cluster: edge\nports: { a: { device: a, address: 10.0.0.1/24 } }\nchains: { c: { functions: [forward] } }\nrules: [{ chain: c }]\n";
 
-fn read(section: &str) -> Result<Checked, String> {
+fn read(section: &str) -> Result<Plan, String> {
     config::read("/etc/holdfast/edge.yaml", &format!("{BOX}{section}")).map_err(|mistake| mistake.to_string())
 }
 
-fn listens(checked: &Checked, host: u16) -> Option<String> {
-    checked.control_of(host).map(|entry| entry.listen.to_string())
+fn listens(plan: &Plan, host: u16) -> Option<String> {
+    plan.control_of(host).map(|entry| entry.listen.to_string())
 }
 
 /// The forms that there are: a directory or files, beside the configuration; a port or the usual one.
@@ -84,8 +84,8 @@ fn files_are_looked_at_where_they_are_named() {
     let file = scratch.path().join("edge.yaml").display().to_string();
     let text = format!("{BOX}control: {{ listen: 10.9.0.1, tls: tls/left }}\n");
     let look = || {
-        let checked = config::read(&file, &text).unwrap_or_else(|mistake| panic!("{mistake}"));
-        config::identity(&file, &text, checked.control.as_ref().unwrap()).map(drop).map_err(|mistake| mistake.to_string())
+        let plan = config::read(&file, &text).unwrap_or_else(|mistake| panic!("{mistake}"));
+        plan.read_identity().map(drop).map_err(|mistake| mistake.to_string())
     };
     let missing = look().unwrap_err();
     assert!(missing.starts_with(&format!("{file}:5:35: there is no file")) && missing.contains("holdfast certify"), "{missing}");
@@ -102,11 +102,14 @@ fn another_address_takes_a_restart() {
     let hosts = |x: &str| format!("state: /s\nhosts: {{ x: {{ fabric: e0, control: {x} }}, y: {{ fabric: e0 }} }}\n");
     let running = read(&format!("{}control: {{ listen: 10.9.0.1, tls: t }}\n", hosts("10.9.0.2"))).unwrap();
     let differences = |section: &str| {
-        let (text, new) = (format!("{BOX}{section}"), read(section).unwrap());
-        config::differences("edge.yaml", &text, &running.config, &new.config).iter().map(ToString::to_string).collect::<Vec<_>>()
+        config::differences(&running, &read(section).unwrap())
+            .iter()
+            .map(|difference| difference.mistake.to_string())
+            .collect::<Vec<_>>()
     };
     assert!(differences(&format!("{}control: {{ listen: 10.9.0.1, tls: t }}\n", hosts("10.9.0.2"))).is_empty());
     let changed = differences(&format!("{}control: {{ listen: 10.9.0.3, tls: u }}\n", hosts("10.9.0.4")));
     assert_eq!(changed.len(), 3, "{changed:?}");
-    assert!(changed[0].starts_with("edge.yaml:7:20: `control.listen` is `10.9.0.1` in the running box"), "{changed:?}");
+    assert!(changed[0].contains(":6:36: `hosts.x.control` is `10.9.0.2` in the running box"), "{changed:?}");
+    assert!(changed[1].contains(":7:20: `control.listen` is `10.9.0.1` in the running box"), "{changed:?}");
 }

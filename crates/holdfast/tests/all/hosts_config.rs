@@ -1,16 +1,16 @@
 //! The section `hosts:` of the configuration.
 
-use holdfast::config::{self, Checked, Fabric};
+use holdfast::config::{self, Fabric, Plan};
 
 const BOX: &str =
     "cluster: edge\nports: { inside: { device: v0, address: 10.0.0.1/24 }, outside: { device: v1, address: 198.51.100.1/24 } }
 chains: { c: { functions: [forward] } }\nrules: [{ chain: c }]\nruntimes: { min: 2 }\n";
 
-fn read(section: &str) -> Result<Checked, String> {
+fn read(section: &str) -> Result<Plan, String> {
     config::read("edge.yaml", &format!("{BOX}{section}")).map_err(|mistake| mistake.to_string())
 }
 
-fn checked(section: &str) -> Checked {
+fn plan(section: &str) -> Plan {
     read(section).unwrap_or_else(|mistake| panic!("{mistake}"))
 }
 
@@ -139,73 +139,66 @@ fn mistakes_have_their_place() {
 /// The coordinator's host is the first, whatever its place in the file; the others keep their order. A host's own devices take the ports' places.
 #[test]
 fn hosts_are_numbered_from_the_coordinators() {
-    let checked = checked(THREE);
-    let names: Vec<&str> = checked.hosts.iter().map(|host| host.name.as_str()).collect();
+    let plan = plan(THREE);
+    let names: Vec<&str> = plan.hosts.iter().map(|host| host.name.as_str()).collect();
     assert_eq!(names, ["gamma", "alpha", "beta"]);
-    let found = |name| checked.host(Some(name)).unwrap_or_else(|text| panic!("{text}"));
+    let found = |name| plan.host(Some(name)).unwrap_or_else(|text| panic!("{text}"));
     assert_eq!((found("gamma"), found("alpha"), found("beta")), (0, 1, 2));
-    let devices: Vec<&[String]> = checked.hosts.iter().map(|host| host.devices.as_slice()).collect();
+    let devices: Vec<&[String]> = plan.hosts.iter().map(|host| host.devices.as_slice()).collect();
     assert_eq!(devices, [["v0", "v1"], ["v0", "w1"], ["v0", "v1"]]);
-    let roles: Vec<(bool, bool)> = checked.hosts_config().hosts.iter().map(|host| (host.has_ports, host.has_runtimes)).collect();
+    let roles: Vec<(bool, bool)> = plan.hosts_config().hosts.iter().map(|host| (host.has_ports, host.has_runtimes)).collect();
     assert_eq!(roles, [(false, false), (true, true), (true, true)]);
 }
 
 /// Of several hosts each has to be told which one it is, and a slip of the pen is answered with the names that there are.
 #[test]
 fn a_host_must_be_named_where_there_are_several() {
-    let checked = checked(THREE);
+    let plan = plan(THREE);
     assert_eq!(
-        checked.host(None),
+        plan.host(None),
         Err("the box has several hosts: say which this one is, `--host NAME`; `gamma`, `alpha`, `beta`".to_owned())
     );
-    assert_eq!(
-        checked.host(Some("bta")),
-        Err("there is no host `bta`: `gamma`, `alpha`, `beta`; did you mean `beta`?".to_owned())
-    );
-    assert_eq!(checked.host(Some("")), Err("there is no host ``: `gamma`, `alpha`, `beta`".to_owned()));
+    assert_eq!(plan.host(Some("bta")), Err("there is no host `bta`: `gamma`, `alpha`, `beta`; did you mean `beta`?".to_owned()));
+    assert_eq!(plan.host(Some("")), Err("there is no host ``: `gamma`, `alpha`, `beta`".to_owned()));
 }
 
 /// A box on one host has no names.
 #[test]
 fn the_only_host_needs_no_name_and_has_none() {
-    let checked = checked("");
-    assert_eq!(checked.host(None), Ok(0));
-    assert_eq!(checked.host(Some("alpha")), Err("`--host alpha`: the configuration has no `hosts`".to_owned()));
+    let plan = plan("");
+    assert_eq!(plan.host(None), Ok(0));
+    assert_eq!(plan.host(Some("alpha")), Err("`--host alpha`: the configuration has no `hosts`".to_owned()));
 }
 
 /// On a host that serves no port there is none to open.
 #[test]
 fn a_host_has_its_own_ports_and_one_that_serves_none_has_none() {
-    let ports_of = |number| {
-        let mut checked = checked(THREE);
-        checked.on_host(number);
-        checked.ports.into_iter().map(|(_, device)| device).collect::<Vec<_>>()
-    };
+    let ports_of = |number| plan(THREE).on_host(number).ports.into_iter().map(|port| port.device).collect::<Vec<_>>();
     assert_eq!((ports_of(0), ports_of(1), ports_of(2)), (vec![], vec!["v0".into(), "w1".into()], vec!["v0".into(), "v1".into()]));
 }
 
 /// Two networks may join the hosts, each of either kind.
 #[test]
 fn two_networks_may_join_the_hosts() {
-    let checked = checked(
+    let plan = plan(
         "state: /s\nfabric: { key: k }\nhosts:\n  a: { fabric: [ f0, { udp: 10.9.0.1:7000 } ] }\n  b: { fabric: [ f9, { udp: 10.9.0.2:7000 } ] }\n",
     );
     let networks = |host: &str, address: &str| {
         let address = address.parse().unwrap_or_else(|error| panic!("{error}"));
         vec![Fabric::Device(host.to_owned()), Fabric::Udp(address)]
     };
-    let found: Vec<_> = checked.hosts.iter().map(|host| host.fabric.clone()).collect();
+    let found: Vec<_> = plan.hosts.iter().map(|host| host.fabric.clone()).collect();
     assert_eq!(found, [networks("f0", "10.9.0.1:7000"), networks("f9", "10.9.0.2:7000")]);
 }
 
 /// Hosts that no Ethernet joins have addresses instead, in the order of the hosts.
 #[test]
 fn hosts_may_be_joined_by_udp() {
-    let checked = checked(
+    let plan = plan(
         "state: /s\nfabric: { key: k, mtu: 1400 }\nhosts:\n  a: { fabric: { udp: 10.9.0.1:7000 } }\n  b: { fabric: { udp: 10.9.0.2:7001 }, coordinator: true }\n",
     );
-    let fabrics: Vec<&Fabric> = checked.hosts.iter().flat_map(|host| &host.fabric).collect();
+    let fabrics: Vec<&Fabric> = plan.hosts.iter().flat_map(|host| &host.fabric).collect();
     let address = |text: &str| Fabric::Udp(text.parse().unwrap_or_else(|error| panic!("{error}")));
     assert_eq!(fabrics, [&address("10.9.0.2:7001"), &address("10.9.0.1:7000")]);
-    assert_eq!(checked.config.fabric.and_then(|fabric| fabric.mtu), Some(1400));
+    assert_eq!(plan.fabric_mtu, Some(1400));
 }

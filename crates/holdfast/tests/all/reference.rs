@@ -1,6 +1,6 @@
 //! `docs/configuration.md` is made of the configuration's JSON Schema. `HOLDFAST_REWRITE=1` writes it anew.
 
-use holdfast::config;
+use holdfast::config::{self, Row};
 use serde_json::{Map, Value};
 use std::path::Path;
 
@@ -14,6 +14,10 @@ The file is YAML. Unknown keys are refused, and a mistake is named with its plac
 `holdfast check --schema > holdfast.schema.json`. Guides with examples:
 [protections](protections.md), [several hosts](hosts.md), [operation](operate.md),
 [etcd](etcd.md), [control API](control-api.md), [BFD](bfd.md), [QoS marker](qos-marker.md).
+
+How a key is changed is said behind it, or once for most keys of a map: *live*, by
+`holdfast apply` while the box runs, or by a *restart* of the box on all of its hosts,
+which ends all flows. Then follows what the change means for flows that begin afterwards.
 ";
 
 /// Columns of a line.
@@ -117,9 +121,21 @@ impl<'a> Reference<'a> {
         named.collect::<Vec<_>>().join(" or ")
     }
 
-    fn keys(&mut self, of: &'a Value, path: &str) {
+    /// The keys of the struct or function with this name.
+    fn keys(&mut self, of: &'a Value, path: &str, name: &str) {
+        // A struct of a function has the function's name before its own.
+        let name = name.rsplit('.').next().unwrap_or(name);
+        let properties = || of["properties"].as_object().into_iter().flatten();
+        let row = |key: &str| config::row(name, key).unwrap_or_else(|| panic!("`{key}` of {name} has a row"));
+        let change = |row: Row| format!("*{}: {}*", row.kind.word(), row.flows);
+        let count = |wanted: &Row| properties().filter(|(key, _)| row(key) == *wanted).count();
+        let common = properties().map(|(key, _)| row(key)).max_by_key(count).filter(|row| count(row) > 1);
+        if let Some(row) = common {
+            self.text += &wrapped(&format!("Where nothing else is said: {}.", change(row)), "");
+            self.text += "\n\n";
+        }
         let required: Vec<&str> = of["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-        for (key, value) in of["properties"].as_object().into_iter().flatten() {
+        for (key, value) in properties() {
             let below = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
             let kind = self.kind(value, &below);
             let default = match &value["default"] {
@@ -130,7 +146,9 @@ impl<'a> Reference<'a> {
                 _ => String::new(),
             };
             let about = description(value);
-            self.text += &wrapped(&format!("- **`{key}`** ({kind}{default}): {about}"), "  ");
+            let own = Some(row(key)).filter(|row| common != Some(*row));
+            let change = own.map_or_else(String::new, |row| format!(" {}.", change(row)));
+            self.text += &wrapped(&format!("- **`{key}`** ({kind}{default}): {about}{change}"), "  ");
             self.text.push('\n');
         }
     }
@@ -146,7 +164,7 @@ impl<'a> Reference<'a> {
                 self.text += &wrapped(&about, "");
                 self.text += "\n\n";
             }
-            self.keys(of, &path);
+            self.keys(of, &path, &name);
         }
     }
 }
@@ -167,7 +185,7 @@ fn reference(schema: &Value) -> String {
     let definitions = schema["$defs"].as_object().expect("definitions");
     let mut reference = Reference { definitions, waiting: Vec::new(), known: Vec::new(), text: HEAD.to_owned() };
     reference.text += "\n## The file\n\n";
-    reference.keys(schema, "");
+    reference.keys(schema, "", "Config");
     reference.sections();
     reference.text += "\n## Functions\n\n";
     let about = "An entry of a chain's `functions` is a function's name, or its name with its settings below it. \
@@ -180,7 +198,7 @@ fn reference(schema: &Value) -> String {
         if of["properties"].as_object().is_none_or(Map::is_empty) {
             reference.text += "It has no settings.\n";
         }
-        reference.keys(of, name);
+        reference.keys(of, name, name);
         reference.sections();
     }
     reference.text

@@ -1,6 +1,6 @@
 //! `switches`: the ports divided among several.
 
-use holdfast::config::{self, Checked};
+use holdfast::config::{self, Plan};
 use holdfast_node::address::switch_node;
 
 const FILE: &str = "\
@@ -34,7 +34,7 @@ fn said(text: &str) -> (String, String) {
     (mistake.text.chars().skip(mistake.column - 1).collect(), mistake.message)
 }
 
-fn read(text: &str) -> Checked {
+fn read(text: &str) -> Plan {
     config::read("edge.yaml", text).unwrap_or_else(|mistake| panic!("{mistake}"))
 }
 
@@ -65,9 +65,9 @@ fn zones_are_each_switchs_own() {
 /// Each switch has an edge of its own: its ports, counted from 0, the routes by them, and the addresses of its chains. One network may be at ports of both.
 #[test]
 fn each_switch_has_its_own_ports_routes_and_addresses() {
-    let checked = read(FILE);
+    let plan = read(FILE);
     let macs = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2], [2, 0, 0, 0, 0, 3], [2, 0, 0, 0, 0, 4]].map(|mac| (mac, 1500));
-    let edges = checked.edges(&macs, &[], || 0);
+    let edges = plan.edges(&macs, &[], || 0);
     let seen: Vec<_> = edges.iter().map(|(_, ports)| ports.clone()).collect();
     assert_eq!(seen, [vec![0, 2], vec![1, 3]]);
     for (at, (edge, ports)) in edges.iter().enumerate() {
@@ -78,9 +78,8 @@ fn each_switch_has_its_own_ports_routes_and_addresses() {
         let owned: Vec<String> = edge.owned.iter().map(ToString::to_string).collect();
         assert_eq!(owned, [["198.51.100.4/31"], ["203.0.113.4/31"]][at]);
     }
-    let chains = config::chains("edge.yaml", FILE, &checked.config).unwrap_or_else(|mistake| panic!("{mistake}"));
-    assert_eq!(chains.iter().map(|built| built.switch).collect::<Vec<_>>(), [switch_node(0), switch_node(1)]);
-    let places = checked.hosts_config();
+    assert_eq!(plan.chains.iter().map(|chain| chain.switch).collect::<Vec<_>>(), [switch_node(0), switch_node(1)]);
+    let places = plan.hosts_config();
     // The coordinator's host is the first.
     assert_eq!(places.switches.iter().map(|place| place.host).collect::<Vec<_>>(), [Some(1), Some(2)]);
     assert_eq!(places.switches.iter().map(|place| place.chains.clone()).collect::<Vec<_>>(), [[0], [1]]);
@@ -93,10 +92,10 @@ fn without_them_there_is_one() {
     let one = one.replace("lan-w: { device: b, address: 10.0.0.2/24 }", "lan-w: { device: b, address: 10.1.0.1/24 }");
     let one =
         one.replace(", gateway: 203.0.113.254", "").replace("  - { chain: west }\n", "  - { from: 10.1.0.0/24, chain: west }\n");
-    let checked = read(&one);
-    assert_eq!(checked.switches.len(), 1);
-    assert_eq!((checked.switches[0].ports.clone(), checked.switches[0].chains.clone()), (vec![0, 1, 2, 3], vec![0, 1]));
-    let places = checked.hosts_config();
+    let plan = read(&one);
+    assert_eq!(plan.switches.len(), 1);
+    assert_eq!((plan.switches[0].ports.clone(), plan.switches[0].chains.clone()), (vec![0, 1, 2, 3], vec![0, 1]));
+    let places = plan.hosts_config();
     assert!(places.switches.len() == 1 && places.switches[0].chains.is_empty() && places.switches[0].host.is_none());
 }
 
@@ -194,32 +193,30 @@ fn mistakes_say_what_would_be_right() {
 fn they_are_changed_by_a_restart_only() {
     let running = read(FILE);
     let differences = |text: &str| {
-        let new = read(text);
-        config::differences("edge.yaml", text, &running.config, &new.config)
-            .iter()
-            .map(|mistake| mistake.message.clone())
-            .collect::<Vec<_>>()
+        config::differences(&running, &read(text)).iter().map(|difference| difference.mistake.message.clone()).collect::<Vec<_>>()
     };
     assert_eq!(differences(&FILE.replace("[lan-e, wan-e]", "[wan-e, lan-e]")), [""; 0]);
     assert_eq!(
         differences(&FILE.replace("host: right", "host: left")),
-        ["`host` of switch `west` is `right` in the running box and `left` here: it is changed by a restart only"]
+        [
+            "`switches.west.host` is `right` in the running box and `left` here: it is changed by a restart only, which ends all flows; afterwards packets come and go another way"
+        ]
     );
     let swapped = FILE.replace("[lan-e, wan-e]", "[lan-w, wan-e]").replace("ports: [lan-w, wan-w]", "ports: [lan-e, wan-w]");
     assert_eq!(
         differences(&swapped),
         [
-            "`ports` of switch `east` is `lan-e`, `wan-e` in the running box and `lan-w`, `wan-e` here: it is changed by a restart only",
-            "`ports` of switch `west` is `lan-w`, `wan-w` in the running box and `lan-e`, `wan-w` here: it is changed by a restart only"
+            "`switches.east.ports` is `lan-e, wan-e` in the running box and `lan-w, wan-e` here: it is changed by a restart only, which ends all flows; afterwards packets come and go another way",
+            "`switches.west.ports` is `lan-w, wan-w` in the running box and `lan-e, wan-w` here: it is changed by a restart only, which ends all flows; afterwards packets come and go another way"
         ]
     );
     let renamed = FILE.replace("  west: { ports", "  wild: { ports").replace("switch: west", "switch: wild");
     assert_eq!(
         differences(&renamed),
         [
-            "the switch of chain `west` is `west` in the running box and `wild` here: it is changed by a restart only",
-            "switch `west` of the running box is not here: it is removed by a restart only",
-            "the running box has no switch `wild`: it is added by a restart only"
+            "`chains.west.switch` is `west` in the running box and `wild` here: it is changed by a restart only, which ends all flows; afterwards packets come and go another way",
+            "`switches.west` of the running box is not here: it is removed by a restart only, which ends all flows; afterwards packets come and go another way",
+            "the running box has no `switches.wild`: it is added by a restart only, which ends all flows; afterwards packets come and go another way"
         ]
     );
 }

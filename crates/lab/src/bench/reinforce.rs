@@ -232,9 +232,11 @@ impl NetworkFunction for Dice {
     type Flow = Drawn;
     type Shared = ();
 
-    fn new(config: DiceConfig) -> Result<(Dice, ()), ConfigError> {
-        Ok((Dice { every: config.every }, ()))
+    fn new(config: DiceConfig) -> Result<Dice, ConfigError> {
+        Ok(Dice { every: config.every })
     }
+
+    fn shared(&self) {}
 
     fn open(&self, _packet: &Packet, _shared: &mut (), _cx: &mut Opening<'_>) -> Open<Drawn> {
         Open::Accept(Drawn::default())

@@ -22,8 +22,12 @@ impl NetworkFunction for Accepted {
     type Flow = Mapping;
     type Shared = Shared;
 
-    fn new((): ()) -> Result<(Self, Shared), ConfigError> {
-        Ok((Accepted, Shared { ports: Pool::new(256) }))
+    fn new((): ()) -> Result<Self, ConfigError> {
+        Ok(Accepted)
+    }
+
+    fn shared(&self) -> Shared {
+        Shared { ports: Pool::new(256) }
     }
 
     fn open(&self, _packet: &Packet, shared: &mut Shared, cx: &mut Opening<'_>) -> Open<Mapping> {

@@ -1,4 +1,4 @@
-// the trait `Copy` cannot be implemented for this type
+// the trait bound `Box<u64>: FromBytes` is not satisfied
 holdfast_nf::flow_state! {
     pub struct Refused {
         pub count: Box<u64>,

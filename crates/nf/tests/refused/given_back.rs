@@ -23,8 +23,12 @@ impl NetworkFunction for Refused {
     type Flow = Mapping;
     type Shared = Shared;
 
-    fn new((): ()) -> Result<(Self, Shared), ConfigError> {
-        Ok((Refused, Shared { ports: Pool::new(256) }))
+    fn new((): ()) -> Result<Self, ConfigError> {
+        Ok(Refused)
+    }
+
+    fn shared(&self) -> Shared {
+        Shared { ports: Pool::new(256) }
     }
 
     fn open(&self, _packet: &Packet, shared: &mut Shared, cx: &mut Opening<'_>) -> Open<Mapping> {

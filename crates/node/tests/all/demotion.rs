@@ -38,8 +38,12 @@ impl NetworkFunction for Leaser {
     type Flow = Borrower;
     type Shared = Numbers;
 
-    fn new((): ()) -> Result<(Leaser, Numbers), ConfigError> {
-        Ok((Leaser, Numbers { pool: Pool::new(256) }))
+    fn new((): ()) -> Result<Leaser, ConfigError> {
+        Ok(Leaser)
+    }
+
+    fn shared(&self) -> Numbers {
+        Numbers { pool: Pool::new(256) }
     }
 
     fn open(&self, _: &Packet, shared: &mut Numbers, cx: &mut Opening<'_>) -> Open<Borrower> {

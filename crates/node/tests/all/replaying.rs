@@ -38,9 +38,11 @@ impl NetworkFunction for Counter {
     type Flow = Tally;
     type Shared = ();
 
-    fn new((): ()) -> Result<(Counter, ()), ConfigError> {
-        Ok((Counter, ()))
+    fn new((): ()) -> Result<Counter, ConfigError> {
+        Ok(Counter)
     }
+
+    fn shared(&self) {}
 
     fn open(&self, packet: &Packet, _: &mut (), _: &mut Opening<'_>) -> Open<Tally> {
         match packet.bytes()[42] {

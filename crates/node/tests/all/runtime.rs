@@ -300,8 +300,12 @@ impl NetworkFunction for Leaser {
     type Flow = Borrower;
     type Shared = Numbers;
 
-    fn new((): ()) -> Result<(Leaser, Numbers), ConfigError> {
-        Ok((Leaser, Numbers { pool: Pool::new(200) }))
+    fn new((): ()) -> Result<Leaser, ConfigError> {
+        Ok(Leaser)
+    }
+
+    fn shared(&self) -> Numbers {
+        Numbers { pool: Pool::new(200) }
     }
 
     fn open(&self, _: &Packet, shared: &mut Numbers, cx: &mut Opening<'_>) -> Open<Borrower> {
@@ -397,9 +401,11 @@ impl NetworkFunction for Tripwire {
     type Flow = Count;
     type Shared = ();
 
-    fn new((): ()) -> Result<(Tripwire, ()), ConfigError> {
-        Ok((Tripwire, ()))
+    fn new((): ()) -> Result<Tripwire, ConfigError> {
+        Ok(Tripwire)
     }
+
+    fn shared(&self) {}
 
     fn open(&self, packet: &Packet, _: &mut (), _: &mut Opening<'_>) -> Open<Count> {
         let port = packet.l4()[3];
@@ -558,8 +564,12 @@ impl NetworkFunction for Teller {
     type Flow = Nothing;
     type Shared = Told;
 
-    fn new((): ()) -> Result<(Teller, Told), ConfigError> {
-        Ok((Teller, Told { log: Log::new() }))
+    fn new((): ()) -> Result<Teller, ConfigError> {
+        Ok(Teller)
+    }
+
+    fn shared(&self) -> Told {
+        Told { log: Log::new() }
     }
 
     fn open(&self, packet: &Packet, shared: &mut Told, cx: &mut Opening<'_>) -> Open<Nothing> {
@@ -618,8 +628,12 @@ impl NetworkFunction for Voter {
     type Flow = Nothing;
     type Shared = Votes;
 
-    fn new((): ()) -> Result<(Voter, Votes), ConfigError> {
-        Ok((Voter, Votes { before: Counters::new(["all"]), by_flow: Counters::new(0..VOTES) }))
+    fn new((): ()) -> Result<Voter, ConfigError> {
+        Ok(Voter)
+    }
+
+    fn shared(&self) -> Votes {
+        Votes { before: Counters::new(["all"]), by_flow: Counters::new(0..VOTES) }
     }
 
     fn open(&self, _: &Packet, _: &mut Votes, _: &mut Opening<'_>) -> Open<Nothing> {

@@ -36,9 +36,11 @@ impl<P: PerPacket> NetworkFunction for Accepting<P> {
     type Flow = P::Flow;
     type Shared = ();
 
-    fn new((): ()) -> Result<(Accepting<P>, ()), ConfigError> {
-        Ok((Accepting(PhantomData), ()))
+    fn new((): ()) -> Result<Accepting<P>, ConfigError> {
+        Ok(Accepting(PhantomData))
     }
+
+    fn shared(&self) {}
 
     fn open(&self, _: &Packet, _: &mut (), _: &mut Opening<'_>) -> Open<P::Flow> {
         Open::Accept(P::Flow::default())

@@ -7,6 +7,7 @@ mod warnings;
 
 use holdfast::config;
 use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A configuration with something of everything.
 const EXAMPLE: &str = r#"cluster: edge
@@ -44,23 +45,26 @@ fn every_mistake_is_named_with_its_place_and_what_would_be_right() {
 
 #[test]
 fn the_example_of_the_design_is_read_as_it_is_meant() {
-    let checked = config::read("edge.yaml", EXAMPLE).unwrap_or_else(|mistake| panic!("{mistake}"));
-    assert_eq!(checked.config.cluster, "edge");
-    assert_eq!((checked.config.limits.flows, checked.config.limits.half_open()), (65_536, 6_553));
-    assert_eq!(checked.ports, [("inside".into(), "veth-in".into()), ("outside".into(), "veth-out".into())]);
-    assert_eq!(checked.addresses[1], [("198.51.100.1".parse().unwrap(), 24)]);
-    let [default] = checked.routes.as_slice() else { panic!("{:?}", checked.routes) };
+    let plan = config::read("edge.yaml", EXAMPLE).unwrap_or_else(|mistake| panic!("{mistake}"));
+    assert_eq!(plan.cluster, "edge");
+    assert_eq!((plan.limits.flows, plan.limits.half_open_per_source), (65_536, 6_553));
+    let ports: Vec<(&str, &str)> = plan.ports.iter().map(|port| (port.name.as_str(), port.device.as_str())).collect();
+    assert_eq!(ports, [("inside", "veth-in"), ("outside", "veth-out")]);
+    assert_eq!(plan.ports[1].addresses, [("198.51.100.1".parse().unwrap(), 24)]);
+    let [default] = plan.routes.as_slice() else { panic!("{:?}", plan.routes) };
     assert_eq!((default.prefix.to_string().as_str(), default.port), ("0.0.0.0/0", 1));
     assert_eq!(default.gateway, Some("198.51.100.254".parse().unwrap()));
-    let rules: Vec<(String, u16)> = checked.rules.iter().map(|rule| (rule.selector.to_string(), rule.chain)).collect();
+    let rules: Vec<(String, u16)> = plan.rules.iter().map(|rule| (rule.selector.to_string(), rule.chain)).collect();
     assert_eq!(rules, [("tcp from 10.0.0.0/24 to any".into(), 1), ("any from any to any".into(), 0)]);
-    assert_eq!(checked.runtimes(), 2);
-    assert_eq!(checked.switches[0].owned.iter().map(ToString::to_string).collect::<Vec<_>>(), ["198.51.100.4/31"]);
+    assert_eq!(plan.runtimes(), 2);
+    assert_eq!(plan.switches[0].owned.iter().map(ToString::to_string).collect::<Vec<_>>(), ["198.51.100.4/31"]);
 
-    let chains = config::chains("edge.yaml", EXAMPLE, &checked.config).unwrap_or_else(|mistake| panic!("{mistake}"));
     let functions: Vec<(&str, Vec<&str>)> =
-        chains.iter().map(|built| (built.name.as_str(), built.chain.functions().iter().map(|f| f.name()).collect())).collect();
+        plan.chains.iter().map(|chain| (chain.name.as_str(), chain.functions.iter().map(|f| f.name()).collect())).collect();
     assert_eq!(functions, [("rest", vec!["forward"]), ("web", vec!["firewall", "nat"])]);
+    assert!(plan.chains.iter().all(|chain| *chain.bind().layout() == chain.layout));
+    let pools: Vec<(u8, &str, u32)> = plan.pools.iter().map(|pool| (pool.id.function, pool.field, pool.size)).collect();
+    assert_eq!((pools, plan.partitioned_pools().len()), (vec![(1, "ports", 2 * 64_512)], 1));
 }
 
 /// A chain and the box share a port's own address, as masquerading does, in a pool or a static mapping.
@@ -68,8 +72,8 @@ fn the_example_of_the_design_is_read_as_it_is_meant() {
 fn a_pool_may_be_a_ports_own_address() {
     for nat in ["pool: [ 198.51.100.1 ]", "pool: [ 198.51.100.1 ], publish: [ \"tcp 198.51.100.1:22 -> 10.0.0.9:22\" ]"] {
         let text = EXAMPLE.replace("pool: [ 198.51.100.4/31 ]", nat);
-        let checked = config::read("edge.yaml", &text).unwrap_or_else(|mistake| panic!("{mistake}"));
-        assert_eq!(checked.switches[0].owned.iter().map(ToString::to_string).collect::<Vec<_>>(), ["198.51.100.1/32"]);
+        let plan = config::read("edge.yaml", &text).unwrap_or_else(|mistake| panic!("{mistake}"));
+        assert_eq!(plan.switches[0].owned.iter().map(ToString::to_string).collect::<Vec<_>>(), ["198.51.100.1/32"]);
     }
 }
 
@@ -88,10 +92,9 @@ fn the_demos_boxes_are_right() {
 #[test]
 fn routers_may_be_link_local_or_outside_of_all_networks() {
     let routers = |text: &str| -> Vec<_> {
-        let checked = config::read("edge.yaml", text).unwrap_or_else(|mistake| panic!("{mistake}"));
+        let plan = config::read("edge.yaml", text).unwrap_or_else(|mistake| panic!("{mistake}"));
         let text = |ip: std::net::IpAddr| ip.to_string();
-        checked
-            .routes
+        plan.routes
             .iter()
             .map(|route| (route.prefix.to_string(), route.gateway.map_or(String::new(), text), route.port))
             .collect()
@@ -126,8 +129,8 @@ fn routers_may_be_link_local_or_outside_of_all_networks() {
 #[test]
 fn pools_and_services_answer_ping_where_somebody_asks_for_it() {
     let pinged = |text: &str| -> Vec<String> {
-        let checked = config::read("edge.yaml", text).unwrap_or_else(|mistake| panic!("{mistake}"));
-        let edges = checked.edges(&[([2; 6], 1500); 2], &[], || 1);
+        let plan = config::read("edge.yaml", text).unwrap_or_else(|mistake| panic!("{mistake}"));
+        let edges = plan.edges(&[([2; 6], 1500); 2], &[], || 1);
         edges[0].0.answers_ping.iter().map(ToString::to_string).collect()
     };
     assert_eq!(pinged(EXAMPLE), [] as [String; 0]);
@@ -136,13 +139,13 @@ fn pools_and_services_answer_ping_where_somebody_asks_for_it() {
     assert_eq!(pinged(&with("[ 198.51.100.5 ]")), ["198.51.100.5/32"]);
 }
 
-/// Sources are checked at every port that does not say otherwise, and `off` is a word, not a truth value.
+/// Sources are plan at every port that does not say otherwise, and `off` is a word, not a truth value.
 #[test]
 fn sources_are_checked_unless_a_port_says_otherwise() {
     use holdfast_node::edge::ReversePath::{Feasible, Off};
     let checks = |text: &str| -> Vec<_> {
-        let checked = config::read("edge.yaml", text).unwrap_or_else(|mistake| panic!("{mistake}"));
-        let edges = checked.edges(&[([2; 6], 1500); 2], &[], || 1);
+        let plan = config::read("edge.yaml", text).unwrap_or_else(|mistake| panic!("{mistake}"));
+        let edges = plan.edges(&[([2; 6], 1500); 2], &[], || 1);
         edges[0].0.ports.iter().map(|port| port.reverse_path).collect()
     };
     assert_eq!(checks(EXAMPLE), [Feasible, Feasible]);
@@ -154,9 +157,9 @@ fn json_is_accepted() {
     let text = r#"{ "cluster": "a", "ports": { "x": { "device": "eth0", "address": ["10.0.0.1/24", "10.0.0.2/24", "2001:db8::1/64"],
         "gateway": ["10.0.0.9", "2001:db8::9"] } }, "chains": { "c": { "functions": ["forward"] } },
         "rules": [{ "proto": 47, "chain": "c" }, { "proto": "udp", "port": 53, "chain": "c" }], "runtimes": { "count": 1 } }"#;
-    let checked = config::read("edge.json", text).unwrap_or_else(|mistake| panic!("{mistake}"));
-    assert_eq!((checked.addresses[0].len(), checked.routes.len(), checked.runtimes()), (3, 2, 1));
-    let rules: Vec<String> = checked.rules.iter().map(|rule| rule.selector.to_string()).collect();
+    let plan = config::read("edge.json", text).unwrap_or_else(|mistake| panic!("{mistake}"));
+    assert_eq!((plan.ports[0].addresses.len(), plan.routes.len(), plan.runtimes()), (3, 2, 1));
+    let rules: Vec<String> = plan.rules.iter().map(|rule| rule.selector.to_string()).collect();
     assert_eq!(rules, ["proto-47 from any to any", "udp from any to any port 53"]);
 }
 
@@ -213,8 +216,8 @@ fn other_ways_to_say_the_same_are_understood() {
 #[test]
 fn a_mistake_in_what_an_anchor_names_is_shown_where_it_is_written() {
     let text = EXAMPLE.replace("cluster: edge", "cluster: &net 10.0.0.1").replace("from: 10.0.0.0/24", "from: *net");
-    let checked = config::read("edge.yaml", &text);
-    assert!(checked.is_ok(), "an alias is the text that it names");
+    let plan = config::read("edge.yaml", &text);
+    assert!(plan.is_ok(), "an alias is the text that it names");
     let text = EXAMPLE.replace("cluster: edge", "cluster: &net nowhere").replace("from: 10.0.0.0/24", "from: *net");
     let mistake = config::read("edge.yaml", &text).err().expect("this is no prefix");
     assert_eq!((mistake.line, mistake.text.as_str()), (1, "cluster: &net nowhere"));
@@ -290,6 +293,68 @@ fn the_schema_knows_every_key_and_every_function_and_is_closed() {
         let pointer = target.strip_prefix('#').expect("a reference stays in the file");
         assert!(schema.pointer(pointer).is_some(), "{target} leads nowhere");
     }
+}
+
+/// Whoever looks for where a key is decided goes one way: no module of the configuration needs one that needs it.
+#[test]
+fn no_two_modules_need_each_other() {
+    let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/src/config");
+    let word =
+        |text: &str| text.trim().split(|c: char| !c.is_ascii_lowercase() && c != '_').next().unwrap_or_default().to_owned();
+    let mut needs: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for entry in std::fs::read_dir(directory).expect("the sources") {
+        let path = entry.expect("a file").path();
+        if path.is_dir() || path.ends_with("mod.rs") {
+            continue;
+        }
+        let text = std::fs::read_to_string(&path).expect("a source");
+        let code = text.split("#[cfg(test)]").next().unwrap_or_default().lines().filter(|line| !line.trim().starts_with("//"));
+        let code: Vec<&str> = code.collect();
+        let named = code
+            .join("\n")
+            .split("super::")
+            .skip(1)
+            .flat_map(|rest| match rest.strip_prefix('{') {
+                Some(group) => group.split('}').next().unwrap_or_default().split(',').map(word).collect(),
+                None => vec![word(rest)],
+            })
+            .collect();
+        needs.insert(path.file_stem().expect("a name").to_string_lossy().into_owned(), named);
+    }
+    assert!(needs.len() > 15 && needs["plan"].contains("chains"), "{needs:?}");
+    // Those that need none that is left go, until only circles are left.
+    while let Some(free) =
+        needs.iter().find(|(_, of)| of.iter().all(|one| !needs.contains_key(one))).map(|(name, _)| name.clone())
+    {
+        needs.remove(&free);
+    }
+    assert!(needs.is_empty(), "a circle: {needs:?}");
+}
+
+/// The table of kinds has a row for each key that may be written, and none for another one.
+#[test]
+fn every_key_of_the_schema_has_a_row_in_the_table() {
+    let schema = config::schema();
+    let functions = holdfast_functions::catalog::names();
+    let mut written: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    let mut take = |name: &str, definition: &serde_json::Value| {
+        let keys = definition["properties"].as_object().into_iter().flatten().map(|(key, _)| key.clone());
+        // What is in a function's definition has a name of its own behind the function's.
+        written.entry(name.rsplit('.').next().unwrap_or(name).to_owned()).or_default().extend(keys);
+    };
+    take("Config", &schema);
+    schema["$defs"].as_object().expect("definitions").iter().for_each(|(name, definition)| take(name, definition));
+    written.retain(|_, keys| !keys.is_empty());
+    let rows = config::KEYS.iter().chain(config::FUNCTION_KEYS).filter(|(_, keys)| !keys.is_empty());
+    let rows: BTreeMap<String, BTreeSet<String>> =
+        rows.map(|(name, keys)| ((*name).to_owned(), keys.iter().map(|(key, _)| (*key).to_owned()).collect())).collect();
+    assert_eq!(rows, written);
+    assert!(functions.iter().all(|name| config::FUNCTION_KEYS.iter().any(|(known, _)| known == name)), "{functions:?}");
+    let all = config::KEYS.iter().chain(config::FUNCTION_KEYS).flat_map(|(_, keys)| keys.iter());
+    assert!(all.clone().count() > 100 && all.clone().all(|(key, row)| !key.is_empty() && !row.flows.is_empty()));
+    // What a running box takes today.
+    let live: Vec<&str> = all.filter(|(_, row)| row.kind == config::Kind::Live).map(|(key, _)| *key).collect();
+    assert_eq!(live, ["rules", "on", "from", "to", "proto", "ports", "chain"]);
 }
 
 proptest! {

@@ -61,12 +61,12 @@ fn several_divide_the_flows() {
 
 #[test]
 fn a_running_box_keeps_the_way() {
-    let read = |text: &str| config::read("edge.yaml", text).unwrap_or_else(|mistake| panic!("{mistake}")).config;
+    let read = |text: &str| config::read("edge.yaml", text).unwrap_or_else(|mistake| panic!("{mistake}"));
     let cases = [
         (
             "servers: 2",
             "servers: 3",
-            "the number of state servers is 2 in the running box and 3 here: it is changed by a restart only",
+            "`state_server.servers` is `2` in the running box and `3` here: it is changed by a restart only",
         ),
         (
             "transport: fabric",
@@ -80,11 +80,10 @@ fn a_running_box_keeps_the_way() {
         ),
     ];
     for (before, after, expected) in cases {
-        let text = served(after);
-        let found = config::differences("edge.yaml", &text, &read(&served(before)), &read(&text));
-        let found: Vec<&str> = found.iter().map(|mistake| mistake.message.as_str()).collect();
-        assert_eq!(found, [expected]);
+        let found = config::differences(&read(&served(before)), &read(&served(after)));
+        let found: Vec<&str> = found.iter().map(|difference| difference.mistake.message.as_str()).collect();
+        assert!(found.len() == 1 && found[0].starts_with(expected), "{found:?}");
     }
-    let same = (read(&served("transport: libfabric, provider: \"tcp;ofi_rxm\"")), served("transport: libfabric"));
-    assert!(config::differences("edge.yaml", &same.1, &same.0, &read(&same.1)).is_empty());
+    let same = ["transport: libfabric, provider: \"tcp;ofi_rxm\"", "transport: libfabric"].map(|way| read(&served(way)));
+    assert!(config::differences(&same[0], &same[1]).is_empty());
 }

@@ -5,8 +5,8 @@ use holdfast::config;
 
 /// Line and column of each warning, and what is said.
 fn warned(text: &str) -> Vec<String> {
-    let checked = config::read("edge.yaml", text).unwrap_or_else(|mistake| panic!("{mistake}\n{text}"));
-    let warnings = config::warnings("edge.yaml", text, &checked);
+    let plan = config::read("edge.yaml", text).unwrap_or_else(|mistake| panic!("{mistake}\n{text}"));
+    let warnings = plan.warnings();
     warnings.iter().map(|warning| format!("{}:{}: {}", warning.line, warning.column, warning.message)).collect()
 }
 
@@ -146,11 +146,12 @@ fn the_readmes_first_configuration_is_right() {
     let readme = include_str!("../../../../../README.md");
     let text = readme.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a configuration");
     assert_eq!(warned(text), [] as [String; 0]);
-    let checked = config::read("edge.yaml", text).unwrap_or_else(|mistake| panic!("{mistake}"));
-    assert!(checked.addresses.iter().all(|port| port.iter().any(|(address, _)| address.is_ipv6())));
-    for (name, chain) in &checked.config.chains {
-        let (function, value) = &chain.functions[0].entries[0];
-        assert_eq!((function.as_str(), value["default"].as_str()), ("firewall", Some("deny")), "{name}");
+    let plan = config::read("edge.yaml", text).unwrap_or_else(|mistake| panic!("{mistake}"));
+    assert!(plan.ports.iter().all(|port| port.addresses.iter().any(|(address, _)| address.is_ipv6())));
+    let written: serde_json::Value = serde_saphyr::from_str(text).unwrap_or_else(|error| panic!("{error}"));
+    for (name, chain) in written["chains"].as_object().expect("chains") {
+        let value = &chain["functions"][0]["firewall"];
+        assert_eq!(value["default"], "deny", "{name}");
         let rules = value["rules"].as_array().expect("rules");
         let is_published = |rule: &&serde_json::Value| *rule == "allow tcp on outside to 198.51.100.4 port 443";
         let mut others = rules.iter().filter(|rule| name != "four" || !is_published(rule));

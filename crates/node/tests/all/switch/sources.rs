@@ -5,6 +5,7 @@ use holdfast_node::message::ClaimFlag::HalfOpen;
 use holdfast_node::switch::Opening;
 use holdfast_wire::fault::{Fault, plant};
 use holdfast_wire::header::tcp_flags::{ACK, RST, SYN};
+use holdfast_wire::zone::Zones;
 
 fn half_open(most: u32) -> SourceLimits {
     SourceLimits { half_open: Some(most), ..SourceLimits::default() }
@@ -124,8 +125,8 @@ fn a_new_life_has_the_right_counts() {
 #[test]
 fn a_functions_limit_holds_for_all_runtimes_together() {
     let nat = serde_json::json!({ "pool": ["198.51.100.4/31"], "limit_per_host": 20, "publish": ["udp 198.51.100.9:1-3 -> 10.0.0.2:1-3"] });
-    let chain = holdfast_nf::Chain::new(vec![holdfast_functions::catalog::build("nat", &nat).expect("right")]);
-    let mut bench = Bench::limited(SourceLimits { chains: vec![chain.source_limit()], ..SourceLimits::default() });
+    let nat = holdfast_functions::catalog::configured("nat", &nat, &Zones::default()).expect("right");
+    let mut bench = Bench::limited(SourceLimits { chains: vec![nat.source_limit()], ..SourceLimits::default() });
     let passed = (1..30).filter(|from| bench.passes(&datagram(*from, false))).count();
     assert_eq!(passed, 20 + 3, "three ports are published and need none of the pool's");
     assert!((1..24).all(|from| bench.route(from).is_some()), "those that came first");

@@ -1,18 +1,14 @@
-//! The file as it is written: types for serde and for the JSON Schema.
+//! The file as it is written: types for serde and for the JSON Schema, nothing else.
 //!
-//! Texts are kept as texts here. Whether they are addresses, prefixes or known names is found out afterwards, where the places are known.
+//! Texts are kept as texts here. Whether they are addresses, prefixes or known names is found out afterwards, where the places are known. What may be
+//! written in more than one way is in [`forms`].
 
-use super::bfd::BfdConfig;
-use super::control::ControlConfig;
-use super::etcd::EtcdConfig;
-use super::state_server::StateServerSettings;
-use schemars::{JsonSchema, Schema, SchemaGenerator};
-use serde::de::{Deserializer, Error, MapAccess, SeqAccess, Visitor, value::MapAccessDeserializer};
-use serde::{Deserialize, de};
+mod forms;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
 use serde_json::Value;
-use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::fmt;
 
 /// The whole file.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
@@ -210,16 +206,6 @@ pub enum HostFabric {
     Two([HostNetwork; 2]),
 }
 
-impl HostFabric {
-    /// The networks, one or two.
-    pub fn networks(&self) -> &[HostNetwork] {
-        match self {
-            HostFabric::One(network) => std::slice::from_ref(network),
-            HostFabric::Two(networks) => networks,
-        }
-    }
-}
-
 /// A network that joins a host with the others: a device, or `{ udp: ADDRESS:PORT }`.
 #[derive(Debug, Clone, JsonSchema)]
 #[schemars(untagged)]
@@ -236,54 +222,6 @@ pub enum HostNetwork {
 pub struct UdpFabric {
     /// An address that the host's kernel has, with a port, like 10.9.0.1:7000 or [2001:db8::1]:7000. Nobody else's datagrams to it are taken.
     pub udp: String,
-}
-
-impl<'de> Deserialize<'de> for HostNetwork {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<HostNetwork, D::Error> {
-        struct Form;
-        impl<'de> Visitor<'de> for Form {
-            type Value = HostNetwork;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a device's name, or `{ udp: ADDRESS:PORT }`,")
-            }
-            fn visit_str<E: Error>(self, device: &str) -> Result<HostNetwork, E> {
-                Ok(HostNetwork::Device(device.to_owned()))
-            }
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<HostNetwork, A::Error> {
-                UdpFabric::deserialize(MapAccessDeserializer::new(map)).map(HostNetwork::Udp)
-            }
-        }
-        deserializer.deserialize_any(Form)
-    }
-}
-
-impl<'de> Deserialize<'de> for HostFabric {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<HostFabric, D::Error> {
-        struct Form;
-        impl<'de> Visitor<'de> for Form {
-            type Value = HostFabric;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a device's name, or `{ udp: ADDRESS:PORT }`, or a list of two of these,")
-            }
-            fn visit_str<E: Error>(self, device: &str) -> Result<HostFabric, E> {
-                Ok(HostFabric::One(HostNetwork::Device(device.to_owned())))
-            }
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<HostFabric, A::Error> {
-                UdpFabric::deserialize(MapAccessDeserializer::new(map)).map(|udp| HostFabric::One(HostNetwork::Udp(udp)))
-            }
-            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<HostFabric, A::Error> {
-                let mut networks = Vec::new();
-                while let Some(network) = list.next_element()? {
-                    networks.push(network);
-                }
-                let count = networks.len();
-                let two =
-                    networks.try_into().map_err(|_| A::Error::custom(format!("one network or two join the hosts, not {count}")));
-                two.map(HostFabric::Two)
-            }
-        }
-        deserializer.deserialize_any(Form)
-    }
 }
 
 fn yes() -> bool {
@@ -335,13 +273,6 @@ impl Default for LimitsConfig {
     }
 }
 
-impl LimitsConfig {
-    /// Half-open flows that one source may have.
-    pub fn half_open(&self) -> u32 {
-        self.half_open_per_source.unwrap_or((self.flows / 10).max(1) as u32)
-    }
-}
-
 /// How failures are noticed.
 #[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -370,115 +301,15 @@ pub enum OneOrMany {
     Many(Vec<String>),
 }
 
-impl OneOrMany {
-    /// All of them, in order.
-    pub fn all(&self) -> Vec<&str> {
-        match self {
-            OneOrMany::One(text) => vec![text],
-            OneOrMany::Many(texts) => texts.iter().map(String::as_str).collect(),
-        }
-    }
-}
-
-// Written out instead of `untagged`, which would say of every mistake only that no variant matched.
-impl<'de> Deserialize<'de> for OneOrMany {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<OneOrMany, D::Error> {
-        struct Form;
-        impl<'de> Visitor<'de> for Form {
-            type Value = OneOrMany;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an address, or a list of addresses")
-            }
-            fn visit_str<E: Error>(self, text: &str) -> Result<OneOrMany, E> {
-                Ok(OneOrMany::One(text.to_owned()))
-            }
-            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<OneOrMany, A::Error> {
-                let mut texts = Vec::new();
-                while let Some(text) = list.next_element()? {
-                    texts.push(text);
-                }
-                Ok(OneOrMany::Many(texts))
-            }
-        }
-        deserializer.deserialize_any(Form)
-    }
-}
-
 /// A text that may look like a number.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Word(pub String);
-
-impl<'de> Deserialize<'de> for Word {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Word, D::Error> {
-        struct Form;
-        impl Visitor<'_> for Form {
-            type Value = Word;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a word or a number")
-            }
-            fn visit_str<E: Error>(self, text: &str) -> Result<Word, E> {
-                Ok(Word(text.to_owned()))
-            }
-            fn visit_u64<E: Error>(self, number: u64) -> Result<Word, E> {
-                Ok(Word(number.to_string()))
-            }
-            fn visit_i64<E: Error>(self, number: i64) -> Result<Word, E> {
-                Ok(Word(number.to_string()))
-            }
-        }
-        deserializer.deserialize_any(Form)
-    }
-}
-
-impl JsonSchema for Word {
-    fn schema_name() -> Cow<'static, str> {
-        "Word".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        schemars::json_schema!({ "type": ["string", "integer"] })
-    }
-}
 
 /// A function of a chain: a name, or a name with its configuration.
 #[derive(Debug, Clone)]
 pub struct FunctionConfig {
     /// What was written; exactly one entry if it is right.
     pub entries: Vec<(String, Value)>,
-}
-
-impl<'de> Deserialize<'de> for FunctionConfig {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<FunctionConfig, D::Error> {
-        struct Form;
-        impl<'de> Visitor<'de> for Form {
-            type Value = FunctionConfig;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a function's name, or its name with its configuration below it")
-            }
-            fn visit_str<E: Error>(self, name: &str) -> Result<FunctionConfig, E> {
-                Ok(FunctionConfig { entries: vec![(name.to_owned(), Value::Null)] })
-            }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<FunctionConfig, A::Error> {
-                let mut entries = Vec::new();
-                while let Some(entry) = map.next_entry()? {
-                    entries.push(entry);
-                }
-                Ok(FunctionConfig { entries })
-            }
-        }
-        deserializer.deserialize_any(Form)
-    }
-}
-
-impl JsonSchema for FunctionConfig {
-    fn schema_name() -> Cow<'static, str> {
-        "FunctionConfig".into()
-    }
-
-    // The functions' own schemas are put in by `config::schema`.
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        schemars::json_schema!({ "type": ["string", "object"] })
-    }
 }
 
 /// How the flows of a chain survive.
@@ -489,26 +320,6 @@ pub enum ProtectionConfig {
     Preset(String),
     /// A preset with options, or an answer to each question.
     Options(Box<ProtectionOptions>),
-}
-
-impl<'de> Deserialize<'de> for ProtectionConfig {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<ProtectionConfig, D::Error> {
-        struct Form;
-        impl<'de> Visitor<'de> for Form {
-            type Value = ProtectionConfig;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a protection's name, or a map with `preset`")
-            }
-            fn visit_str<E: Error>(self, name: &str) -> Result<ProtectionConfig, E> {
-                Ok(ProtectionConfig::Preset(name.to_owned()))
-            }
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<ProtectionConfig, A::Error> {
-                ProtectionOptions::deserialize(MapAccessDeserializer::new(map))
-                    .map(|options| ProtectionConfig::Options(Box::new(options)))
-            }
-        }
-        deserializer.deserialize_any(Form)
-    }
 }
 
 /// A preset with options, or an answer to each of the three questions: where state lives, when a packet may leave, how what was lost is rebuilt.
@@ -557,23 +368,6 @@ pub struct ProtectionOptions {
     /// With `reinforce`: where the standby is: `remote`, in another runtime (the default); `local`, a process beside each runtime, which shares its memory and goes on when it is
     /// killed; or both, `local+remote`.
     pub level: Option<String>,
-}
-
-impl ProtectionOptions {
-    /// The number with this key, if it is given.
-    pub(super) fn number(&self, key: &str) -> Option<u64> {
-        match key {
-            "snapshot_every" => self.snapshot_every.map(u64::from),
-            "unsaved_packets" => self.unsaved_packets.map(u64::from),
-            "hold_s" => self.hold_s,
-            "write_back_ms" => self.write_back_ms,
-            "write_back_packets" => self.write_back_packets.map(u64::from),
-            "resident_flows" => self.resident_flows.map(u64::from),
-            "checkpoint_ms" => self.checkpoint_ms,
-            "log_mib" => self.log_mib,
-            _ => unreachable!("`{key}` is a number of a plan, and nobody can write it"),
-        }
-    }
 }
 
 /// When clusters grow and shrink.
@@ -627,36 +421,160 @@ pub struct RuntimesRange {
     pub max: Option<u16>,
 }
 
-impl RuntimesConfig {
-    /// As `count`, `min`, `max`.
-    pub fn range(&self) -> RuntimesRange {
-        match *self {
-            RuntimesConfig::Count(count) => RuntimesRange { count: Some(count), ..RuntimesRange::default() },
-            RuntimesConfig::Range(range) => range,
+/// A router that is watched: while it is not heard, nothing is routed through it.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BfdConfig {
+    /// The router's address, in a network of the port.
+    pub peer: String,
+    /// Between packets in each direction, like 50ms or 3300us; 50ms without it. The router may ask for a longer one.
+    #[serde(default)]
+    pub interval: Option<Word>,
+    /// After so many missing packets the other side is taken for dead; 3 without it.
+    #[serde(default)]
+    pub multiplier: Option<u8>,
+    /// Packets are signed with it, and others refused.
+    #[serde(default)]
+    pub key: Option<BfdKeyConfig>,
+}
+
+/// With what packets are signed.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BfdKeyConfig {
+    /// How.
+    #[serde(rename = "type")]
+    pub kind: BfdKeyType,
+    /// The key's number, the same at the router.
+    pub id: u8,
+    /// The file with the key, from the configuration's directory: up to 20 bytes, of a password up to 16. Only its owner may read it. SIGHUP reads
+    /// it again.
+    pub file: String,
+}
+
+/// Ways to sign (RFC 5880, section 6.7).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum BfdKeyType {
+    /// SHA1 over packet and key.
+    #[serde(rename = "keyed-sha1")]
+    KeyedSha1,
+    /// The same, and no packet counts twice.
+    #[serde(rename = "meticulous-keyed-sha1")]
+    MeticulousKeyedSha1,
+    /// A password that everybody on the link can read.
+    Password,
+}
+
+/// The control API: the box can be asked, and told what to do, from elsewhere, by whoever has a certificate.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ControlConfig {
+    /// Address of this machine, like 10.9.0.1:7443, on a network that is none of the box's own; port 7443 without one. Of several hosts, where one has no `control` of its own.
+    #[serde(default)]
+    pub listen: Option<String>,
+    /// The certificate of this host, its key, and the authority of all hosts and operators: `holdfast certify` makes them. SIGHUP reads them again.
+    pub tls: TlsConfig,
+}
+
+/// Files for mutual TLS: the directory in which they have the names that `holdfast certify` gives them, or each by its path. From the configuration's directory.
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema)]
+#[schemars(untagged)]
+pub enum TlsConfig {
+    /// The directory with `ca.pem`, `certificate.pem` and `key.pem`.
+    Directory(String),
+    /// Each file.
+    Files(TlsFiles),
+}
+
+/// Files for mutual TLS (PEM).
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TlsFiles {
+    /// The certificates of the authorities that everybody's own are signed by.
+    pub ca: String,
+    /// This host's certificate, and what leads to its authority.
+    pub certificate: String,
+    /// The certificate's key; only its owner may read it.
+    pub key: String,
+}
+
+/// Where coordinators elect one, and what they decide is kept. With `hosts` there is a candidate on each of them.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct EtcdConfig {
+    /// Addresses of etcd's members, like https://10.0.0.1:2379; each is tried in turn. All are `https`, or all are `http` and no file is named: then whoever
+    /// reaches etcd can change what it keeps.
+    #[schemars(length(min = 1, max = 16))]
+    pub endpoints: Vec<String>,
+    /// Where everything lies, like /holdfast/edge; boxes with the same one elect one coordinator. `/holdfast/` and the cluster's name without it.
+    #[serde(default)]
+    pub prefix: Option<String>,
+    /// File with the certificates of the authorities that etcd's own are signed by (PEM), from the configuration's directory. Needed with `https`.
+    #[serde(default)]
+    pub ca: Option<String>,
+    /// File with this box's certificate for etcd, and what leads to its authority (PEM).
+    #[serde(default)]
+    pub certificate: Option<String>,
+    /// File with the certificate's key (PEM).
+    #[serde(default)]
+    pub key: Option<String>,
+    /// A coordinator that etcd has not heard for so long leads no more, milliseconds. etcd counts whole seconds, and two at least with its own defaults.
+    #[serde(default = "default_lease")]
+    #[schemars(range(min = 1000, max = 60_000))]
+    pub lease_ms: u64,
+}
+
+fn default_lease() -> u64 {
+    2000
+}
+
+/// The process that assigns what flows share, and where they have their home, where a chain says so.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct StateServerSettings {
+    /// How many such processes divide the flows among them, 1 to 8: where one has as much to do as a core can. The first one alone assigns numbers and adds statistics up.
+    #[schemars(range(min = 1, max = 8))]
+    pub servers: u16,
+    /// Who goes on where it was when its process is killed. Each has its own.
+    pub standby: ServerStandby,
+    /// How control messages go between it and the runtimes: who has which number of a pool. Flows and greetings go on the fabric in any case.
+    pub transport: ServerTransport,
+    /// With `transport: libfabric`: its provider, `tcp;ofi_rxm` if nothing is said; `verbs;ofi_rxm` where there is a card for remote writes.
+    pub provider: Option<String>,
+}
+
+impl Default for StateServerSettings {
+    fn default() -> StateServerSettings {
+        StateServerSettings {
+            servers: 1,
+            standby: ServerStandby::default(),
+            transport: ServerTransport::default(),
+            provider: None,
         }
     }
 }
 
-impl<'de> Deserialize<'de> for RuntimesConfig {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<RuntimesConfig, D::Error> {
-        struct Form;
-        impl<'de> Visitor<'de> for Form {
-            type Value = RuntimesConfig;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a number of runtimes, or a map with `min` and `max`")
-            }
-            fn visit_u64<E: Error>(self, number: u64) -> Result<RuntimesConfig, E> {
-                let count = u16::try_from(number).map_err(|_| E::invalid_value(de::Unexpected::Unsigned(number), &self))?;
-                Ok(RuntimesConfig::Count(count))
-            }
-            fn visit_i64<E: Error>(self, number: i64) -> Result<RuntimesConfig, E> {
-                let count = u16::try_from(number).map_err(|_| E::invalid_value(de::Unexpected::Signed(number), &self))?;
-                Ok(RuntimesConfig::Count(count))
-            }
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<RuntimesConfig, A::Error> {
-                RuntimesRange::deserialize(MapAccessDeserializer::new(map)).map(RuntimesConfig::Range)
-            }
-        }
-        deserializer.deserialize_any(Form)
-    }
+/// See [`StateServerSettings`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum ServerStandby {
+    /// A process beside it that has its memory: runtimes notice nothing. The default.
+    #[default]
+    Local,
+    /// Nobody: the next one begins with nothing, and runtimes tell it what they have.
+    None,
+}
+
+/// See [`StateServerSettings`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum ServerTransport {
+    /// As all other messages. The default.
+    #[default]
+    Fabric,
+    /// Rings in memory that the server and each runtime share.
+    SharedMemory,
+    /// Remote writes by one of libfabric's providers, which carry nothing but their immediate data.
+    Libfabric,
 }
