@@ -12,7 +12,7 @@
 //! messages, and calls of pools.
 
 use crate::control::{Form, Message, Opcode, QUESTIONS_AT_MOST};
-use crate::link::{Link, Stranger};
+use crate::link::{Link, OutOfStep};
 use holdfast_nf::shared::{Part, PoolBackend, PoolEffect};
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ pub enum Heard {
     Pool(Message),
     /// The roll call: the caller answers by [`Client::claimed`] when all indexes of flows
     /// here are claimed.
-    Mustered,
+    RollCall,
     /// The value of a statistic: the total of a counter that was asked for, or the sum of
     /// all others' parts of a gauge.
     Statistic {
@@ -49,7 +49,7 @@ pub struct Client {
     /// The number that identifies the server's memory.
     memory: Option<u64>,
     /// The number of the latest roll call that has not been answered.
-    mustered: Option<u64>,
+    roll_call: Option<u64>,
     refused: u64,
     /// Requests that were sent, by list.
     requests: BTreeMap<u32, u32>,
@@ -60,7 +60,7 @@ impl Client {
     /// unacknowledged, messages that can wait stay in the pools.
     pub fn new(waiting: usize) -> Client {
         let link = Link::new(Form::Narrow, waiting);
-        Client { link, operand: 0, waiting, memory: None, mustered: None, refused: 0, requests: BTreeMap::new() }
+        Client { link, operand: 0, waiting, memory: None, roll_call: None, refused: 0, requests: BTreeMap::new() }
     }
 
     /// The number that identifies the server's memory, if a server has been met.
@@ -81,7 +81,7 @@ impl Client {
         self.memory = Some(memory);
         self.link = Link::new(form, self.waiting);
         self.operand = 0;
-        self.mustered = None;
+        self.roll_call = None;
         self.requests.clear();
         true
     }
@@ -104,7 +104,7 @@ impl Client {
     /// All effects of pools have been [gathered](Client::gather), so all indexes of flows
     /// here are claimed: answers the roll call, if there is one.
     pub fn claimed(&mut self) {
-        if let Some(number) = self.mustered.take() {
+        if let Some(number) = self.roll_call.take() {
             self.link.push_with(number, Message::new(Opcode::Claimed, 0, 0));
         }
     }
@@ -164,8 +164,8 @@ impl Client {
 
     /// True if a roll call waits for its answer: statistics that flows brought along are
     /// to be sent before [`Client::claimed`].
-    pub fn is_mustered(&self) -> bool {
-        self.mustered.is_some()
+    pub fn is_roll_called(&self) -> bool {
+        self.roll_call.is_some()
     }
 
     /// Asks for a statistic's value.
@@ -176,8 +176,8 @@ impl Client {
     /// Takes a message that has arrived in this session.
     ///
     /// # Errors
-    /// [`Stranger`] if no server would send this message. The session has to end.
-    pub fn accept(&mut self, message: Message) -> Result<Option<Heard>, Stranger> {
+    /// [`OutOfStep`] if no server would send this message. The session has to end.
+    pub fn accept(&mut self, message: Message) -> Result<Option<Heard>, OutOfStep> {
         let Some(message) = self.link.accept(message)? else { return Ok(None) };
         if message.opcode == Opcode::Operand {
             self.operand = self.link.form().extend(self.operand, message);
@@ -186,9 +186,9 @@ impl Client {
         let operand = core::mem::take(&mut self.operand);
         match message.opcode {
             Opcode::IndexAssignment | Opcode::NoMoreIndex | Opcode::Expire | Opcode::Spare => Ok(Some(Heard::Pool(message))),
-            Opcode::Muster => {
-                self.mustered = Some(operand);
-                Ok(Some(Heard::Mustered))
+            Opcode::RollCall => {
+                self.roll_call = Some(operand);
+                Ok(Some(Heard::RollCall))
             }
             Opcode::UpdateStatistics | Opcode::LowerStatistics => {
                 let amount = operand.cast_signed();
@@ -199,7 +199,7 @@ impl Client {
                 self.refused += 1;
                 Ok(Some(Heard::Refused(message)))
             }
-            _ => Err(Stranger),
+            _ => Err(OutOfStep),
         }
     }
 
@@ -335,7 +335,7 @@ mod tests {
         assert_eq!(said(&mut client), [""; 0], "nobody has asked");
         for number in [3, 4] {
             assert_eq!(client.accept(Message::new(Opcode::Operand, 0, number)), Ok(None));
-            assert_eq!(client.accept(Message::new(Opcode::Muster, 0, 0)), Ok(Some(Heard::Mustered)));
+            assert_eq!(client.accept(Message::new(Opcode::RollCall, 0, 0)), Ok(Some(Heard::RollCall)));
         }
         client.claimed();
         client.claimed();
@@ -422,7 +422,7 @@ mod tests {
     fn what_no_server_says_is_not_listened_to() {
         for opcode in [Opcode::IndexRequest, Opcode::Rejuvenate, Opcode::Moved, Opcode::Claimed, Opcode::Answered, Opcode::Return]
         {
-            assert_eq!(client().accept(Message::new(opcode, LIST, 1)), Err(Stranger), "{opcode:?}");
+            assert_eq!(client().accept(Message::new(opcode, LIST, 1)), Err(OutOfStep), "{opcode:?}");
         }
     }
 }

@@ -62,8 +62,8 @@ pub enum Opcode {
     Answered = 70,
     /// To the instance, the roll call: answer when you have claimed all indexes of flows
     /// that have come. The [operand](Opcode::Operand) counts the roll calls.
-    Muster = 71,
-    /// To the server, the answer to [`Opcode::Muster`], with the same operand: all
+    RollCall = 71,
+    /// To the server, the answer to [`Opcode::RollCall`], with the same operand: all
     /// indexes of flows here are claimed.
     Claimed = 72,
     /// Either way, on a transport without frames: the session with this number begins
@@ -106,7 +106,7 @@ impl Opcode {
             68 => Opcode::Operand,
             69 => Opcode::Acknowledge,
             70 => Opcode::Answered,
-            71 => Opcode::Muster,
+            71 => Opcode::RollCall,
             72 => Opcode::Claimed,
             73 => Opcode::Begin,
             74 => Opcode::Count,

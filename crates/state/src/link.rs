@@ -41,7 +41,7 @@ pub struct Link {
 
 /// The other side's counts do not fit this link: it remembers another link, or none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stranger;
+pub struct OutOfStep;
 
 impl Link {
     /// A new link, on which nothing was said. At most `limit` messages wait for their
@@ -121,10 +121,10 @@ impl Link {
     /// there.
     ///
     /// # Errors
-    /// [`Stranger`], without a change, if the count cannot be right.
-    pub fn begin(&mut self, arrived: u64) -> Result<(), Stranger> {
+    /// [`OutOfStep`], without a change, if the count cannot be right.
+    pub fn begin(&mut self, arrived: u64) -> Result<(), OutOfStep> {
         if arrived < self.first || arrived > self.sent() {
-            return Err(Stranger);
+            return Err(OutOfStep);
         }
         self.forget(arrived);
         self.next = arrived;
@@ -187,9 +187,9 @@ impl Link {
     /// link itself.
     ///
     /// # Errors
-    /// [`Stranger`] if it acknowledges messages that were never sent. The session has to
+    /// [`OutOfStep`] if it acknowledges messages that were never sent. The session has to
     /// begin anew.
-    pub fn accept(&mut self, message: Message) -> Result<Option<Message>, Stranger> {
+    pub fn accept(&mut self, message: Message) -> Result<Option<Message>, OutOfStep> {
         if message.opcode != Opcode::Acknowledge {
             self.received += 1;
             return Ok(Some(message));
@@ -197,7 +197,7 @@ impl Link {
         let mask = (1u64 << self.form.operand_bits()) - 1;
         let ahead = self.form.extend(0, message).wrapping_sub(self.first) & mask;
         if ahead > self.queue.len() as u64 {
-            return Err(Stranger);
+            return Err(OutOfStep);
         }
         self.forget(self.first + ahead);
         Ok(None)
@@ -316,7 +316,7 @@ mod tests {
             }
             assert!(link.waiting() <= ACKNOWLEDGED as usize);
         }
-        assert_eq!(link.accept(Message::new(Opcode::Acknowledge, 1, 7)), Err(Stranger));
-        assert_eq!(link.begin(3), Err(Stranger));
+        assert_eq!(link.accept(Message::new(Opcode::Acknowledge, 1, 7)), Err(OutOfStep));
+        assert_eq!(link.begin(3), Err(OutOfStep));
     }
 }

@@ -94,14 +94,14 @@ enum State {
 }
 
 /// The position of an instance's entry.
-type Seat = u16;
+type Slot = u16;
 
 #[derive(Debug, Clone, Copy)]
 struct Entry {
     state: State,
     /// The holder, or the instance that has it as credit. If there are several holders,
     /// one of them.
-    holder: Seat,
+    holder: Slot,
     /// A flow that had the index has ended: another holder will say that its flow has
     /// moved.
     is_over: bool,
@@ -111,7 +111,7 @@ struct Entry {
 /// instance.
 pub(crate) const QUESTIONS: usize = 256;
 
-const NOBODY: Seat = Seat::MAX;
+const NOBODY: Slot = Slot::MAX;
 const FREE: Entry = Entry { state: State::Free, holder: NOBODY, is_over: false };
 
 #[derive(Debug, Clone)]
@@ -136,7 +136,7 @@ struct Instance {
 /// A question about an index, and the instances that have not answered yet.
 #[derive(Debug, Clone)]
 struct Question {
-    asked: Vec<Seat>,
+    asked: Vec<Slot>,
     /// No message about the index has arrived since.
     is_quiet: bool,
 }
@@ -148,7 +148,7 @@ pub struct List {
     limits: Limits,
     entries: Vec<Entry>,
     /// Further holders of an index, while its flow moves.
-    others: BTreeMap<u32, Vec<Seat>>,
+    others: BTreeMap<u32, Vec<Slot>>,
     /// Free indexes, the longest free first. Some may not be free any more.
     free: VecDeque<u32>,
     wheel: Wheel,
@@ -156,9 +156,9 @@ pub struct List {
     /// Indexes that are due to be asked about while too many questions are open. The
     /// longest waiting comes first; some may have been heard of since.
     unasked: VecDeque<u32>,
-    /// Instances by seat. An empty seat is taken again.
+    /// Instances by slot. An empty slot is taken again.
     instances: Vec<Option<Instance>>,
-    seats: BTreeMap<Peer, Seat>,
+    slots: BTreeMap<Peer, Slot>,
     /// The stand-in that holds all that this list does not remember.
     past: Option<Peer>,
     /// The time at which the unclaimed indexes of the past have rested.
@@ -166,7 +166,7 @@ pub struct List {
     /// How many instances are dead.
     dead: usize,
     /// Instances that want more indexes than there were.
-    wanting: VecDeque<Seat>,
+    wanting: VecDeque<Slot>,
     /// An upper bound of how many of them have not been answered yet.
     unanswered: usize,
     account: Account,
@@ -189,7 +189,7 @@ impl List {
             questions: BTreeMap::new(),
             unasked: VecDeque::new(),
             instances: Vec::new(),
-            seats: BTreeMap::new(),
+            slots: BTreeMap::new(),
             past: None,
             settles_at: None,
             dead: 0,
@@ -209,7 +209,7 @@ impl List {
         list.past = Some(past);
         list.free.clear();
         list.account = Account { held: limits.size, ..Account::default() };
-        let holder = list.seats[&past];
+        let holder = list.slots[&past];
         list.entries.fill(Entry { state: State::Held, holder, is_over: false });
         list
     }
@@ -239,41 +239,41 @@ impl List {
     pub fn holders(&self, index: u32) -> impl Iterator<Item = Peer> + '_ {
         let first = self.entries.get(index as usize).filter(|entry| entry.state == State::Held).map(|entry| entry.holder);
         let others = self.others.get(&index).into_iter().flatten().copied();
-        first.into_iter().chain(others).filter_map(|seat| Some(self.instances.get(usize::from(seat))?.as_ref()?.peer))
+        first.into_iter().chain(others).filter_map(|slot| Some(self.instances.get(usize::from(slot))?.as_ref()?.peer))
     }
 
-    fn seat(&self, peer: Peer) -> Option<Seat> {
-        self.seats.get(&peer).copied()
+    fn slot(&self, peer: Peer) -> Option<Slot> {
+        self.slots.get(&peer).copied()
     }
 
-    fn seat_of_living(&self, peer: Peer) -> Option<Seat> {
-        self.seat(peer).filter(|seat| !self.is_dead(*seat))
+    fn slot_of_living(&self, peer: Peer) -> Option<Slot> {
+        self.slot(peer).filter(|slot| !self.is_dead(*slot))
     }
 
-    fn is_dead(&self, seat: Seat) -> bool {
-        matches!(self.instances.get(usize::from(seat)), Some(Some(Instance { is_dead: true, .. })))
+    fn is_dead(&self, slot: Slot) -> bool {
+        matches!(self.instances.get(usize::from(slot)), Some(Some(Instance { is_dead: true, .. })))
     }
 
-    fn instance(&mut self, seat: Seat) -> Option<&mut Instance> {
-        self.instances.get_mut(usize::from(seat))?.as_mut()
+    fn instance(&mut self, slot: Slot) -> Option<&mut Instance> {
+        self.instances.get_mut(usize::from(slot))?.as_mut()
     }
 
-    fn living(&self) -> impl Iterator<Item = Seat> + '_ {
+    fn living(&self) -> impl Iterator<Item = Slot> + '_ {
         (0..)
             .zip(&self.instances)
             .filter(|(_, instance)| instance.as_ref().is_some_and(|instance| !instance.is_dead))
-            .map(|(seat, _)| seat)
+            .map(|(slot, _)| slot)
     }
 
-    fn say(&self, seat: Seat, opcode: Opcode, index: u32, out: &mut Vec<Output>) {
-        if let Some(Some(instance)) = self.instances.get(usize::from(seat)) {
+    fn say(&self, slot: Slot, opcode: Opcode, index: u32, out: &mut Vec<Output>) {
+        if let Some(Some(instance)) = self.instances.get(usize::from(slot)) {
             out.push(Output { to: instance.peer, message: Message::new(opcode, self.number, index) });
         }
     }
 
     /// Adds an instance. False if the list has as many as it can have.
     pub fn join(&mut self, peer: Peer) -> bool {
-        if self.seat(peer).is_some() {
+        if self.slot(peer).is_some() {
             return true;
         }
         let instance = Some(Instance {
@@ -286,10 +286,10 @@ impl List {
             asked_at: None,
             may_have_more: false,
         });
-        let seat = match self.instances.iter().position(Option::is_none) {
-            Some(seat) => {
-                self.instances[seat] = instance;
-                seat
+        let slot = match self.instances.iter().position(Option::is_none) {
+            Some(slot) => {
+                self.instances[slot] = instance;
+                slot
             }
             None if self.instances.len() < usize::from(NOBODY) - 1 => {
                 self.instances.push(instance);
@@ -297,7 +297,7 @@ impl List {
             }
             None => return false,
         };
-        self.seats.insert(peer, seat as Seat);
+        self.slots.insert(peer, slot as Slot);
         // A flow may move to it at once.
         self.questions.values_mut().for_each(|question| question.is_quiet = false);
         true
@@ -306,30 +306,30 @@ impl List {
     /// Marks the instance as dead: none of its messages counts any more. Its indexes stay
     /// its own until [`List::release`].
     pub fn fence(&mut self, peer: Peer) {
-        let Some(seat) = self.seat_of_living(peer) else { return };
-        if let Some(instance) = self.instance(seat) {
+        let Some(slot) = self.slot_of_living(peer) else { return };
+        if let Some(instance) = self.instance(slot) {
             instance.is_dead = true;
             (instance.wanted, instance.unanswered) = (0, None);
         }
         self.dead += 1;
-        self.wanting.retain(|wanting| *wanting != seat);
+        self.wanting.retain(|wanting| *wanting != slot);
         // Another instance may have its flows and not know it yet.
         self.questions.values_mut().for_each(|question| question.is_quiet = false);
         let asked: Vec<u32> = self.questions.keys().copied().collect();
-        asked.into_iter().for_each(|index| self.answered(seat, index));
+        asked.into_iter().for_each(|index| self.answered(slot, index));
         if is_planted(Fault::FreesAtDeath) {
-            self.let_go(&BTreeSet::from([seat]));
+            self.let_go(&BTreeSet::from([slot]));
         }
     }
 
     /// Frees the unclaimed rest of these dead instances' indexes. Every living instance
     /// has answered the roll call twice, the second time after all had answered once.
     pub fn release(&mut self, dead: &[Peer], out: &mut Vec<Output>) {
-        let seats = dead.iter().filter_map(|dead| self.seat(*dead)).filter(|seat| self.is_dead(*seat)).collect();
-        self.let_go(&seats);
-        for seat in seats {
-            if let Some(instance) = self.instances[usize::from(seat)].take() {
-                self.seats.remove(&instance.peer);
+        let slots = dead.iter().filter_map(|dead| self.slot(*dead)).filter(|slot| self.is_dead(*slot)).collect();
+        self.let_go(&slots);
+        for slot in slots {
+            if let Some(instance) = self.instances[usize::from(slot)].take() {
+                self.slots.remove(&instance.peer);
                 self.dead -= 1;
             }
         }
@@ -338,22 +338,22 @@ impl List {
         self.answer(out);
     }
 
-    fn let_go(&mut self, seats: &BTreeSet<Seat>) {
-        let first = (0..).zip(&self.entries).filter(|(_, entry)| seats.contains(&entry.holder));
+    fn let_go(&mut self, slots: &BTreeSet<Slot>) {
+        let first = (0..).zip(&self.entries).filter(|(_, entry)| slots.contains(&entry.holder));
         let first = first.map(|(index, entry)| (entry.holder, index));
         let others = self.others.iter().flat_map(|(index, others)| others.iter().map(move |other| (*other, *index)));
-        let held: Vec<(Seat, u32)> = first.chain(others.filter(|(other, _)| seats.contains(other))).collect();
-        let past = self.past.and_then(|past| self.seat(past));
-        let is_past = |seat: Seat| past == Some(seat);
-        if past.is_some_and(|past| seats.contains(&past)) {
+        let held: Vec<(Slot, u32)> = first.chain(others.filter(|(other, _)| slots.contains(other))).collect();
+        let past = self.past.and_then(|past| self.slot(past));
+        let is_past = |slot: Slot| past == Some(slot);
+        if past.is_some_and(|past| slots.contains(&past)) {
             let rest = self.limits.unknown_rest.min(self.limits.rest).saturating_add(2 * self.limits.step);
             self.settles_at = Some(self.now.saturating_add(rest));
         }
-        for (seat, index) in held {
+        for (slot, index) in held {
             // Indexes with other holders are not over.
             let (is_over, was_over) = (!self.others.contains_key(&index), self.entries[index as usize].is_over);
-            self.cease(seat, index, is_over);
-            if is_past(seat) && !was_over && self.entries[index as usize].state == State::Resting {
+            self.cease(slot, index, is_over);
+            if is_past(slot) && !was_over && self.entries[index as usize].state == State::Resting {
                 self.rest_shortly(index);
             }
         }
@@ -363,32 +363,32 @@ impl List {
     /// holds itself, and about nothing else. An instance that claims another one's index,
     /// and says that it is over, may take it from that one.
     pub fn handle(&mut self, from: Peer, message: Message, out: &mut Vec<Output>) {
-        let Some(seat) = self.seat_of_living(from) else { return };
+        let Some(slot) = self.slot_of_living(from) else { return };
         let index = message.index;
         if message.opcode == Opcode::IndexRequest {
-            return self.request(seat, index, out);
+            return self.request(slot, index, out);
         }
         if index >= self.limits.size {
-            return self.say(seat, Opcode::UpdateFailure, index, out);
+            return self.say(slot, Opcode::UpdateFailure, index, out);
         }
-        let is_holder = self.is_holder(seat, index);
+        let is_holder = self.is_holder(slot, index);
         match message.opcode {
             Opcode::IndexAssignment => {
-                let is_unknown = self.past.is_some_and(|past| self.seats.contains_key(&past));
-                if let Some(instance) = self.instance(seat).filter(|_| is_unknown) {
+                let is_unknown = self.past.is_some_and(|past| self.slots.contains_key(&past));
+                if let Some(instance) = self.instance(slot).filter(|_| is_unknown) {
                     instance.may_have_more = true;
                 }
-                self.claim(seat, index);
+                self.claim(slot, index);
             }
-            Opcode::Rejuvenate if is_holder => self.used(seat, index),
-            Opcode::Moved if is_holder => self.cease(seat, index, false),
-            Opcode::Expire if is_holder => self.cease(seat, index, true),
-            Opcode::Return if is_holder => self.give_back(seat, index),
+            Opcode::Rejuvenate if is_holder => self.used(slot, index),
+            Opcode::Moved if is_holder => self.cease(slot, index, false),
+            Opcode::Expire if is_holder => self.cease(slot, index, true),
+            Opcode::Return if is_holder => self.give_back(slot, index),
             Opcode::Answered => {
-                self.answered(seat, index);
+                self.answered(slot, index);
                 self.ask_more(out);
             }
-            _ => self.say(seat, Opcode::UpdateFailure, index, out),
+            _ => self.say(slot, Opcode::UpdateFailure, index, out),
         }
         self.serve(out);
         self.answer(out);
@@ -422,7 +422,7 @@ impl List {
         }
     }
 
-    fn turn(&mut self, index: u32, state: State, holder: Seat) {
+    fn turn(&mut self, index: u32, state: State, holder: Slot) {
         let before = self.entries[index as usize];
         *self.count(before.state) -= 1;
         *self.count(state) += 1;
@@ -459,17 +459,17 @@ impl List {
         }
     }
 
-    fn is_holder(&self, seat: Seat, index: u32) -> bool {
+    fn is_holder(&self, slot: Slot, index: u32) -> bool {
         let entry = self.entries[index as usize];
-        entry.holder == seat || self.others.get(&index).is_some_and(|others| others.contains(&seat))
+        entry.holder == slot || self.others.get(&index).is_some_and(|others| others.contains(&slot))
     }
 
     /// A flow with this index has come to the instance. Dead holders of the index are
     /// dropped: the living have their flows, and speak for them.
-    fn claim(&mut self, seat: Seat, index: u32) {
-        self.forget_the_dead(index, seat);
+    fn claim(&mut self, slot: Slot, index: u32) {
+        self.forget_the_dead(index, slot);
         let Entry { state, holder, .. } = self.entries[index as usize];
-        let is_known = self.is_holder(seat, index);
+        let is_known = self.is_holder(slot, index);
         match state {
             // The claimed flow came from the instance that has the credit and has not
             // been heard yet. Or the claim is late and the flow over, and then the
@@ -477,24 +477,24 @@ impl List {
             // credit until that instance says that it uses it.
             State::Credit => {
                 let others = self.others.entry(index).or_default();
-                if !others.contains(&seat) {
-                    others.push(seat);
+                if !others.contains(&slot) {
+                    others.push(slot);
                 }
             }
             State::Held => {
                 if !is_known {
-                    self.others.entry(index).or_default().push(seat);
+                    self.others.entry(index).or_default().push(slot);
                 }
                 // Earlier news of an end concerned another flow.
                 self.entries[index as usize].is_over = false;
                 self.turn(index, State::Held, holder);
             }
-            State::Free | State::Lost | State::Resting => self.turn(index, State::Held, seat),
+            State::Free | State::Lost | State::Resting => self.turn(index, State::Held, slot),
         }
     }
 
-    /// Drops dead holders of this index, which the instance at `seat` has claimed.
-    fn forget_the_dead(&mut self, index: u32, seat: Seat) {
+    /// Drops dead holders of this index, which the instance at `slot` has claimed.
+    fn forget_the_dead(&mut self, index: u32, slot: Slot) {
         if let Some(mut others) = self.others.remove(&index) {
             others.retain(|other| !self.is_dead(*other));
             if !others.is_empty() {
@@ -503,20 +503,20 @@ impl List {
         }
         if self.is_dead(self.entries[index as usize].holder) {
             if let Some(others) = self.others.get_mut(&index) {
-                others.retain(|other| *other != seat);
+                others.retain(|other| *other != slot);
             }
             if self.others.get(&index).is_some_and(Vec::is_empty) {
                 self.others.remove(&index);
             }
-            self.turn(index, State::Held, seat);
+            self.turn(index, State::Held, slot);
         }
     }
 
-    fn used(&mut self, seat: Seat, index: u32) {
+    fn used(&mut self, slot: Slot, index: u32) {
         let entry = self.entries[index as usize];
         if entry.state == State::Credit {
-            if entry.holder == seat && !self.others.get(&index).is_some_and(|others| others.contains(&seat)) {
-                self.turn(index, State::Held, seat);
+            if entry.holder == slot && !self.others.get(&index).is_some_and(|others| others.contains(&slot)) {
+                self.turn(index, State::Held, slot);
             }
             return;
         }
@@ -530,14 +530,14 @@ impl List {
     }
 
     /// The instance ceases to hold the index, because the flow is over or has moved.
-    fn cease(&mut self, seat: Seat, index: u32, is_over: bool) {
+    fn cease(&mut self, slot: Slot, index: u32, is_over: bool) {
         let entry = &mut self.entries[index as usize];
         entry.is_over |= is_over;
         let Entry { state, holder, is_over } = *entry;
         let next = self.others.get_mut(&index).and_then(|others| {
             // Messages arrive in order, so a further holder's own message ends its own
             // part first.
-            let Some(at) = others.iter().position(|other| *other == seat) else { return others.pop() };
+            let Some(at) = others.iter().position(|other| *other == slot) else { return others.pop() };
             others.swap_remove(at);
             Some(holder)
         });
@@ -565,31 +565,31 @@ impl List {
         }
     }
 
-    fn give_back(&mut self, seat: Seat, index: u32) {
+    fn give_back(&mut self, slot: Slot, index: u32) {
         match self.entries[index as usize].state {
             State::Credit if !self.others.contains_key(&index) => self.turn(index, State::Free, NOBODY),
-            _ => self.cease(seat, index, true),
+            _ => self.cease(slot, index, true),
         }
     }
 
-    fn request(&mut self, seat: Seat, count: u32, out: &mut Vec<Output>) {
+    fn request(&mut self, slot: Slot, count: u32, out: &mut Vec<Output>) {
         let limit = self.limits.credit;
-        let Some(instance) = self.instance(seat) else { return };
+        let Some(instance) = self.instance(slot) else { return };
         instance.requests = (instance.requests + 1) & QUESTIONS_AT_MOST;
         let (before, credit, requests) = (instance.wanted, instance.credit, instance.requests);
         instance.wanted = before.saturating_add(count).min(limit.saturating_sub(instance.credit));
         if before == 0 && instance.wanted > 0 {
-            self.wanting.push_back(seat);
+            self.wanting.push_back(slot);
         }
         self.serve(out);
         // An instance whose credit is full is also told that it gets no more.
         let now = self.now;
         if !self.may_be_none()
-            && let Some(instance) = self.instance(seat)
+            && let Some(instance) = self.instance(slot)
             && instance.credit.saturating_sub(credit) < count
         {
             if instance.wanted == 0 {
-                return self.say(seat, Opcode::NoMoreIndex, requests, out);
+                return self.say(slot, Opcode::NoMoreIndex, requests, out);
             }
             instance.unanswered.get_or_insert(now);
             self.unanswered += 1;
@@ -599,7 +599,7 @@ impl List {
 
     /// True while the list does not know yet which indexes are free.
     fn may_be_none(&self) -> bool {
-        self.past.is_some_and(|past| self.seats.contains_key(&past)) || self.settles_at.is_some()
+        self.past.is_some_and(|past| self.slots.contains_key(&past)) || self.settles_at.is_some()
     }
 
     /// The unclaimed indexes of the past have rested: a request that is still open is
@@ -624,18 +624,18 @@ impl List {
                 continue;
             }
             let is_first =
-                |seat: &Seat| matches!(&self.instances[usize::from(*seat)], Some(Instance { unanswered: Some(_), .. }));
+                |slot: &Slot| matches!(&self.instances[usize::from(*slot)], Some(Instance { unanswered: Some(_), .. }));
             let at = if self.unanswered == 0 { 0 } else { self.wanting.iter().position(is_first).unwrap_or(0) };
-            let Some(seat) = self.wanting.remove(at) else { return };
-            self.turn(index, State::Credit, seat);
-            self.say(seat, Opcode::IndexAssignment, index, out);
-            let is_served = self.instance(seat).is_none_or(|instance| {
+            let Some(slot) = self.wanting.remove(at) else { return };
+            self.turn(index, State::Credit, slot);
+            self.say(slot, Opcode::IndexAssignment, index, out);
+            let is_served = self.instance(slot).is_none_or(|instance| {
                 instance.wanted -= 1;
                 instance.asked_at = None;
                 instance.wanted == 0
             });
             if !is_served {
-                self.wanting.push_back(seat);
+                self.wanting.push_back(slot);
             }
         }
     }
@@ -713,9 +713,9 @@ impl List {
             return;
         }
         let is_lost = self.entries[index as usize].state == State::Lost;
-        let asked: Vec<Seat> = self.living().filter(|seat| is_lost || self.is_holder(*seat, index)).collect();
-        for seat in &asked {
-            self.say(*seat, Opcode::Expire, index, out);
+        let asked: Vec<Slot> = self.living().filter(|slot| is_lost || self.is_holder(*slot, index)).collect();
+        for slot in &asked {
+            self.say(*slot, Opcode::Expire, index, out);
         }
         self.questions.insert(index, Question { asked, is_quiet: true });
         self.conclude(index);
@@ -734,9 +734,9 @@ impl List {
     }
 
     /// An asked instance has said all that it had to say about the index.
-    fn answered(&mut self, seat: Seat, index: u32) {
+    fn answered(&mut self, slot: Slot, index: u32) {
         if let Some(question) = self.questions.get_mut(&index) {
-            question.asked.retain(|asked| *asked != seat);
+            question.asked.retain(|asked| *asked != slot);
             self.conclude(index);
         }
     }

@@ -131,7 +131,7 @@ impl Primary {
             Input::Said { .. } if self.log.len() >= LOG => Err(Refused::Full),
             _ => self.server.apply(input),
         };
-        if let (Err(Refused::Full | Refused::Stranger), Input::Said { from, .. }) = (outcome, input) {
+        if let (Err(Refused::Full | Refused::OutOfStep), Input::Said { from, .. }) = (outcome, input) {
             let _ = self.apply(Input::Over(from));
         }
         outcome?;

@@ -78,14 +78,14 @@ pub enum Input {
     Complete,
 }
 
-/// Why an input changed nothing. After [`Refused::Stranger`] and [`Refused::Full`] the
+/// Why an input changed nothing. After [`Refused::OutOfStep`] and [`Refused::Full`] the
 /// session has to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refused {
     /// The instance is unknown: it has not joined, or it is dead.
     Unknown,
     /// The counts do not fit the link, or there is no session.
-    Stranger,
+    OutOfStep,
     /// The instance's link is full.
     Full,
     /// The server has as many instances as it can have.
@@ -99,7 +99,7 @@ pub const PAST: Peer = Peer { node: u16::MAX, incarnation: 0 };
 /// A roll call: all living instances are to say that they have claimed what their flows
 /// hold.
 #[derive(Debug, Clone)]
-struct Muster {
+struct RollCall {
     /// Instances that have not answered yet.
     waiting: BTreeSet<Peer>,
     /// A second roll call follows.
@@ -107,7 +107,7 @@ struct Muster {
 }
 
 #[derive(Debug, Clone)]
-struct Seat {
+struct Instance {
     link: Link,
     operand: u64,
 }
@@ -118,15 +118,15 @@ pub struct Server {
     form: Form,
     waiting: usize,
     lists: Vec<Content>,
-    seats: BTreeMap<Peer, Seat>,
+    instances: BTreeMap<Peer, Instance>,
     memory: u64,
     /// Not all instances have been named yet.
     is_incomplete: bool,
     /// Dead instances, and whether their recovery is complete.
     dead: BTreeMap<Peer, bool>,
-    muster: Option<Muster>,
+    roll_call: Option<RollCall>,
     /// Counts roll calls.
-    musters: u64,
+    roll_calls: u64,
     /// By node, the latest incarnation that is dead, and the latest that was released
     /// with all before it.
     fenced: BTreeMap<u16, u32>,
@@ -180,12 +180,12 @@ impl Server {
             form,
             waiting,
             lists,
-            seats: BTreeMap::new(),
+            instances: BTreeMap::new(),
             memory,
             is_incomplete: false,
             dead: BTreeMap::new(),
-            muster: None,
-            musters: 0,
+            roll_call: None,
+            roll_calls: 0,
             fenced: BTreeMap::new(),
             over: BTreeMap::new(),
             now: 0,
@@ -262,22 +262,22 @@ impl Server {
 
     /// The link to an instance, for the transport.
     pub fn link(&mut self, peer: Peer) -> Option<&mut Link> {
-        self.seats.get_mut(&peer).map(|seat| &mut seat.link)
+        self.instances.get_mut(&peer).map(|instance| &mut instance.link)
     }
 
     /// Messages for this instance that it has not acknowledged.
     pub fn waiting(&self, peer: Peer) -> usize {
-        self.seats.get(&peer).map_or(0, |seat| seat.link.waiting())
+        self.instances.get(&peer).map_or(0, |instance| instance.link.waiting())
     }
 
     /// Living instances in order, from this one or the next one on.
     pub fn instances_from(&self, first: Peer) -> impl Iterator<Item = Peer> + '_ {
-        self.seats.range(first..).map(|(peer, _)| *peer)
+        self.instances.range(first..).map(|(peer, _)| *peer)
     }
 
     /// Living instances.
     pub fn instances(&self) -> impl Iterator<Item = Peer> + '_ {
-        self.seats.keys().copied()
+        self.instances.keys().copied()
     }
 
     /// Applies an input. The resulting messages lie in the links.
@@ -290,11 +290,11 @@ impl Server {
             Input::Dead(peer) => self.bury(peer),
             Input::Recovered(peer) => self.recovered(peer),
             Input::Begun { with, arrived } => self.begin(with, arrived),
-            Input::Over(peer) => self.seats.get_mut(&peer).map(|seat| seat.link.end()).ok_or(Refused::Unknown),
+            Input::Over(peer) => self.instances.get_mut(&peer).map(|instance| instance.link.end()).ok_or(Refused::Unknown),
             Input::Said { from, message } => self.hear(from, message),
             Input::Complete => {
                 self.is_incomplete = false;
-                self.begin_muster();
+                self.begin_roll_call();
                 Ok(())
             }
             Input::Time(now) => {
@@ -317,11 +317,11 @@ impl Server {
     fn send(&mut self) {
         for Output { to, message } in self.out.drain(..) {
             self.failures += u64::from(message.opcode == Opcode::UpdateFailure);
-            let Some(seat) = self.seats.get_mut(&to) else { continue };
+            let Some(instance) = self.instances.get_mut(&to) else { continue };
             // `Spare` needs no queue: it is sent again as long as an instance wants
             // indexes.
-            if message.opcode != Opcode::Spare || seat.link.is_open() && seat.link.room() > 0 {
-                seat.link.push(message);
+            if message.opcode != Opcode::Spare || instance.link.is_open() && instance.link.room() > 0 {
+                instance.link.push(message);
                 self.touched.insert(to);
             }
         }
@@ -330,10 +330,10 @@ impl Server {
     /// Tells instances the sums of others' parts of gauges, in at most half of each link:
     /// messages that an instance waits for, and questions, go first.
     fn tell_statistics(&mut self) {
-        let Server { lists, seats, touched, .. } = self;
+        let Server { lists, instances, touched, .. } = self;
         for (list, content) in (0..).zip(lists) {
             let Some(statistics) = content.statistics().filter(|statistics| statistics.has_untold()) else { continue };
-            for (peer, Seat { link, .. }) in seats.iter_mut().filter(|(_, seat)| seat.link.is_open()) {
+            for (peer, Instance { link, .. }) in instances.iter_mut().filter(|(_, instance)| instance.link.is_open()) {
                 while link.has_spare_room()
                     && let Some((index, value)) = statistics.poll_untold(*peer)
                 {
@@ -345,7 +345,7 @@ impl Server {
     }
 
     fn join(&mut self, peer: Peer) -> Result<(), Refused> {
-        if self.seats.contains_key(&peer) {
+        if self.instances.contains_key(&peer) {
             return Ok(());
         }
         if self.fenced.get(&peer.node).is_some_and(|fenced| peer.incarnation <= *fenced) {
@@ -359,11 +359,11 @@ impl Server {
         self.lists.iter_mut().filter_map(Content::statistics).for_each(|statistics| statistics.join(peer));
         let mut link = Link::new(self.form, self.waiting);
         // Flows of the dead may move to it from instances that have got them.
-        if let Some(muster) = &mut self.muster {
-            muster.waiting.insert(peer);
-            link.push_with(self.musters, Message::new(Opcode::Muster, 0, 0));
+        if let Some(roll_call) = &mut self.roll_call {
+            roll_call.waiting.insert(peer);
+            link.push_with(self.roll_calls, Message::new(Opcode::RollCall, 0, 0));
         }
-        self.seats.insert(peer, Seat { link, operand: 0 });
+        self.instances.insert(peer, Instance { link, operand: 0 });
         self.touched.insert(peer);
         Ok(())
     }
@@ -372,7 +372,7 @@ impl Server {
         if self.dead.contains_key(&peer) {
             return Ok(());
         }
-        let is_known = self.seats.remove(&peer).is_some();
+        let is_known = self.instances.remove(&peer).is_some();
         if !is_known && self.over.get(&peer.node).is_some_and(|over| peer.incarnation <= *over) {
             // All instances have answered for it already.
             return Ok(());
@@ -389,7 +389,7 @@ impl Server {
         self.touched.remove(&peer);
         self.dead.insert(peer, false);
         // Others will claim its share, once its flows are recovered.
-        self.muster = None;
+        self.roll_call = None;
         Ok(())
     }
 
@@ -397,34 +397,34 @@ impl Server {
         self.bury(peer)?;
         if let Some(is_recovered) = self.dead.get_mut(&peer) {
             *is_recovered = true;
-            self.begin_muster();
+            self.begin_roll_call();
         }
         Ok(())
     }
 
     /// Begins the roll call if no recovery is under way.
-    fn begin_muster(&mut self) {
-        let is_ready = !self.is_incomplete && self.muster.is_none() && self.dead.values().all(|is_recovered| *is_recovered);
+    fn begin_roll_call(&mut self) {
+        let is_ready = !self.is_incomplete && self.roll_call.is_none() && self.dead.values().all(|is_recovered| *is_recovered);
         if is_ready && !self.dead.is_empty() {
-            self.muster(true);
+            self.call_roll(true);
         }
     }
 
-    fn muster(&mut self, again: bool) {
-        if self.seats.is_empty() {
+    fn call_roll(&mut self, again: bool) {
+        if self.instances.is_empty() {
             return self.release();
         }
-        self.musters += 1;
-        for seat in self.seats.values_mut() {
-            seat.link.push_with(self.musters, Message::new(Opcode::Muster, 0, 0));
+        self.roll_calls += 1;
+        for instance in self.instances.values_mut() {
+            instance.link.push_with(self.roll_calls, Message::new(Opcode::RollCall, 0, 0));
         }
-        self.touched.extend(self.seats.keys());
-        self.muster = Some(Muster { waiting: self.seats.keys().copied().collect(), again });
+        self.touched.extend(self.instances.keys());
+        self.roll_call = Some(RollCall { waiting: self.instances.keys().copied().collect(), again });
     }
 
     /// Releases the unclaimed indexes of the dead.
     fn release(&mut self) {
-        self.muster = None;
+        self.roll_call = None;
         let dead: Vec<Peer> = core::mem::take(&mut self.dead).into_keys().collect();
         for peer in &dead {
             let over = self.over.entry(peer.node).or_default();
@@ -436,26 +436,26 @@ impl Server {
     }
 
     fn begin(&mut self, with: Peer, arrived: u64) -> Result<(), Refused> {
-        let seat = self.seats.get_mut(&with).ok_or(Refused::Unknown)?;
+        let instance = self.instances.get_mut(&with).ok_or(Refused::Unknown)?;
         self.touched.insert(with);
-        seat.link.begin(arrived).map_err(|_| Refused::Stranger)
+        instance.link.begin(arrived).map_err(|_| Refused::OutOfStep)
     }
 
     fn hear(&mut self, from: Peer, message: Message) -> Result<(), Refused> {
-        let seat = self.seats.get_mut(&from).ok_or(Refused::Unknown)?;
-        if !seat.link.is_open() {
-            return Err(Refused::Stranger);
+        let instance = self.instances.get_mut(&from).ok_or(Refused::Unknown)?;
+        if !instance.link.is_open() {
+            return Err(Refused::OutOfStep);
         }
-        if seat.link.room() == 0 && message.opcode != Opcode::Acknowledge {
+        if instance.link.room() == 0 && message.opcode != Opcode::Acknowledge {
             return Err(Refused::Full);
         }
         self.touched.insert(from);
-        let Some(message) = seat.link.accept(message).map_err(|_| Refused::Stranger)? else { return Ok(()) };
+        let Some(message) = instance.link.accept(message).map_err(|_| Refused::OutOfStep)? else { return Ok(()) };
         if message.opcode == Opcode::Operand {
-            seat.operand = self.form.extend(seat.operand, message);
+            instance.operand = self.form.extend(instance.operand, message);
             return Ok(());
         }
-        let operand = core::mem::take(&mut seat.operand);
+        let operand = core::mem::take(&mut instance.operand);
         let refusal = Output { to: from, message: Message { opcode: Opcode::UpdateFailure, ..message } };
         match (message.opcode, self.lists.get_mut(message.list as usize)) {
             (Opcode::Claimed, _) => self.claimed(from, operand),
@@ -468,7 +468,7 @@ impl Server {
                 }
             }
             (Opcode::ReadStatistics, Some(Content::Statistics(statistics))) => match statistics.told_to(from, message.index) {
-                Some(value) => tell(&mut seat.link, message.list, message.index, value),
+                Some(value) => tell(&mut instance.link, message.list, message.index, value),
                 None => self.out.push(refusal),
             },
             (_, Some(Content::Indexes(list))) => list.handle(from, message, &mut self.out),
@@ -478,13 +478,13 @@ impl Server {
     }
 
     fn claimed(&mut self, by: Peer, number: u64) {
-        let Some(muster) = self.muster.as_mut().filter(|_| number == self.musters) else { return };
-        muster.waiting.remove(&by);
-        if !muster.waiting.is_empty() && !is_planted(Fault::FreesAtFirstClaim) {
+        let Some(roll_call) = self.roll_call.as_mut().filter(|_| number == self.roll_calls) else { return };
+        roll_call.waiting.remove(&by);
+        if !roll_call.waiting.is_empty() && !is_planted(Fault::FreesAtFirstClaim) {
             return;
         }
-        if muster.again {
-            self.muster(false);
+        if roll_call.again {
+            self.call_roll(false);
         } else {
             self.release();
         }

@@ -9,7 +9,7 @@ pub mod shared_memory;
 #[cfg(test)]
 mod tests;
 
-pub use holdfast_node::state::words::{Address, Lost, Transport, Words};
+pub use holdfast_node::state::transport::{Address, Lost, Transport, Words};
 use rustix::fd::BorrowedFd;
 
 /// What a worker's loop needs of a driver besides the words.

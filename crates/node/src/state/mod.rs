@@ -8,9 +8,9 @@
 //! record carries as many messages as fit. The instance numbers its sessions, and every
 //! record names its session: records of a session that is over are ignored.
 //!
-//! A session's messages may also go over a control transport ([words]), in shared memory
-//! or as remote writes: both sides say so in their greetings. If either cannot, they go
-//! over the fabric.
+//! A session's messages may also go over a control transport ([transport]), in shared
+//! memory or as remote writes: both sides say so in their greetings. If either cannot,
+//! they go over the fabric.
 //!
 //! An instance joins by its first hello, and tells the coordinator that it is there when
 //! it has been welcomed. No flow goes to an instance that the server does not know.
@@ -18,15 +18,15 @@
 mod server;
 mod session;
 mod stream;
-pub mod words;
+pub mod transport;
 
 pub use server::{StateServer, StateServerConfig};
 pub use session::{Pools, StateSession};
-pub use words::Words;
+pub use transport::Words;
 
 use holdfast_state::{Form, Message};
 use holdfast_wire::DropReason;
-use words::{Address, Transport};
+use transport::{Address, Transport};
 use zerocopy::byteorder::network_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -52,31 +52,31 @@ struct Greeting {
 
 /// The offer of a control transport behind a greeting: which transport, and the address
 /// of this side's end.
-type Way = (Transport, Address);
+type End = (Transport, Address);
 
 const GREETING: usize = size_of::<Greeting>();
 const GREETING_AT_MOST: usize = GREETING + 1 + Address::LONGEST;
 
 impl Greeting {
-    fn read(body: &[u8]) -> Result<(Greeting, Form, Option<Way>), DropReason> {
+    fn read(body: &[u8]) -> Result<(Greeting, Form, Option<End>), DropReason> {
         let (greeting, rest) = Greeting::read_from_prefix(body).map_err(|_| DropReason::Malformed)?;
         let form = [Form::Narrow, Form::Wide].into_iter().find(|form| form.size() == usize::from(greeting.size));
         let form = form.filter(|_| greeting.is_known < 2).ok_or(DropReason::Malformed)?;
-        let way = match rest.split_first() {
+        let end = match rest.split_first() {
             None => None,
             Some((transport, address)) => {
                 let transport = Transport::from_number(*transport).ok_or(DropReason::Malformed)?;
                 Some((transport, Address::new(address).ok_or(DropReason::Malformed)?))
             }
         };
-        Ok((greeting, form, way))
+        Ok((greeting, form, end))
     }
 
     /// Encodes the greeting and gives the bytes to `send`.
-    fn write<T>(&self, way: Option<&Way>, send: impl FnOnce(&[u8]) -> T) -> T {
+    fn write<T>(&self, end: Option<&End>, send: impl FnOnce(&[u8]) -> T) -> T {
         let mut body = [0; GREETING_AT_MOST];
         body[..GREETING].copy_from_slice(self.as_bytes());
-        let Some((transport, address)) = way else { return send(&body[..GREETING]) };
+        let Some((transport, address)) = end else { return send(&body[..GREETING]) };
         let (address, at) = (address.bytes(), GREETING + 1);
         body[GREETING] = *transport as u8;
         body[at..at + address.len()].copy_from_slice(address);

@@ -4,8 +4,8 @@
 //! about deaths, and each instance about its own flows only.
 
 use super::stream::Stream;
-use super::words::Words;
-use super::{GREETING_AT_MOST, Greeting, Way, carry, of_session, unframed};
+use super::transport::Words;
+use super::{End, GREETING_AT_MOST, Greeting, carry, of_session, unframed};
 use crate::address::{COORDINATOR, NodeId, STATE_SERVER};
 use crate::ahead;
 use crate::channel::{Fabric, FabricConfig};
@@ -55,7 +55,7 @@ pub struct StateServer {
     primary: Primary,
     pages: Vec<Pages>,
     /// Instances that have said hello and are not welcomed yet.
-    callers: BTreeMap<Peer, (Greeting, Option<Way>)>,
+    callers: BTreeMap<Peer, (Greeting, Option<End>)>,
     /// The numbers of the sessions under way.
     sessions: BTreeMap<Peer, u32>,
     /// Sessions on a control transport.
@@ -332,7 +332,7 @@ impl StateServer {
 
     /// Ends the sessions of this node's other incarnations.
     fn end_others(&mut self, peer: Peer) {
-        let others: Vec<Peer> = lives_of(peer.node, &self.sessions).filter(|other| *other != peer).collect();
+        let others: Vec<Peer> = incarnations_of(peer.node, &self.sessions).filter(|other| *other != peer).collect();
         others.into_iter().for_each(|peer| self.end(peer));
     }
 
@@ -359,11 +359,11 @@ impl StateServer {
     }
 
     fn take_hello(&mut self, from: Peer, body: &[u8]) -> Result<(), DropReason> {
-        let (greeting, _, way) = Greeting::read(body)?;
+        let (greeting, _, end) = Greeting::read(body)?;
         // A node has one caller: its latest incarnation speaks last.
-        let others: Vec<Peer> = lives_of(from.node, &self.callers).collect();
+        let others: Vec<Peer> = incarnations_of(from.node, &self.callers).collect();
         others.iter().for_each(|other| _ = self.callers.remove(other));
-        self.callers.insert(from, (greeting, way));
+        self.callers.insert(from, (greeting, end));
         Ok(())
     }
 
@@ -463,11 +463,11 @@ impl StateServer {
 
     /// Begins the sessions that can begin.
     fn welcome(&mut self, mut words: Option<&mut (dyn Words + '_)>, now: u64) {
-        let is_meant = |(peer, caller): (&Peer, &(Greeting, Option<Way>))| {
+        let is_meant = |(peer, caller): (&Peer, &(Greeting, Option<End>))| {
             (self.members.get(&peer.node) == Some(peer)).then_some((*peer, *caller))
         };
-        let callers: Vec<(Peer, (Greeting, Option<Way>))> = self.callers.iter().filter_map(is_meant).collect();
-        for (peer, (greeting, way)) in callers {
+        let callers: Vec<(Peer, (Greeting, Option<End>))> = self.callers.iter().filter_map(is_meant).collect();
+        for (peer, (greeting, end)) in callers {
             let Some(received) = self.primary.received(peer) else { continue };
             let (memory, form) = (self.primary.server().memory(), self.primary.server().form());
             let (size, session) = (form.size() as u8, greeting.session);
@@ -477,11 +477,11 @@ impl StateServer {
             if self.fabric.room(peer) < GREETING_AT_MOST {
                 continue;
             }
-            lives_of(peer.node, &self.sessions).collect::<Vec<_>>().into_iter().for_each(|other| self.end(other));
+            incarnations_of(peer.node, &self.sessions).collect::<Vec<_>>().into_iter().for_each(|other| self.end(other));
             self.callers.remove(&peer);
             // A transport that is missing here, or fails now, is declined: the session
             // uses the fabric.
-            let way = way.and_then(|(transport, theirs)| {
+            let end = end.and_then(|(transport, theirs)| {
                 let words = words.as_mut().filter(|words| words.transport() == transport)?;
                 self.closing.retain(|node| *node != peer.node);
                 let mine = words.open(peer.node).ok()?;
@@ -493,10 +493,10 @@ impl StateServer {
             });
             let is_welcome = self.apply(Input::Begun { with: peer, arrived }) && {
                 let send = |body: &[u8]| self.fabric.send(peer.node, kind::STATE_WELCOME, body).is_ok();
-                welcome.write(way.as_ref(), send)
+                welcome.write(end.as_ref(), send)
             };
             self.sessions.insert(peer, session.get());
-            if way.is_some() {
+            if end.is_some() {
                 let stream = Stream::new(form, session.get(), false, now);
                 self.streams.insert(peer, stream);
             }
@@ -541,7 +541,7 @@ impl StateServer {
 }
 
 /// The entries of this node.
-fn lives_of<T>(node: NodeId, of: &BTreeMap<Peer, T>) -> impl Iterator<Item = Peer> + '_ {
+fn incarnations_of<T>(node: NodeId, of: &BTreeMap<Peer, T>) -> impl Iterator<Item = Peer> + '_ {
     let all = Peer { node, incarnation: 0 }..=Peer { node, incarnation: u32::MAX };
     of.range(all).map(|(peer, _)| *peer)
 }
@@ -549,7 +549,7 @@ fn lives_of<T>(node: NodeId, of: &BTreeMap<Peer, T>) -> impl Iterator<Item = Pee
 fn reason_of(why: Refused) -> DropReason {
     match why {
         Refused::Unknown => DropReason::Fenced,
-        Refused::Stranger => DropReason::Malformed,
+        Refused::OutOfStep => DropReason::Malformed,
         Refused::Full | Refused::Crowded => DropReason::QueueFull,
     }
 }

@@ -4,8 +4,8 @@
 //! of statistics. Out: records, words, calls of pools and of parts of statistics.
 
 use super::stream::Stream;
-use super::words::{Address, Words};
-use super::{Greeting, Way, carry, of_session, unframed};
+use super::transport::{Address, Words};
+use super::{End, Greeting, carry, of_session, unframed};
 use crate::address::NodeId;
 use crate::channel::Fabric;
 use crate::message::kind;
@@ -72,7 +72,7 @@ pub struct StateSession {
     /// The transport of the latest session. Unknown before the welcome.
     path: Path,
     /// This side's end for the next session.
-    mine: Option<Way>,
+    mine: Option<End>,
     /// The latest hello offered an end.
     has_offered: bool,
     silent_sessions: u32,
@@ -173,11 +173,11 @@ impl StateSession {
     }
 
     fn begin(&mut self, server: Peer, body: &[u8], pools: &mut dyn Pools) -> Result<(), DropReason> {
-        let (greeting, form, way) = Greeting::read(body)?;
+        let (greeting, form, end) = Greeting::read(body)?;
         if greeting.session.get() != self.number || self.is_new {
             return Ok(());
         }
-        if way.is_some() && !self.has_offered {
+        if end.is_some() && !self.has_offered {
             return Err(DropReason::Malformed);
         }
         if self.client.meet(greeting.memory.get(), form) {
@@ -190,7 +190,7 @@ impl StateSession {
         }
         self.client.link().begin(greeting.received.get()).map_err(|_| DropReason::Malformed)?;
         (self.server, self.has_joined) = (Some(server), true);
-        self.path = way.map_or(Path::Fabric, |(_, address)| Path::Beginning(address));
+        self.path = end.map_or(Path::Fabric, |(_, address)| Path::Beginning(address));
         Ok(())
     }
 
@@ -237,7 +237,7 @@ impl StateSession {
                 }
                 self.heard.push_back(heard);
             }
-            Some(Heard::Mustered) | None => {}
+            Some(Heard::RollCall) | None => {}
         }
         Ok(())
     }
@@ -269,8 +269,8 @@ impl StateSession {
     ) -> bool {
         // The server's restart may be known from the fabric alone.
         let node = self.node;
-        let life = fabric.peer(node);
-        if self.told.is_some() && life.is_some() && life != self.told {
+        let present = fabric.peer(node);
+        if self.told.is_some() && present.is_some() && present != self.told {
             self.end();
         }
         if self.is_new {
@@ -291,16 +291,16 @@ impl StateSession {
             {
                 self.mine = words.open(node).ok().map(|address| (words.transport(), address));
             }
-            let way = self.mine.filter(|_| words.is_some());
-            if greeting.write(way.as_ref(), |body| fabric.send(node, kind::STATE_HELLO, body)).is_ok() {
+            let end = self.mine.filter(|_| words.is_some());
+            if greeting.write(end.as_ref(), |body| fabric.send(node, kind::STATE_HELLO, body)).is_ok() {
                 (self.number, self.is_new, self.told) = (greeting.session.get(), false, None);
-                (self.has_offered, self.mine) = (way.is_some(), None);
+                (self.has_offered, self.mine) = (end.is_some(), None);
                 if words.is_none() {
                     self.silent_sessions = 0;
                 }
             }
         }
-        self.told = self.told.or(life);
+        self.told = self.told.or(present);
         let Some(server) = self.server else { return false };
         let mut is_all = true;
         for list in 0..pools.lists() {
@@ -309,7 +309,7 @@ impl StateSession {
         }
         // Statistics of flows that came here go before the answer to the roll call: that
         // answer releases the dead instance's part.
-        if self.is_time || self.client.is_mustered() {
+        if self.is_time || self.client.is_roll_called() {
             let mut is_said = true;
             for list in pools.statistics() {
                 let client = &mut self.client;

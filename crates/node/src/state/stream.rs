@@ -17,7 +17,7 @@
 //! In: words that have arrived, messages to be sent, the time. Out: the same. Never: a
 //! message of another session, out of order, or twice.
 
-use super::words::{Lost, Words};
+use super::transport::{Lost, Words};
 use crate::address::NodeId;
 use holdfast_state::{Form, Message, Opcode};
 use holdfast_wire::DropReason;
@@ -284,7 +284,7 @@ impl Burst {
 
 #[cfg(test)]
 mod tests {
-    use super::super::words::{Address, Transport};
+    use super::super::transport::{Address, Transport};
     use super::*;
     use proptest::prelude::*;
     use std::collections::VecDeque;
@@ -327,22 +327,22 @@ mod tests {
 
     /// Two sides that have heard each other, and the transport that both use in turn.
     fn pair(form: Form) -> (Stream, Stream, Loop) {
-        let (mut one, mut other, mut way) = (Stream::new(form, 9, true, 0), Stream::new(form, 9, false, 0), Loop::default());
-        carry(&mut one, &mut other, &mut way, &[]).expect("it begins");
-        carry(&mut other, &mut one, &mut way, &[]).expect("it begins");
+        let (mut one, mut other, mut carrier) = (Stream::new(form, 9, true, 0), Stream::new(form, 9, false, 0), Loop::default());
+        carry(&mut one, &mut other, &mut carrier, &[]).expect("it begins");
+        carry(&mut other, &mut one, &mut carrier, &[]).expect("it begins");
         assert!(one.is_heard() && other.is_heard());
-        (one, other, way)
+        (one, other, carrier)
     }
 
-    fn carry(from: &mut Stream, to: &mut Stream, way: &mut Loop, messages: &[Message]) -> Result<Vec<Message>, DropReason> {
+    fn carry(from: &mut Stream, to: &mut Stream, carrier: &mut Loop, messages: &[Message]) -> Result<Vec<Message>, DropReason> {
         let mut left = messages.iter().copied();
-        from.send(way, NODE, 0, false, || left.next())?;
-        heard(to, way)
+        from.send(carrier, NODE, 0, false, || left.next())?;
+        heard(to, carrier)
     }
 
-    fn heard(by: &mut Stream, way: &mut Loop) -> Result<Vec<Message>, DropReason> {
+    fn heard(by: &mut Stream, carrier: &mut Loop) -> Result<Vec<Message>, DropReason> {
         let mut heard = Vec::new();
-        by.receive(way, NODE, 0, |message| {
+        by.receive(carrier, NODE, 0, |message| {
             heard.push(message);
             Ok(())
         })?;
@@ -358,13 +358,13 @@ mod tests {
     #[test]
     fn messages_come_as_they_were_said_and_not_before_the_other_side_is_there() {
         for form in [Form::Narrow, Form::Wide] {
-            let (mut one, mut other, mut way) = pair(form);
+            let (mut one, mut other, mut carrier) = pair(form);
             for _ in 0..3 {
-                assert_eq!(carry(&mut one, &mut other, &mut way, &SAID), Ok(SAID.to_vec()));
-                assert_eq!(carry(&mut other, &mut one, &mut way, &SAID), Ok(SAID.to_vec()));
+                assert_eq!(carry(&mut one, &mut other, &mut carrier, &SAID), Ok(SAID.to_vec()));
+                assert_eq!(carry(&mut other, &mut one, &mut carrier, &SAID), Ok(SAID.to_vec()));
             }
             let mut early = Stream::new(form, 10, true, 0);
-            assert_eq!(carry(&mut early, &mut Stream::new(form, 10, false, 0), &mut way, &SAID), Ok(Vec::new()));
+            assert_eq!(carry(&mut early, &mut Stream::new(form, 10, false, 0), &mut carrier, &SAID), Ok(Vec::new()));
         }
     }
 
@@ -374,19 +374,19 @@ mod tests {
     fn what_was_lost_is_known_before_what_follows() {
         for form in [Form::Narrow, Form::Wide] {
             let words = {
-                let (mut one, _, mut way) = pair(form);
+                let (mut one, _, mut carrier) = pair(form);
                 let mut left = SAID.iter().copied();
-                one.send(&mut way, NODE, 0, false, || left.next()).expect("it is sent");
-                way.0.len()
+                one.send(&mut carrier, NODE, 0, false, || left.next()).expect("it is sent");
+                carrier.0.len()
             };
             for kept in 0..words {
-                let (mut one, mut other, mut way) = pair(form);
+                let (mut one, mut other, mut carrier) = pair(form);
                 let mut left = SAID.iter().copied();
-                one.send(&mut way, NODE, 0, false, || left.next()).expect("it is sent");
-                way.0.truncate(kept);
-                let heard = heard(&mut other, &mut way).expect("nothing is known yet");
+                one.send(&mut carrier, NODE, 0, false, || left.next()).expect("it is sent");
+                carrier.0.truncate(kept);
+                let heard = heard(&mut other, &mut carrier).expect("nothing is known yet");
                 assert!(heard.len() < SAID.len() && SAID.starts_with(&heard));
-                assert_eq!(carry(&mut one, &mut other, &mut way, &SAID), Err(DropReason::LostInFailure), "{kept} words");
+                assert_eq!(carry(&mut one, &mut other, &mut carrier, &SAID), Err(DropReason::LostInFailure), "{kept} words");
             }
         }
     }
@@ -394,16 +394,16 @@ mod tests {
     /// A side that waits asks, and gives up in the end.
     #[test]
     fn who_waits_asks_and_gives_up() {
-        let (mut one, mut other, mut way) = pair(Form::Narrow);
+        let (mut one, mut other, mut carrier) = pair(Form::Narrow);
         let at = |times: u32| ASK_INTERVAL * u64::from(times);
-        one.send(&mut way, NODE, at(1), true, || None).expect("it asks");
-        assert_eq!(way.0.len(), 1);
-        assert_eq!(heard(&mut other, &mut way), Ok(Vec::new()));
-        other.send(&mut way, NODE, at(1), false, || None).expect("it answers");
-        assert_eq!((way.0.len(), heard(&mut one, &mut way)), (1, Ok(Vec::new())));
-        let outcomes: Vec<_> = (2..40).map(|times| one.send(&mut way, NODE, at(times), true, || None)).collect();
+        one.send(&mut carrier, NODE, at(1), true, || None).expect("it asks");
+        assert_eq!(carrier.0.len(), 1);
+        assert_eq!(heard(&mut other, &mut carrier), Ok(Vec::new()));
+        other.send(&mut carrier, NODE, at(1), false, || None).expect("it answers");
+        assert_eq!((carrier.0.len(), heard(&mut one, &mut carrier)), (1, Ok(Vec::new())));
+        let outcomes: Vec<_> = (2..40).map(|times| one.send(&mut carrier, NODE, at(times), true, || None)).collect();
         assert!(outcomes[0].is_ok() && outcomes[37] == Err(DropReason::LostInFailure), "{outcomes:?}");
-        let calm = (2..400).all(|times| other.send(&mut way, NODE, at(times), false, || None) == Ok(false));
+        let calm = (2..400).all(|times| other.send(&mut carrier, NODE, at(times), false, || None) == Ok(false));
         assert!(calm, "who waits for nothing says nothing");
     }
 
@@ -412,13 +412,13 @@ mod tests {
         #[test]
         fn any_words_are_messages_or_an_error(words in prop::collection::vec(any::<u32>(), 0..64), is_wide in any::<bool>()) {
             let form = if is_wide { Form::Wide } else { Form::Narrow };
-            let (_, mut other, mut way) = pair(form);
-            way.0.extend(&words);
-            let _ = heard(&mut other, &mut way);
-            let (mut of_another, mut way) = (Stream::new(form, 77, false, 0), Loop::default());
-            way.0.extend(words.iter().filter(|word| **word >> 25 != Opcode::Begin as u32));
+            let (_, mut other, mut carrier) = pair(form);
+            carrier.0.extend(&words);
+            let _ = heard(&mut other, &mut carrier);
+            let (mut of_another, mut carrier) = (Stream::new(form, 77, false, 0), Loop::default());
+            carrier.0.extend(words.iter().filter(|word| **word >> 25 != Opcode::Begin as u32));
             if !is_wide {
-                prop_assert_eq!(heard(&mut of_another, &mut way), Ok(Vec::new()));
+                prop_assert_eq!(heard(&mut of_another, &mut carrier), Ok(Vec::new()));
             }
         }
     }

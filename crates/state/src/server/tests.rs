@@ -157,13 +157,13 @@ fn mistakes_are_refused() {
     }
     let nobody = Peer { node: 18, incarnation: 1 };
     assert_eq!(say(&mut server, nobody, Opcode::IndexRequest, 0, 1), Err(Refused::Unknown));
-    assert_eq!(server.apply(Input::Begun { with: A, arrived: 77 }), Err(Refused::Stranger));
-    assert_eq!(say(&mut server, A, Opcode::Acknowledge, 1, 77), Err(Refused::Stranger));
+    assert_eq!(server.apply(Input::Begun { with: A, arrived: 77 }), Err(Refused::OutOfStep));
+    assert_eq!(say(&mut server, A, Opcode::Acknowledge, 1, 77), Err(Refused::OutOfStep));
     assert_eq!(server.failures(), 6);
     let refusals = (0..600).filter(|_| say(&mut server, A, Opcode::IndexRequest, 7, 1) == Err(Refused::Full)).count();
     assert_eq!(refusals, 600 - (512 - 6), "six wait already");
     server.apply(Input::Over(A)).expect("it lives");
-    assert_eq!(say(&mut server, A, Opcode::Acknowledge, 0, 1), Err(Refused::Stranger), "no session is under way");
+    assert_eq!(say(&mut server, A, Opcode::Acknowledge, 0, 1), Err(Refused::OutOfStep), "no session is under way");
     server.apply(Input::Dead(A)).expect("it lived");
     assert_eq!(server.apply(Input::Joined(A)), Err(Refused::Unknown));
 }
@@ -183,7 +183,7 @@ fn what_is_not_remembered_is_nobodys_in_the_end() {
     server.apply(Input::Dead(dead)).expect("it is told");
     say(&mut server, A, Opcode::IndexRequest, 0, 1).expect("it is heard");
     let musters = |server: &mut Server| {
-        [A, B].map(|peer| told(server, peer).iter().filter(|message| message.starts_with("Muster")).count())
+        [A, B].map(|peer| told(server, peer).iter().filter(|message| message.starts_with("RollCall")).count())
     };
     let speak = |server: &mut Server, number: u64| {
         for by in [A, B] {
@@ -299,7 +299,7 @@ fn a_death_meanwhile_begins_it_again() {
     assert!(server.is_mourning(A) && server.is_mourning(c));
     told(&mut server, B);
     server.apply(Input::Recovered(c)).expect("it is dead");
-    assert_eq!(told(&mut server, B), ["Operand 0/2", "Muster 0/0"]);
+    assert_eq!(told(&mut server, B), ["Operand 0/2", "RollCall 0/0"]);
 }
 
 /// An instance has claimed a dead one's index; then the flow moves to an instance that
@@ -346,7 +346,7 @@ fn the_dead_let_go_when_all_have_claimed() {
     let link = server.link(B).expect("it lives");
     let words: Vec<Message> = core::iter::from_fn(|| link.poll()).collect();
     let (last, operand) = words.split_last().expect("it is told something");
-    assert_eq!((last.opcode, operand.len()), (Opcode::Muster, 1));
+    assert_eq!((last.opcode, operand.len()), (Opcode::RollCall, 1));
     assert_eq!(server.list(0).expect("it is one").holders(0).collect::<Vec<_>>(), [A]);
     say(&mut server, B, Opcode::IndexAssignment, 0, 0).expect("it is heard");
     assert!(server.is_mourning(A));

@@ -328,7 +328,7 @@ impl World {
         match instance.client.accept(message).expect("it is right") {
             Some(Heard::Pool(message)) => instance.client.carry_out(message, Some(&mut instance.pool)),
             Some(Heard::Refused(message)) => self.refused = Some(format!("{peer:?} is refused {message}")),
-            Some(Heard::Mustered) | None => {}
+            Some(Heard::RollCall) | None => {}
             Some(Heard::Statistic { list: FLOWS, index, value }) => instance.gauge.hear(index, value),
             Some(Heard::Statistic { .. }) => panic!("nobody has asked"),
         }

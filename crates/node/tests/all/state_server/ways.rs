@@ -2,7 +2,7 @@
 
 use crate::random::Random;
 use holdfast_node::address::{NodeId, STATE_SERVER};
-use holdfast_node::state::words::{Address, Lost, Transport, Words};
+use holdfast_node::state::transport::{Address, Lost, Transport, Words};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
