@@ -4,8 +4,8 @@ use super::process::{Process, quoting, signal_pid};
 use super::wait::{Interrupt, until_every};
 use super::{Lab, Namespace};
 use anyhow::{Context, Result, bail};
+use holdfast_control::Client;
 use holdfast_control::status::{self, Protected, Status};
-use holdfast_control::{Call, Client};
 use rustix::process::Signal;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
@@ -29,7 +29,7 @@ pub struct RunningBox {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Victim {
     /// Node id.
-    pub id: u16,
+    pub id: u32,
     /// Its incarnation.
     pub incarnation: u64,
     /// Its process.
@@ -134,10 +134,8 @@ impl RunningBox {
 
     /// Asks for the status, as `holdfast status --json` does, from this process.
     pub fn status(&self) -> Result<Status> {
-        let answer = Client::new(Some(&self.control)).and_then(|client| client.ask(Call::Status));
-        let answer = answer.map_err(|error| quoting(error.into(), &self.process.last_words()))?;
-        let status = serde_json::from_value::<Status>(answer.clone());
-        let status = status.with_context(|| format!("reading the status:\n{answer}"))?;
+        let status = Client::new(Some(&self.control)).and_then(|client| client.status());
+        let status = status.map_err(|error| quoting(error.into(), &self.process.last_words()))?;
         if status.version != status::VERSION {
             bail!("the status has version {}, understood is {}", status.version, status::VERSION);
         }
@@ -178,7 +176,7 @@ impl RunningBox {
     }
 
     /// The runtime that owns most flows, not counting `except`. Fails if none owns any: killing it would show nothing.
-    pub fn busiest(&self, except: Option<u16>) -> Result<Victim> {
+    pub fn busiest(&self, except: Option<u32>) -> Result<Victim> {
         let status = self.status()?;
         let process = status.busiest_runtime(except).with_context(|| format!("no runtime serves: {status:?}"))?;
         if process.flows == 0 {
@@ -205,7 +203,7 @@ impl RunningBox {
             let what = format!("everything is protected again after the failure of runtime {}", victim.id);
             let recovered = |status: &Status| {
                 let failover = status.failover(victim.id, victim.incarnation);
-                status.protected == Protected::Yes && failover.is_some_and(|failover| failover.recovered_us.is_some())
+                status.protected() == Protected::Yes && failover.is_some_and(|failover| failover.recovered_us.is_some())
             };
             status = self.wait_for(&what, limit, interrupt, recovered)?;
             protected = Some(killed.elapsed());

@@ -3,7 +3,7 @@
 use super::file::{Config, HostSettings};
 use super::mistake::Mistake;
 use super::source::{Source, Spot};
-use holdfast_control::remote::control_address;
+use holdfast_control::control_address;
 use holdfast_control::tls::{Identity, TlsPaths};
 use schemars::JsonSchema;
 use serde::Deserialize;
