@@ -9,17 +9,28 @@ use holdfast_tests::runner::{Test, cluster, light};
 use holdfast_tests::traffic::{Plan, Traffic};
 use holdfast_tests::verdict::ensure_unbroken;
 
+/// The web server's own address.
+fn direct() -> String {
+    format!("{SERVER}:80")
+}
+
 pub(crate) fn tests() -> Vec<Test> {
     vec![
         light("chain_1", 6, &[NGINX], |interrupt| {
-            on_one_host(include_str!("../../docs/papers/reinforce/chain-1.yaml"), Chain::Plain, interrupt)
+            on_one_host(include_str!("../../docs/papers/reinforce/chain-1.yaml"), Chain::Plain, &direct(), interrupt)
         }),
-        light("chain_2a", 9, &[NGINX], |interrupt| {
-            on_one_host(include_str!("../../docs/papers/reinforce/chain-2a.yaml"), Chain::Plain, interrupt)
+        light("chain_2a", 7, &[NGINX], |interrupt| {
+            on_one_host(include_str!("../../docs/papers/reinforce/chain-2a.yaml"), Chain::Plain, VIRTUAL, interrupt)
         }),
         cluster("chain_2b", 11, &[NGINX], chain_2b),
-        light("chain_3", 7, &[NGINX], |interrupt| {
-            on_one_host(include_str!("../../docs/papers/reinforce/chain-3.yaml"), Chain::Balanced, interrupt)
+        light("chain_3", 6, &[NGINX], |interrupt| {
+            on_one_host(include_str!("../../docs/papers/reinforce/chain-3.yaml"), Chain::Plain, &direct(), interrupt)
+        }),
+        light("chain_deciding", 9, &[NGINX], |interrupt| {
+            on_one_host(include_str!("../../docs/papers/reinforce/deciding.yaml"), Chain::Plain, &direct(), interrupt)
+        }),
+        light("chain_drawing", 7, &[NGINX], |interrupt| {
+            on_one_host(include_str!("../../docs/papers/reinforce/drawing.yaml"), Chain::Balanced, VIRTUAL, interrupt)
         }),
     ]
 }
@@ -39,12 +50,11 @@ fn goes_on(traffic: &Traffic, interrupt: &Interrupt) -> Result<()> {
     })
 }
 
-/// Each of the runtimes dies.
-fn on_one_host(configuration: &str, of: Chain, interrupt: &Interrupt) -> Result<()> {
+/// Each of the runtimes dies. Connections to the web server at `server` are held.
+fn on_one_host(configuration: &str, of: Chain, server: &str, interrupt: &Interrupt) -> Result<()> {
     let mut network = Network::start_with(&Options::protected(of), &format!("{configuration}{PATIENT}"), interrupt)?;
     network.serve_web()?;
-    let server = if of == Chain::Balanced { VIRTUAL.to_owned() } else { format!("{SERVER}:80") };
-    let held = network.hold(&server, 50)?;
+    let held = network.hold(server, 50)?;
     let traffic = start(&network.topology.client, &network.topology.server, interrupt)?;
     network.kill_each_runtime(|| {
         ensure_unbroken(&held, interrupt)?;
@@ -61,7 +71,7 @@ fn chain_2b(interrupt: &Interrupt) -> Result<()> {
     let (chains, _) = text.split_once("state:").context("what hosts have comes last")?;
     let mut cluster = Cluster::start_with(chains, interrupt)?;
     cluster.wait_serving(SERVING[1], SERVING[0])?;
-    let held = cluster.hold(&format!("{SERVER}:80"), 50)?;
+    let held = cluster.hold(&direct(), 50)?;
     let traffic = start(&cluster.hosts.client, &cluster.hosts.server, interrupt)?;
     for dead in [SERVING[1], SERVING[0]] {
         cluster.wait_safe()?;

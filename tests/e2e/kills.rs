@@ -314,10 +314,20 @@ fn replaced(scene: &mut Scene, target: Target, count: usize, interrupt: &Interru
 fn goes_on(scene: &mut Scene, held: &KeepAlive, interrupt: &Interrupt) -> Result<()> {
     ensure_unbroken(held, interrupt)?;
     let (before, sum) = (scene.traffic.open(), scene.traffic.sum());
-    until("connections and datagrams go on, and new ones begin", PATIENCE, interrupt, || {
+    let what = "connections and datagrams go on, and new ones begin";
+    let mut still = Vec::new();
+    let begun = until(what, PATIENCE, interrupt, || {
         let now = scene.traffic.sum();
         let has_begun = now.came > sum.came + 100 && now.flows > sum.flows && now.streams > sum.streams;
-        Ok((has_begun && standing_still(&before, &scene.traffic.open()).next().is_none()).then_some(()))
+        let open = scene.traffic.open();
+        still = standing_still(&before, &open).filter_map(|flow| open.iter().find(|one| one.flow == flow).copied()).collect();
+        Ok((has_begun && still.is_empty()).then_some(()))
+    });
+    begun.with_context(|| {
+        let ports: Vec<u16> = still.iter().map(|one| one.port).collect();
+        let said: Result<Vec<Flow>> = scene.flows("tcp from any to any port 5201");
+        let said = said.map(|all| all.into_iter().filter(|one| ports.contains(&one.source_port())).collect::<Vec<_>>());
+        format!("before {sum:?}, now {:?}; standing still: {still:?}, of which the box says {said:?}", scene.traffic.sum())
     })?;
     scene.ensure_not_remapped()?;
     ensure!(scene.are_remembered()?, "the box speaks of few flows of datagrams");

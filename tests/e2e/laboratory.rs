@@ -7,8 +7,8 @@ use holdfast_lab::nginx::{Nginx, Site};
 use holdfast_lab::programs::{self, Iperf3};
 use holdfast_lab::requirements::*;
 use holdfast_lab::topology::Topology;
-use holdfast_lab::{Interrupt, Lab, link, sweep, udp, until};
-use holdfast_tests::network::{self, Chain, INSIDE, Options, SERVER, ip, socket};
+use holdfast_lab::{Interrupt, Lab, link, running, sweep, udp, until};
+use holdfast_tests::network::{self, Chain, INSIDE, Network, Options, SERVER, ip, socket};
 use holdfast_tests::runner::{Test, alone, light};
 use holdfast_tests::{PATIENCE, frames};
 use std::time::Duration;
@@ -26,6 +26,7 @@ pub(crate) fn tests() -> Vec<Test> {
             leftovers_of_the_dead_are_swept,
         ),
         light("a_bad_checksum_is_not_delivered", 1, &[], a_bad_checksum_is_not_delivered),
+        light("boxes_that_a_test_leaves_are_heard", 1, &[], boxes_that_a_test_leaves_are_heard),
     ]
 }
 
@@ -199,5 +200,15 @@ fn a_bad_checksum_is_not_delivered(interrupt: &Interrupt) -> Result<()> {
     let mut block = [0_u8; 100];
     let (length, _) = server.recv_from(&mut block)?;
     ensure!(&block[..length] == b"good", "the datagram with a bad checksum came through");
+    Ok(())
+}
+
+/// A test that fails drops its boxes as they are: their state and their logs are told with it.
+fn boxes_that_a_test_leaves_are_heard(interrupt: &Interrupt) -> Result<()> {
+    Network::start(&Options::protected(Chain::Plain), interrupt)?.stop()?;
+    ensure!(running::left_behind().is_empty(), "a box that was stopped has nothing to say");
+    drop(Network::start(&Options::protected(Chain::Plain), interrupt)?);
+    let words = running::left_behind().concat();
+    ensure!(words.contains("holdfast was running: {") && words.contains("\"protected\""), "{words}");
     Ok(())
 }

@@ -5,6 +5,7 @@
 
 use holdfast_lab::Interrupt;
 use holdfast_lab::requirements::{self, Program};
+use holdfast_lab::running;
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -140,7 +141,8 @@ fn trial(rank: usize, name: String, test: Test, interrupt: &Interrupt, run: &Arc
         let begun = Instant::now();
         let done = (test.body)(&interrupt);
         run.note(begun.elapsed(), own_name);
-        done.map(|()| Completion::Completed).map_err(|error| Failed::from(format!("{error:#}")))
+        let boxes = running::left_behind().join("\n");
+        done.map(|()| Completion::Completed).map_err(|error| Failed::from(format!("{error:#}\n{boxes}")))
     };
     Trial::ignorable_test(name, body).with_kind(kind)
 }

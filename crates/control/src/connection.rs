@@ -6,7 +6,7 @@
 use crate::endpoint::Endpoint;
 use crate::exit::{self, Failure};
 use crate::tls::{Identity, TlsPaths};
-use crate::{PATIENCE, check_path, find};
+use crate::{BUSY, PATIENCE, check_path, find};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
 use rustls::{AlertDescription, CertificateError};
@@ -24,8 +24,6 @@ use tonic::transport::Channel;
 
 /// Longest answer of the box to a client that may be slow to take it.
 pub(crate) const ANSWER: Duration = Duration::from_secs(15);
-/// A box on this host may be so busy that the thread that answers pings does not run.
-const BUSY: Duration = Duration::from_secs(60);
 
 /// See [`connect_tls`].
 pub type TlsConnection = BufReader<TlsStream<TcpStream>>;
@@ -144,6 +142,7 @@ impl Door {
                     }
                     Ok(stream)
                 };
+                // The box may be too busy for as long even to answer pings: it is on this host.
                 self.channel_to("http://box".to_owned(), BUSY, ANSWER, connecting).await
             }
             Door::Api { endpoint, tls } => {

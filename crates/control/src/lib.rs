@@ -44,6 +44,8 @@ pub const MAX_ANSWER: usize = 64 << 20;
 pub const FLOWS_PER_ANSWER: u32 = 1_000;
 /// How long a client may take to ask or to take an answer, and the loop to give it.
 pub const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a box that moves many flows may be too busy to say how far it is.
+pub const BUSY: Duration = Duration::from_secs(60);
 /// Longest path of a Unix socket: `sun_path` without its final zero (unix(7)).
 const MAX_PATH: usize = 107;
 

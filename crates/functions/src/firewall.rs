@@ -9,7 +9,7 @@
 use crate::rewrite::{has_possible_mtu, quoted_sequence};
 use crate::tcp;
 use crate::tracked::{FIREWALL, Lifetimes, Timeouts, Tracked};
-use holdfast_nf::{ConfigError, Context, Counters, Direction, DropReason, Log, NetworkFunction, Open, Packet, Verdict};
+use holdfast_nf::{ConfigError, Context, Counters, Direction, DropReason, Expected, Log, NetworkFunction, Open, Packet, Verdict};
 use holdfast_wire::header::{icmp, icmpv6, proto};
 use holdfast_wire::selector::{PacketSelector, SelectorError};
 use holdfast_wire::zone::Zones;
@@ -191,8 +191,8 @@ impl NetworkFunction for Firewall {
         flow.tcp.set_back(packets);
     }
 
-    fn asked_for(&self, flow: &Tracked, direction: Direction) -> Option<u32> {
-        flow.asked_for(direction)
+    fn expected(&self, flow: &Tracked, direction: Direction) -> Option<Expected> {
+        flow.expected(direction)
     }
 
     fn describe(&self, flow: &Tracked) -> &'static str {

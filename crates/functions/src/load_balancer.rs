@@ -1,14 +1,14 @@
 //! `load_balancer`: connections to a virtual address go to one of several backends.
 //!
 //! Theory of operation. The destination of a new flow becomes a backend, and replies come from the virtual address again. `least_load` picks the
-//! backend with the fewest live flows: as this runtime counts them (NFVactor, section VI-A), or with a state server, of all runtimes, as they were a few milliseconds ago. `maglev` picks by the flow's key from a table that every runtime
+//! backend with the fewest live flows: as this runtime counts them (NFVactor: example NFs), or with a state server, of all runtimes, as they were a few milliseconds ago. `maglev` picks by the flow's key from a table that every runtime
 //! computes alike (Eisenbud et al.: Maglev, section 3.4), so that no load needs to be known. Traffic to other destinations passes.
 //! A connection lives as long as [`Tracked`] says; nothing is refused for it, except that TCP begins with a SYN.
 
 use crate::rewrite::{End, Side, has_possible_mtu, translate};
 use crate::tcp;
 use crate::tracked::{BALANCER, Lifetimes, Timeouts, Tracked};
-use holdfast_nf::{ConfigError, Context, Direction, DropReason, Gauge, NetworkFunction, Open, Packet, Verdict};
+use holdfast_nf::{ConfigError, Context, Direction, DropReason, Expected, Gauge, NetworkFunction, Open, Packet, Verdict};
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::header::proto;
 use holdfast_wire::selector::Prefix;
@@ -250,8 +250,8 @@ impl NetworkFunction for LoadBalancer {
         flow.tracked.tcp.set_back(packets);
     }
 
-    fn asked_for(&self, flow: &Balanced, direction: Direction) -> Option<u32> {
-        if flow.backend == PASSING { None } else { flow.tracked.asked_for(direction) }
+    fn expected(&self, flow: &Balanced, direction: Direction) -> Option<Expected> {
+        if flow.backend == PASSING { None } else { flow.tracked.expected(direction) }
     }
 
     fn describe(&self, flow: &Balanced) -> &'static str {

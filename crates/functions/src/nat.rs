@@ -18,7 +18,7 @@ use crate::tcp;
 use crate::tracked::{Lifetimes, TRANSLATOR, Timeouts, Tracked};
 use holdfast_nf::shared::BLOCK_LEN;
 use holdfast_nf::{
-    ConfigError, Context, Direction, DropReason, Lease, NetworkFunction, Open, Packet, Pool, SourceLimit, Verdict,
+    ConfigError, Context, Direction, DropReason, Expected, Lease, NetworkFunction, Open, Packet, Pool, SourceLimit, Verdict,
 };
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::header::{icmp, proto};
@@ -426,8 +426,8 @@ impl NetworkFunction for Nat {
         flow.tracked.tcp.set_back(packets);
     }
 
-    fn asked_for(&self, flow: &Mapping, direction: Direction) -> Option<u32> {
-        flow.tracked.asked_for(direction)
+    fn expected(&self, flow: &Mapping, direction: Direction) -> Option<Expected> {
+        flow.tracked.expected(direction)
     }
 
     fn describe(&self, flow: &Mapping) -> &'static str {

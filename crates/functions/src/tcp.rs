@@ -22,7 +22,7 @@
 //! forgotten is its scale not known, and then that may be nearly 1 GiB. The next segment of the other side says what is really allowed;
 //! what one side acknowledges tells what the other has sent.
 
-use holdfast_nf::Open;
+use holdfast_nf::{Expected, Open};
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::header::tcp_flags::{ACK, FIN, RST, SYN};
 use holdfast_wire::selector::Prefix;
@@ -580,11 +580,11 @@ impl Connection {
         true
     }
 
-    /// The highest acknowledgement number from the receiver of this side's segments, once it has acknowledged
-    /// the SYN.
-    pub(crate) fn asked_for(&self, is_reverse: bool) -> Option<u32> {
+    /// The sequence numbers that this side's receiver may expect next; none before it has
+    /// acknowledged the SYN.
+    pub(crate) fn expected(&self, is_reverse: bool) -> Option<Expected> {
         let sender = &self.halves[usize::from(is_reverse)];
-        (sender.synchronised == ACKNOWLEDGED).then_some(sender.acknowledged)
+        (sender.synchronised == ACKNOWLEDGED).then_some(Expected { least: sender.acknowledged, most: sender.end })
     }
 
     /// True if an ICMP error may quote a segment of this side that begins with this number: one that was sent, and that the other side need not have

@@ -8,7 +8,7 @@
 //! shorter.
 
 use crate::tcp::{self, Connection, state};
-use holdfast_nf::{ConfigError, Context, Direction, Packet, Standing};
+use holdfast_nf::{ConfigError, Context, Direction, Expected, Packet, Standing};
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::header::proto;
 use schemars::JsonSchema;
@@ -217,8 +217,8 @@ impl Tracked {
     }
 
     /// The highest acknowledgement number from the receiver of segments in this direction.
-    pub(crate) fn asked_for(&self, direction: Direction) -> Option<u32> {
-        self.tcp.asked_for(direction == Direction::Reverse)
+    pub(crate) fn expected(&self, direction: Direction) -> Option<Expected> {
+        self.tcp.expected(direction == Direction::Reverse)
     }
 
     /// One word for the state.

@@ -32,7 +32,7 @@ macro_rules! words {
 }
 
 words! {
-    PROTECTED "yes" "Every flow whose chain promises it would survive the failure of one process now; under `nfactor` all but its latest packets' effects (`may_forget`), and not a flow whose first snapshot is still under way.";
+    PROTECTED "yes" "Every flow whose chain promises it would survive the failure of one process now; where packets leave at once all but its latest packets' effects (`may_forget`), and not a flow whose first copy is still under way.";
     PROTECTED "re-synchronising" "Some flow has no replica yet, most likely after a failure: wait for `yes` before you stop anything.";
     PROTECTED "no" "No chain promises anything (protection `none`), or some flows need replicas and there is no second runtime to hold them.";
     STATE "starting" "The process has been started and has not said that it serves.";
@@ -79,7 +79,7 @@ words! {
     LOSS "device_tx_errors" "Frames that the port's device could not send, as it counts them.";
     PROTECTION "none" "State lives in one runtime's memory and dies with it. Packets leave at once.";
     PROTECTION "nfactor" "Packets leave at once; every `snapshot_every` packets a flow's state goes to another runtime as a snapshot. A restarted runtime fetches its snapshots: a failure may undo the latest packets' effects.";
-    PROTECTION "nfvactor" "After every packet the flow's state goes to a replica on another runtime; the packet leaves once that has saved it.";
+    PROTECTION "nfvactor" "After every packet the flow's state goes to a replica on another runtime; the packet leaves once that has saved it. With `release: at-once` it leaves before, but so that a failure undoes no more than `unsaved_packets` of a flow (`may_forget`).";
     PROTECTION "reinforce" "A packet leaves once a standby runtime knows that it was processed, or, if it could come out differently, has its flow's state. The other states follow every `checkpoint_ms`; what a failure leaves out is processed again from the switch's log.";
     PROTECTION "rescue" "A flow's home is the state server. A packet leaves once that has what it reveals (`release: write-back`), or at once, and then a failure may undo its flow's latest packets (`may_forget`). What a dead runtime had the server deals out to the others.";
     FIELD "control" "The control API of the host that answers: where it listens, connections, calls, and what it refused, by reason.";

@@ -31,6 +31,11 @@ impl Process {
         Ok(Process { name: name.to_owned(), child, stdout, stderr, release: false })
     }
 
+    /// The name that it was given.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Its process id.
     pub fn pid(&self) -> u32 {
         self.child.id()

@@ -4,9 +4,10 @@ use super::process::{Process, quoting, signal_pid};
 use super::wait::{Interrupt, until_every};
 use super::{Lab, Namespace};
 use anyhow::{Context, Result, bail};
-use holdfast_control::Client;
 use holdfast_control::status::{self, Protected, Status};
+use holdfast_control::{Client, object};
 use rustix::process::Signal;
+use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
@@ -16,6 +17,16 @@ const READY_LIMIT: Duration = Duration::from_secs(20);
 
 /// Between two questions how it is. Its manager answers between packets.
 const ASK_INTERVAL: Duration = Duration::from_millis(15);
+
+thread_local! {
+    static LEFT_BEHIND: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+}
+
+/// State and log of each box that this thread has dropped since the last call, and that was not
+/// stopped in order: why a test failed is often known to its boxes only.
+pub fn left_behind() -> Vec<String> {
+    LEFT_BEHIND.take()
+}
 
 /// A running box. Dropping it kills it; [`RunningBox::stop`] stops it as an operator would.
 #[derive(Debug)]
@@ -217,5 +228,24 @@ impl RunningBox {
     pub fn stop(&mut self, limit: Duration, interrupt: &Interrupt) -> Result<ExitStatus> {
         self.process.signal(Signal::TERM)?;
         self.process.wait(limit, interrupt).map_err(|error| quoting(error, &self.process.last_words()))
+    }
+}
+
+impl Drop for RunningBox {
+    fn drop(&mut self) {
+        let state = match self.process.try_wait() {
+            Ok(Some(status)) if status.success() => return,
+            Ok(Some(status)) => format!("has ended ({status})"),
+            _ => match Client::new(Some(&self.control)).and_then(|client| client.status()) {
+                Ok(status) => format!("was running: {}", object(&status)),
+                Err(error) => format!("was running: {error}"),
+            },
+        };
+        let said = self.process.stderr();
+        let lines: Vec<&str> = said.lines().collect();
+        let log = lines[lines.len().saturating_sub(60)..].join("\n");
+        let words = format!("--- {} {state}\n--- its log ends so:\n{log}", self.process.name());
+        // A thread that ends has nobody who asks it.
+        _ = LEFT_BEHIND.try_with(|left| left.borrow_mut().push(words));
     }
 }

@@ -5,7 +5,7 @@
 
 use crate::function::{Function, Open, Verdict};
 use crate::shared::{RequestPool, SharedField};
-use crate::{Context, Direction, SourceLimit};
+use crate::{Context, Direction, Expected, SourceLimit};
 use core::ops::Range;
 use holdfast_wire::selector::Prefix;
 use holdfast_wire::{DropReason, Packet};
@@ -287,12 +287,12 @@ impl Chain {
         }
     }
 
-    /// The sequence number that the receiver of packets in this direction has asked for last, of a TCP
+    /// The sequence numbers that the receiver of this direction may expect next, of a TCP
     /// connection that a function follows
-    /// ([`NetworkFunction::asked_for`](crate::NetworkFunction::asked_for)).
-    pub fn asked_for(&self, block: &[u8], direction: Direction) -> Option<u32> {
+    /// ([`NetworkFunction::expected`](crate::NetworkFunction::expected)).
+    pub fn expected(&self, block: &[u8], direction: Direction) -> Option<Expected> {
         let mut states = self.functions.iter().zip(&self.layout.states);
-        states.find_map(|(function, &(start, len))| function.asked_for(&block[start..start + len], direction))
+        states.find_map(|(function, &(start, len))| function.expected(&block[start..start + len], direction))
     }
 
     /// What the functions call the flow's state; the first that has a word for it.

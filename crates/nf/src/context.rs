@@ -11,6 +11,16 @@ pub enum Direction {
     Reverse,
 }
 
+/// The sequence numbers that one end of a TCP connection may expect next, as far as a box in the
+/// middle knows: `least` to `most`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Expected {
+    /// The end's highest acknowledgement number.
+    pub least: u32,
+    /// The number behind the last byte that has passed towards the end.
+    pub most: u32,
+}
+
 /// How a flow stands: what the functions that follow its connection know of it. When a table of flows is nearly full, those go first that stand for least.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 #[repr(u8)]

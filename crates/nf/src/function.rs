@@ -1,6 +1,6 @@
 //! The function trait, and the form in which a chain holds any function.
 
-use crate::{Context, Direction, FlowState, SharedState};
+use crate::{Context, Direction, Expected, FlowState, SharedState};
 use holdfast_wire::selector::Prefix;
 use holdfast_wire::zone::Zones;
 use holdfast_wire::{DropReason, FlowKey, Packet};
@@ -119,9 +119,9 @@ pub trait NetworkFunction: Send + Sync + Sized + 'static {
     /// [`recover`](Self::recover). Only a function that refuses what does not follow from what it has seen needs to do anything.
     fn outdated(&self, _flow: &mut Self::Flow, _packets: u32) {}
 
-    /// The sequence number that the receiver of packets in this direction has asked for last, of a TCP
+    /// The sequence numbers that the receiver of this direction may expect next, of a TCP
     /// connection that the function follows.
-    fn asked_for(&self, _flow: &Self::Flow, _direction: Direction) -> Option<u32> {
+    fn expected(&self, _flow: &Self::Flow, _direction: Direction) -> Option<Expected> {
         None
     }
 
@@ -185,8 +185,8 @@ pub trait Function: Send {
     fn recover(&mut self, flow: &mut [u8]);
     /// [`NetworkFunction::outdated`].
     fn outdated(&mut self, flow: &mut [u8], packets: u32);
-    /// [`NetworkFunction::asked_for`].
-    fn asked_for(&self, flow: &[u8], direction: Direction) -> Option<u32>;
+    /// [`NetworkFunction::expected`].
+    fn expected(&self, flow: &[u8], direction: Direction) -> Option<Expected>;
     /// [`NetworkFunction::describe`].
     fn describe(&self, flow: &[u8]) -> &'static str;
     /// [`NetworkFunction::explain`].
@@ -283,9 +283,9 @@ impl<N: NetworkFunction> Function for Bound<N> {
         self.function.outdated(view(flow), packets);
     }
 
-    fn asked_for(&self, flow: &[u8], direction: Direction) -> Option<u32> {
+    fn expected(&self, flow: &[u8], direction: Direction) -> Option<Expected> {
         let flow = N::Flow::ref_from_bytes(flow).ok()?;
-        self.function.asked_for(flow, direction)
+        self.function.expected(flow, direction)
     }
 
     fn describe(&self, flow: &[u8]) -> &'static str {

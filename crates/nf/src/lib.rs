@@ -16,7 +16,7 @@ mod function;
 pub mod shared;
 
 pub use chain::{Chain, ChainLayout, Outcome, Position};
-pub use context::{Context, Direction, Standing};
+pub use context::{Context, Direction, Expected, Standing};
 pub use flow::{FlowState, layout_hash};
 pub use function::{Bound, ConfigError, Function, NetworkFunction, Open, SourceLimit, Verdict};
 pub use shared::{Counters, Gauge, Lease, Log, Pool, ReadOnly, SharedField, SharedState, Table};

@@ -1,6 +1,6 @@
 //! Reliable messages between nodes, over frames that may be lost, doubled, delayed and reordered, and where there is a key also forged.
 //!
-//! Theory of operation (NFVactor, section IV-C; DESIGN, section 5). Records for a peer are gathered into numbered frames up to the
+//! Theory of operation (NFVactor: reliable message passing). Records for a peer are gathered into numbered frames up to the
 //! fabric's MTU. The receiver delivers frames in order, keeps those that came early, and acknowledges with the next number that
 //! it expects and a bitmap of what it has beyond; it also says for how many frames it has room. The sender repeats a frame when later ones
 //! have arrived without it, and when nothing was heard for ten round trips. Both sides are known by node and incarnation: a frame from or for an

@@ -19,7 +19,7 @@ pub mod message;
 pub mod pools;
 pub mod quorum;
 mod rate;
-mod reset;
+pub mod reset;
 pub mod rules;
 pub mod runtime;
 pub mod seal;

@@ -3,13 +3,15 @@
 
 use crate::channel::format::after;
 use holdfast_wire::build::{self, Ends, Ethernet};
+use holdfast_wire::checksum::Delta;
 use holdfast_wire::header::{Tcp, proto, tcp_flags};
 use holdfast_wire::{FlowKey, Packet, ip_addr};
 use std::net::IpAddr;
+use zerocopy::{FromBytes, IntoBytes};
 
 /// Makes a segment into the reset that its sender gets where there is no connection (RFC 9293, section 3.10.7.1), without MAC addresses of its own. False, and nothing changed, for a reset,
 /// for a segment that is damaged, and for a fragment, of which nobody can tell.
-pub(crate) fn reset(packet: &mut Packet) -> bool {
+pub fn reset(packet: &mut Packet) -> bool {
     let Some(&refused) = packet.tcp() else { return false };
     let Some(&(mut ethernet)) = packet.bytes().first_chunk::<{ Ethernet::LEN }>() else { return false };
     // A tag that a function has put on is not the answer's.
@@ -31,13 +33,14 @@ pub(crate) fn reset(packet: &mut Packet) -> bool {
 
 /// Makes an empty packet into the reset that a refused segment's receiver gets in its place, between the
 /// ends that this key names. The reset comes where the receiver expects the segment, or, in place of one that
-/// was sent again, where the receiver has asked for the next one, if that is known. The reset acknowledges
+/// was sent again, behind all that it was sent, if that is known: a receiver that misses some of it asks
+/// what this is about, and one that is told an earlier number hears nothing. The reset acknowledges
 /// what the segment does, so that a receiver believes it that has only sent a SYN (RFC 9293, section
 /// 3.10.7.3; RFC 5961, section 3.2).
 ///
 /// # Errors
 /// Gives the empty packet back for a segment that is damaged, and for a fragment.
-pub(crate) fn reset_ahead(refused: &Packet, key: &FlowKey, asked_for: Option<u32>, mut empty: Packet) -> Result<Packet, Packet> {
+pub(crate) fn reset_ahead(refused: &Packet, key: &FlowKey, expected: Option<u32>, mut empty: Packet) -> Result<Packet, Packet> {
     let (Some(segment), Some(&(mut ethernet))) = (refused.tcp(), refused.bytes().first_chunk::<{ Ethernet::LEN }>()) else {
         return Err(empty);
     };
@@ -52,7 +55,7 @@ pub(crate) fn reset_ahead(refused: &Packet, key: &FlowKey, asked_for: Option<u32
     }
     let is_first = segment.flags & tcp_flags::SYN != 0;
     let own = segment.sequence.get().wrapping_add(u32::from(is_first));
-    let sequence = asked_for.filter(|next| after(*next, own)).unwrap_or(own);
+    let sequence = expected.filter(|next| after(*next, own)).unwrap_or(own);
     let (source, destination) = key.ports();
     let reset = build::Tcp {
         sequence,
@@ -64,6 +67,19 @@ pub(crate) fn reset_ahead(refused: &Packet, key: &FlowKey, asked_for: Option<u32
     let is_made = empty.extend_back(frame_len(&ends)).is_some_and(|frame| write(frame, &ethernet, &reset, &ends));
     empty.meta = refused.meta;
     if is_made && empty.parse().is_ok() { Ok(empty) } else { Err(empty) }
+}
+
+/// Has a refused segment acknowledge no less than its sender has asked for: an old one is answered as the
+/// latest would be, with a reset that its sender believes.
+pub(crate) fn acknowledge(refused: &mut Packet, asked_for: u32) {
+    let Some((flags, before)) = refused.tcp().map(|tcp| (tcp.flags, tcp.acknowledgement)) else { return };
+    if flags & tcp_flags::ACK == 0 || !after(asked_for, before.get()) {
+        return;
+    }
+    let now = asked_for.to_be_bytes();
+    let Ok((tcp, _)) = Tcp::mut_from_prefix(refused.l4_mut()) else { return };
+    let sum = Delta::new().bytes(before.as_bytes(), &now).apply(tcp.checksum.get());
+    (tcp.acknowledgement, tcp.checksum) = (asked_for.into(), sum.into());
 }
 
 fn frame_len(ends: &Ends) -> usize {
@@ -183,18 +199,18 @@ mod tests {
                 protocol: 6,
                 ..FlowKey::default()
             };
-            let ahead_of = |asked_for, flags, data, broken: bool| {
+            let ahead_of = |expected, flags, data, broken: bool| {
                 let mut pool = MemoryPool::new(2);
                 let segment = build::Tcp { sequence: u32::MAX, acknowledgement: 77, ..build::Tcp::new(5, 22, flags) };
                 let refused = frame(&mut pool, segment, data, &ends, |frame| frame[50] ^= u8::from(broken));
                 let empty = pool.take().expect("a buffer");
-                let reset = reset_ahead(&refused, &key, asked_for, empty).ok()?;
+                let reset = reset_ahead(&refused, &key, expected, empty).ok()?;
                 assert!(reset.is_intact() == Some(true) && reset.l4().len() == 20);
                 assert_eq!(FlowKey::of(&reset), Some(key));
                 reset.tcp().copied()
             };
             let ahead = |flags, data, broken| ahead_of(None, flags, data, broken);
-            let again = |asked_for| numbers(ahead_of(Some(asked_for), ACK, 9, false));
+            let again = |expected| numbers(ahead_of(Some(expected), ACK, 9, false));
             assert_eq!(again(3), (50, 220, RST | ACK, 3, 77), "what was sent again has come");
             assert_eq!(again(u32::MAX - 1), (50, 220, RST | ACK, u32::MAX, 77), "it is not known to have come");
             assert_eq!(numbers(ahead(ACK | PSH, 9, false)), (50, 220, RST | ACK, u32::MAX, 77));
@@ -203,6 +219,28 @@ mod tests {
             assert_eq!(numbers(ahead(SYN, 0, false)), (50, 220, RST, 0, 77));
             assert_eq!(numbers(ahead(RST, 0, false)), (50, 220, RST, u32::MAX, 77), "a reset that was refused goes on");
             assert!(ahead(ACK, 9, true).is_none(), "it is damaged");
+        }
+    }
+
+    /// The sender of an old segment is told where it has asked for the next one since. A SYN is answered as
+    /// ever, and damage stays damage.
+    #[test]
+    fn an_old_segment_is_answered_where_its_sender_is_by_now() {
+        use tcp_flags::{ACK, RST, SYN};
+        for ends in [FOUR, SIX] {
+            let answered = |flags, asked_for, broken: bool| {
+                let mut pool = MemoryPool::new(1);
+                let segment = build::Tcp { sequence: 5, acknowledgement: u32::MAX, ..build::Tcp::new(5, 22, flags) };
+                let mut packet = frame(&mut pool, segment, 9, &ends, |frame| frame[50] ^= u8::from(broken));
+                acknowledge(&mut packet, asked_for);
+                let is_answered = reset(&mut packet);
+                packet.parse().expect("it is well formed");
+                is_answered.then(|| numbers(packet.tcp().copied()))
+            };
+            assert_eq!(answered(ACK, 3, false), Some((22, 5, RST, 3, 0)));
+            assert_eq!(answered(ACK, u32::MAX - 1, false), Some((22, 5, RST, u32::MAX, 0)), "it has heard of more");
+            assert_eq!(answered(SYN, 3, false), Some((22, 5, RST | ACK, 0, 15)));
+            assert_eq!(answered(ACK, 3, true), None);
         }
     }
 

@@ -10,7 +10,6 @@ mod delta;
 mod fence;
 pub mod flows;
 mod links;
-mod nfactor;
 mod nfvactor;
 mod nodes;
 mod none;
@@ -35,7 +34,6 @@ pub use rescue::Rescue;
 pub use holdfast_wire::Peer;
 
 use holdfast_wire::{DropReason, Packet};
-use nfactor::NfActor;
 use nfvactor::NfvActor;
 use none::Unprotected;
 use reinforce::Reinforce;

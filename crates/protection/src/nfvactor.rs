@@ -1,6 +1,7 @@
-//! `nfvactor`: after every batch a flow's state goes to a replica flow actor on another runtime; packets leave behind it.
+//! `nfvactor`: after every batch a flow's state goes to a replica flow actor on another runtime; packets leave behind it. And what `nfactor`'s
+//! [snapshots](snapshots) have in common with that: links, numbers, refusals, departures, looks for flows without a copy.
 //!
-//! Theory of operation (NFVactor, section V-B; DESIGN, section 5).
+//! Theory of operation (NFVactor: flow replication).
 //! - The owner picks a replica runtime per flow, round-robin. At the end of a batch it sends each changed flow's state once, numbered
 //!   per pair of runtimes (the *commit*), over the reliable channel: the first time whole, then [what has changed](crate::delta).
 //! - What has changed is found by comparing the block with what it was before the batch's first packet ([`Before`]), which the replica has, because
@@ -9,6 +10,8 @@
 //! - [`Release::Replica`]: the batch's packets follow as data frames tagged with their flow's commit. The replica
 //!   releases a packet when it has saved that commit. Nothing comes back; a packet lost on the way is a lost packet and nothing else.
 //! - [`Release::Source`]: the packets wait in a latch here until the replica says which commits it has saved.
+//! - [`Release::AtOnce`]: they do so only where a failure would undo more of their flow's packets than it [may](unsaved). A flow without a copy is
+//!   as without a protection: its packets leave, counted.
 //! - The owner fails: the replica asks the switch for the flow's route. With the route comes a new epoch; what the
 //!   old owner still sends carries the old one and is refused. Nothing that was released can be missing here: it was saved before.
 //! - Slowly, a flow after the other, the owner asks whether the copy is what it has ([`kind::CHECK`]). One that is not is thrown away, counted, and made
@@ -20,9 +23,11 @@ mod before;
 mod handed;
 mod leaving;
 mod link;
+mod snapshots;
 mod states;
 #[cfg(test)]
 mod tests;
+mod unsaved;
 mod way;
 
 use crate::flows::{flag, role};
@@ -37,7 +42,9 @@ use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::{DropReason, FlowKey, Packet};
 use leaving::Leaving;
 use link::{Latched, Link};
+use snapshots::Snapshots;
 use std::collections::{BTreeSet, VecDeque};
+use unsaved::Unsaved;
 use way::Choice;
 
 /// Packets that one link may hold back.
@@ -55,6 +62,8 @@ pub(crate) struct NfvActor {
     pub(crate) links: Links<Link>,
     /// Links on which a re-synchronisation is not saved yet.
     filling: usize,
+    unsaved: Unsaved,
+    snapshots: Snapshots,
     inbound: Inbounds<Handed>,
     pub(crate) parting: Parting,
     leaving: Leaving,
@@ -97,6 +106,8 @@ impl NfvActor {
             next_peer: 0,
             links: Links::default(),
             filling: 0,
+            unsaved: Unsaved::new(&plan),
+            snapshots: Snapshots::default(),
             inbound: Inbounds::default(),
             parting: Parting::default(),
             leaving: Leaving::default(),
@@ -120,10 +131,6 @@ impl NfvActor {
         }
     }
 
-    fn link(&mut self, node: u16, incarnation: u32) -> Option<&mut Link> {
-        self.links.find(Peer { node, incarnation })
-    }
-
     fn count_filling(&mut self) {
         self.filling = self.links.iter().filter(|link| link.resync_mark.is_some()).count();
     }
@@ -135,8 +142,7 @@ impl NfvActor {
 
     /// Copies are to be looked at, all of them: some are missing, or of no use.
     pub(crate) fn resynchronise_all(&mut self) {
-        self.resync = Some(0);
-        self.resync_again = false;
+        self.begin_look();
     }
 
     /// Copies are on their way to holders that had none, or are about to be.
@@ -149,11 +155,27 @@ impl NfvActor {
         self.resync_again = true;
     }
 
+    /// The same, and nobody has refused it: a snapshot is sent at once.
+    fn look_soon(&mut self) {
+        self.resync_again = true;
+        if self.has_snapshots() {
+            self.resync_not_before = self.now;
+        }
+    }
+
     /// Takes the number of a record that an owner sent.
     pub(crate) fn take_commit(&mut self, from: Peer, commit: u32) -> Result<(), DropReason> {
         let inbound = self.inbound.take(from, commit, self.links.life(from.node))?;
         inbound.more.forget_refusals(commit);
         Ok(())
+    }
+
+    /// A packet has changed the flow.
+    #[inline]
+    fn note_change(&mut self, flows: &mut Flows, slot: Slot) {
+        if !self.has_snapshots() || self.count(flows.header_mut(slot)) {
+            self.mark_dirty(flows, slot);
+        }
     }
 
     pub(crate) fn mark_dirty(&mut self, flows: &mut Flows, slot: Slot) {
@@ -166,12 +188,14 @@ impl NfvActor {
 
     fn dispatch(&mut self, flows: &Flows, slot: Slot, packet: Packet, out: &mut Outbox) {
         let header = flows.header(slot);
-        if is_planted(Fault::ReleasesBeforeCommit) {
+        if self.has_snapshots() || is_planted(Fault::ReleasesBeforeCommit) {
             out.release(packet);
             return;
         }
+        let (commit, generation) = (header.commit, header.generation);
+        let latched = Latched { commit, slot, generation, packets: unsaved::packets(header), packet, is_for_holder: false };
         if header.peer == 0 {
-            let latched = Latched { commit: 0, slot, generation: header.generation, packet, is_for_holder: false };
+            let latched = Latched { commit: 0, ..latched };
             if let Some(latched) = self.leaving.hold(Peer::default(), latched, out) {
                 out.released_unprotected += 1;
                 out.release(latched.packet);
@@ -180,20 +204,18 @@ impl NfvActor {
         }
         if header.commit == 0 {
             // The state could not be sent, so what it reveals must not leave; the sender will try again.
-            out.dropped.push((packet, DropReason::HeldOverflow));
+            out.dropped.push((latched.packet, DropReason::HeldOverflow));
             return;
         }
-        let (commit, generation) = (header.commit, header.generation);
         let holder = Peer { node: header.peer, incarnation: header.peer_incarnation };
         match self.links.find(holder) {
             Some(link) => {
-                link.choice.note_packet(packet.len());
-                let latched = Latched { commit, slot, generation, packet, is_for_holder: false };
+                link.choice.note_packet(latched.packet.len());
                 if let Some(latched) = self.leaving.hold(holder, latched, out) {
-                    link.hold(latched, out);
+                    link.hold(latched, &self.unsaved, out);
                 }
             }
-            None => out.dropped.push((packet, DropReason::LostInFailure)),
+            None => out.dropped.push((latched.packet, DropReason::LostInFailure)),
         }
     }
 
@@ -207,9 +229,9 @@ impl NfvActor {
             // What came later goes behind what came before, whomever each was for.
             match link.filter(|_| !slots.contains(&latched.slot)) {
                 Some(link) => {
-                    link.hold(latched, out);
+                    link.hold(latched, &self.unsaved, out);
                     // What was saved while it waited is not said again.
-                    link.open_latch(out);
+                    link.open_latch(&self.unsaved, out);
                 }
                 None => {
                     // Who was to have it is gone too: it goes with its flow, if that is still here.
@@ -229,12 +251,28 @@ impl NfvActor {
         }
     }
 
-    /// The copies of a flow that is not owned here any more: what its holder has, and what those have that are leaving.
-    fn end_copies(&mut self, slot: Slot, holder: Peer, epoch: u32, key: FlowKey) {
+    /// The copies of a flow that is not owned here any more but, if anywhere, at `to`: what its holder has, and what those have that are leaving.
+    fn end_copies(&mut self, slot: Slot, holder: Peer, to: Peer, epoch: u32, key: FlowKey) {
         self.parting.gone(slot);
-        if holder.node != 0 {
+        self.forget_copy(holder);
+        if holder.node != 0 && holder != to {
             self.parting.end(holder, epoch, key);
         }
+    }
+
+    /// One copy fewer is with this one.
+    fn forget_copy(&mut self, holder: Peer) {
+        if let Some(link) = self.links.find(holder) {
+            link.copies = link.copies.saturating_sub(1);
+        }
+    }
+
+    /// The flow ends here, and nowhere else.
+    fn end_flow(&mut self, flows: &Flows, slot: Slot) {
+        self.parting.end_kept(slot);
+        let header = flows.header(slot);
+        let holder = Peer { node: header.peer, incarnation: header.peer_incarnation };
+        self.end_copies(slot, holder, Peer::default(), header.epoch, header.key);
     }
 
     /// Nothing that it still sends is taken.
@@ -252,13 +290,14 @@ impl NfvActor {
         }
         let link = self.links.find(from).ok_or(DropReason::Fenced)?;
         link.numbers.handle_saved(commit)?;
-        while link.under_way.front().is_some_and(|sent| reached(commit, sent.number)) {
-            link.under_way.pop_front();
+        while let Some(sent) = link.under_way.pop_front_if(|sent| reached(commit, sent.number)) {
+            self.unsaved.note_saved(&sent);
         }
         if link.resync_mark.take_if(|mark| reached(commit, *mark)).is_some() {
             self.filling -= 1;
         }
-        link.open_latch(out);
+        link.open_latch(&self.unsaved, out);
+        self.finish_serving(from, commit);
         Ok(())
     }
 
@@ -275,12 +314,18 @@ impl NfvActor {
         link.numbers.handle_refused(commit)?;
         let sent = link.under_way.iter().find(|sent| sent.number == commit).copied();
         // What only inputs were said of since has no copy either that they could be added to.
+        // And where packets leave at once a flow for which there is no room goes on as without a protection.
+        let is_let_go = self.unsaved.is_counted() && reason == DropReason::FlowTableFull;
         let is_its = |latched: &Latched| {
-            is_pinned && sent.is_some_and(|sent| (sent.slot, sent.generation) == (latched.slot, latched.generation))
+            let is_of_flow = sent.is_some_and(|sent| (sent.slot, sent.generation) == (latched.slot, latched.generation));
+            (is_pinned || is_let_go) && is_of_flow
         };
         let mut kept = VecDeque::with_capacity(link.latch.len());
         for latched in link.latch.drain(..) {
-            if latched.commit == commit || is_its(&latched) {
+            if is_its(&latched) && is_let_go {
+                out.released_unprotected += 1;
+                out.release(latched.packet);
+            } else if latched.commit == commit || is_its(&latched) {
                 out.dropped.push((latched.packet, reason));
             } else {
                 kept.push_back(latched);
@@ -288,6 +333,10 @@ impl NfvActor {
         }
         link.latch = kept;
         self.leaving.refuse(from, commit, reason, out);
+        if self.has_snapshots() {
+            self.handle_refused_snapshot(flows, from, sent, reason, out);
+            return Ok(());
+        }
         self.resync_again = true;
         let header = sent.map(|sent| flows.header_mut(sent.slot)).filter(|header| {
             let is_same = sent.is_some_and(|sent| sent.generation == header.generation);
@@ -343,23 +392,32 @@ impl Protection for NfvActor {
 
     #[inline]
     fn admit(&mut self, flows: &mut Flows, slot: Slot) -> Admission {
-        self.before.note(flows, slot);
+        if !self.has_snapshots() {
+            self.before.note(flows, slot);
+        }
         Admission::Ready
     }
 
     #[inline]
-    fn commit(&mut self, flows: &mut Flows, slot: Slot, packet: Packet, _nondeterministic: bool, _out: &mut Outbox) {
-        self.mark_dirty(flows, slot);
+    fn commit(&mut self, flows: &mut Flows, slot: Slot, packet: Packet, _nondeterministic: bool, out: &mut Outbox) {
+        self.note_change(flows, slot);
+        if self.has_snapshots() {
+            out.released_unprotected += u64::from(self.is_homeless(flows.header(slot)));
+        }
         self.pending.push((slot, packet));
     }
 
     #[inline]
     fn changed(&mut self, flows: &mut Flows, slot: Slot, _stamp: u64, _nondeterministic: bool) {
-        self.mark_dirty(flows, slot);
+        self.note_change(flows, slot);
     }
 
     fn follow(&mut self, flows: &mut Flows, slot: Slot, packet: Packet, out: &mut Outbox) {
         let header = flows.header(slot);
+        if self.has_snapshots() {
+            out.released_unprotected += u64::from(self.is_homeless(header));
+            return self.pending.push((slot, packet));
+        }
         let is_sent = header.commit != 0 && header.flags & (flag::DIRTY | flag::UNPROTECTED | flag::WHOLE) == 0;
         let (commit, holder) = (header.commit, Peer { node: header.peer, incarnation: header.peer_incarnation });
         match self.links.find(holder).filter(|_| is_sent) {
@@ -370,9 +428,7 @@ impl Protection for NfvActor {
     }
 
     fn ended(&mut self, flows: &mut Flows, slot: Slot, _out: &mut Outbox) {
-        self.parting.end_kept(slot);
-        let header = flows.header(slot);
-        self.end_copies(slot, Peer { node: header.peer, incarnation: header.peer_incarnation }, header.epoch, header.key);
+        self.end_flow(flows, slot);
     }
 
     fn flush(&mut self, flows: &mut Flows, out: &mut Outbox) {
@@ -390,6 +446,9 @@ impl Protection for NfvActor {
             self.dispatch(flows, slot, packet, out);
         }
         self.pending = pending;
+        if self.has_snapshots() {
+            self.restore_some(flows, out);
+        }
         if self.resync.is_some() || self.resync_again {
             self.resynchronise(flows, out);
         }
@@ -416,7 +475,8 @@ impl Protection for NfvActor {
         let had_none = self.peers.is_empty();
         self.peers.clear();
         self.peers.extend_from_slice(peers);
-        self.next_peer = if peers.is_empty() || self.is_pinned { 0 } else { self.next_peer % peers.len() };
+        self.next_peer =
+            if peers.is_empty() || self.is_pinned || self.has_snapshots() { 0 } else { self.next_peer % peers.len() };
         let (release, detours, parting) = (self.plan.release, &self.detours, &mut self.parting);
         let mut lost =
             self.links.renew(peers, |peer| Link::new(peer, parting.stays(peer), Choice::new(release, detours.of(peer))));
@@ -424,9 +484,9 @@ impl Protection for NfvActor {
         self.leaving.set(|peer| peers.contains(peer) || leaving.contains(peer), &lost);
         self.parting.set(leaving, &mut lost);
         if !lost.is_empty() || had_none {
-            self.resync = Some(0);
-            self.resync_again = false;
+            self.begin_look();
         }
+        self.forget_absent(&lost.iter().map(|link| link.peer).collect::<Vec<_>>());
         // What waited for a runtime that is gone goes with its flow to the next replica, in order.
         for latched in lost.into_iter().flat_map(|link| link.latch) {
             let header = flows.header(latched.slot);
@@ -447,6 +507,10 @@ impl Protection for NfvActor {
     ) -> Result<(), DropReason> {
         match record {
             kind::STATE => self.handle_state(flows, from, body, out),
+            kind::FETCH if self.has_snapshots() => self.handle_fetch(flows, from, body, out),
+            kind::RESTORED if self.has_snapshots() => self.handle_restored(flows, from, body, out),
+            kind::FETCHED if self.has_snapshots() => self.handle_fetched(from, body),
+            kind::DELTA | kind::CHECK | kind::PASSED if self.has_snapshots() => Err(DropReason::Malformed),
             kind::DELTA => self.handle_delta(flows, from, body),
             kind::CHECK => self.handle_check(flows, from, body),
             kind::SAVED => self.handle_saved(from, only_u32(body)?, out),
@@ -462,7 +526,7 @@ impl Protection for NfvActor {
                 }
                 if link.passed == 0 || reached(commit, link.passed) {
                     link.passed = commit;
-                    link.note_passed(out);
+                    link.note_passed(&self.unsaved, out);
                 }
                 if link.marked.is_some_and(|(marked, _)| reached(commit, marked)) {
                     link.marked = None;
@@ -504,6 +568,11 @@ impl Protection for NfvActor {
     }
 
     fn recover(&mut self, flows: &mut Flows, dead: Peer, out: &mut Outbox) {
+        if self.has_snapshots() {
+            self.keep(flows, dead, out);
+            self.forget_dead(dead);
+            return;
+        }
         let is_dead = |node: u16, incarnation: u32| node == dead.node && reached(dead.incarnation, incarnation);
         for slot in 0..flows.reach() {
             let header = flows.header(slot);
@@ -516,22 +585,43 @@ impl Protection for NfvActor {
         self.close(dead, out);
     }
 
+    fn restore(&mut self, _flows: &mut Flows, dead: Peer, _out: &mut Outbox) {
+        if self.has_snapshots() {
+            self.begin_fetching(dead);
+        }
+    }
+
+    fn is_recovering(&self, dead: Peer) -> bool {
+        !is_planted(Fault::ReportsEarly) && self.is_waiting_for(dead)
+    }
+
     fn claimed(&mut self, flows: &mut Flows, slot: Slot) {
         flows.set_role(slot, role::OWNER);
+        let has_snapshots = self.has_snapshots();
         let header = flows.header_mut(slot);
         self.parting.came_back(slot, header);
-        // It may have been owned here before: who held its copy then has it still.
         let holder = Peer { node: header.peer, incarnation: header.peer_incarnation };
-        if self.links.has(holder) {
-            self.parting.came_from(slot, header, holder);
+        match (has_snapshots, self.links.has(holder)) {
+            // The runtime that gave the snapshot back has it still, and gets the next one with the new epoch.
+            (true, true) => {}
+            (true, false) => self.parting.replace(slot, header, holder),
+            // It may have been owned here before: who held its copy then has it still.
+            (false, true) => self.parting.came_from(slot, header, holder),
+            (false, false) => {}
         }
-        (header.peer, header.peer_incarnation, header.commit) = (0, 0, 0);
+        if !(has_snapshots && self.links.has(holder)) {
+            (header.peer, header.peer_incarnation) = (0, 0);
+        }
+        header.commit = 0;
         header.flags |= flag::UNPROTECTED;
-        self.resync_again = true;
+        self.look_soon();
     }
 
     fn has_drained(&mut self, flows: &Flows, slot: Slot, out: &mut Outbox) -> bool {
         let header = flows.header(slot);
+        if self.has_snapshots() {
+            return true;
+        }
         if header.flags & flag::DIRTY != 0 {
             return false;
         }
@@ -540,7 +630,8 @@ impl Protection for NfvActor {
         }
         let now = self.now;
         let release = self.plan.release;
-        let Some(link) = self.link(header.peer, header.peer_incarnation) else { return true };
+        let holder = Peer { node: header.peer, incarnation: header.peer_incarnation };
+        let Some(link) = self.links.find(holder) else { return true };
         // A state that could not be sent has no packets behind it.
         if header.commit == 0 {
             return true;
@@ -548,6 +639,7 @@ impl Protection for NfvActor {
         match release {
             Release::Auto if !reached(link.numbers.saved, header.commit) || link.holds(slot) => return false,
             Release::Auto | Release::Replica => {}
+            Release::AtOnce => return reached(link.numbers.saved, header.commit) && !link.holds(slot),
             _ => return reached(link.numbers.saved, header.commit),
         }
         if link.passed != 0 && reached(link.passed, header.commit) {
@@ -569,9 +661,7 @@ impl Protection for NfvActor {
     }
 
     fn unclaimed(&mut self, flows: &mut Flows, slot: Slot) {
-        self.parting.end_kept(slot);
-        let header = flows.header(slot);
-        self.end_copies(slot, Peer { node: header.peer, incarnation: header.peer_incarnation }, header.epoch, header.key);
+        self.end_flow(flows, slot);
     }
 
     fn needs_earlier(&self, slot: Slot) -> bool {
@@ -581,11 +671,11 @@ impl Protection for NfvActor {
     fn departed(&mut self, flows: &mut Flows, slot: Slot, to: Peer, old_epoch: u32, _out: &mut Outbox) -> bool {
         let header = *flows.header(slot);
         let old = Peer { node: header.peer, incarnation: header.peer_incarnation };
-        let is_lasting = self.link(to.node, to.incarnation).is_some();
-        if is_lasting {
-            self.end_copies(slot, if old == to { Peer::default() } else { old }, old_epoch, header.key);
+        if self.links.has(to) {
+            self.end_copies(slot, old, to, old_epoch, header.key);
         } else {
             // What is here would die with the target: copies elsewhere stay until the target has another one, and says so by ending this one.
+            self.forget_copy(old);
             self.parting.keep(slot, to, old, old_epoch, header.key);
         }
         flows.set_role(slot, role::REPLICA);
@@ -596,34 +686,35 @@ impl Protection for NfvActor {
     }
 
     fn arrived(&mut self, flows: &mut Flows, slot: Slot, from: Peer) {
-        let is_lasting = self.link(from.node, from.incarnation).is_some();
+        let link = self.links.find(from);
         // It may have gone from here before, and back.
         let header = flows.header_mut(slot);
         self.parting.came_back(slot, header);
         header.commit = 0;
-        if is_lasting {
+        if let Some(link) = link {
             // Where it was, it is the same: that is its replica.
+            link.copies += 1;
             (header.peer, header.peer_incarnation) = (from.node, from.incarnation);
             header.flags &= !flag::UNPROTECTED;
         } else {
             (header.peer, header.peer_incarnation) = (0, 0);
             header.flags |= flag::UNPROTECTED;
             self.parting.came_from(slot, header, from);
-            self.resync_again = true;
+            self.look_soon();
         }
     }
 
     fn is_busy(&self) -> bool {
         let may_resync = self.resync.is_some() || self.resync_again && self.now >= self.resync_not_before;
-        !self.blocked && (may_resync && !self.peers.is_empty() || self.parting.is_waiting())
-            || !self.pending.is_empty()
-            || self.has_passed
+        let has_records = || self.parting.is_waiting() || self.has_restoring_to_do();
+        !self.blocked && (may_resync && !self.peers.is_empty() || has_records()) || !self.pending.is_empty() || self.has_passed
     }
 
     fn safety(&self, flows: &Flows) -> Safety {
-        let unprotected = if self.peers.is_empty() { flows.owned() as u64 } else { 0 };
-        let filling = self.resync.is_some() || self.resync_again || self.filling > 0;
-        Safety { unprotected, absent: 0, fetched: 0, resynchronising: filling && !self.peers.is_empty(), differed: self.differed }
+        let unprotected = if self.peers.is_empty() { flows.owned() as u64 } else { self.snapshots.homeless };
+        let filling = self.resync.is_some() || self.resync_again || self.filling > 0 || self.is_late();
+        let resynchronising = self.is_restoring() || filling && !self.peers.is_empty();
+        Safety { unprotected, absent: 0, fetched: 0, resynchronising, differed: self.differed }
     }
 
     fn held(&self) -> usize {

@@ -10,7 +10,7 @@
 //! A new protection is a row of the table, the words of its answers, and the module that
 //! [`Plan::build`] chooses.
 
-use crate::{NfActor, NfvActor, Protection, Reinforce, Rescue, Unprotected};
+use crate::{NfvActor, Protection, Reinforce, Rescue, Unprotected};
 use core::ops::RangeInclusive;
 
 /// The answers to one question.
@@ -79,7 +79,7 @@ question! {
 question! {
     /// When a packet may leave.
     Release "release" {
-        /// When the chain is done with it.
+        /// Once the chain is done with it. With a replica, only so many of a flow ahead of that.
         AtOnce "at-once",
         /// From the replica, once that has saved the state: one way, but the packet travels.
         Replica "replica",
@@ -130,6 +130,9 @@ pub struct Plan {
     pub write_back_packets: u32,
     /// Time between two write-backs of a flow, ns, if packets leave at once.
     pub write_back_every: u64,
+    /// Packets of a flow that may have left before its replica knows of them, if packets
+    /// leave at once.
+    pub unsaved_packets: u32,
     /// Flows of whose state there is room in a runtime's memory; of all without it.
     pub resident_flows: Option<u32>,
     /// Time between two rounds of checkpoints, ns. Rounds are more frequent if the log
@@ -145,6 +148,9 @@ pub struct Plan {
     pub fickle_every: Option<u64>,
 }
 
+/// Flows of whose state there is room where that is little.
+const FEW: u32 = 16;
+
 /// Presets, by name.
 impl Plan {
     /// `none`.
@@ -157,6 +163,7 @@ impl Plan {
         snapshot_every: 10,
         write_back_packets: 32,
         write_back_every: 100_000_000,
+        unsaved_packets: 128,
         resident_flows: None,
         checkpoint_every: 10_000_000,
         log_bytes: 64 << 20,
@@ -169,6 +176,8 @@ impl Plan {
     pub const NFVACTOR_AT_SOURCE: Plan = Plan { release: Release::Source, ..Plan::NFVACTOR };
     /// `nfvactor`, released by the one or the other.
     pub const NFVACTOR_AUTO: Plan = Plan { release: Release::Auto, ..Plan::NFVACTOR };
+    /// `nfvactor`, released at once.
+    pub const NFVACTOR_AT_ONCE: Plan = Plan { release: Release::AtOnce, ..Plan::NFVACTOR };
     /// `nfactor`.
     pub const NFACTOR: Plan = Plan::of(Flow::Snapshot, Shared::Partitioned, Release::AtOnce, Rebuild::Snapshots);
     /// `reinforce`, with a remote standby.
@@ -178,10 +187,11 @@ impl Plan {
     /// `rescue`, released at once.
     pub const RESCUE_AT_ONCE: Plan = Plan { release: Release::AtOnce, ..Plan::RESCUE };
     /// `rescue`, released when flows are written back, with room for few flows' state.
-    pub const RESCUE_PAGED: Plan = Plan { resident_flows: Some(16), ..Plan::RESCUE };
+    pub const RESCUE_PAGED: Plan = Plan { resident_flows: Some(FEW), ..Plan::RESCUE };
 
-    /// All of these. The conformance suite has a row for each.
-    pub const ALL: [(&str, Plan); 9] = [
+    /// All of these: a name for each of [`Plan::combinations`], wherever shared state lives. Those
+    /// that were added last stand last.
+    pub const ALL: [(&str, Plan); 10] = [
         ("none", Plan::NONE),
         ("nfvactor_at_replica", Plan::NFVACTOR),
         ("nfvactor_at_source", Plan::NFVACTOR_AT_SOURCE),
@@ -191,7 +201,21 @@ impl Plan {
         ("rescue", Plan::RESCUE),
         ("rescue_at_once", Plan::RESCUE_AT_ONCE),
         ("rescue_paged", Plan::RESCUE_PAGED),
+        ("nfvactor_at_once", Plan::NFVACTOR_AT_ONCE),
     ];
+
+    /// Every combination of answers that go together, and, where flows' state may be absent and
+    /// is written back without delay, each of these with room for few, too.
+    pub fn combinations() -> impl Iterator<Item = Plan> {
+        let flows = Flow::ALL.iter().flat_map(|&flow| Shared::ALL.iter().map(move |&shared| (flow, shared)));
+        let released = flows
+            .flat_map(|(flow, shared)| Release::ALL.iter().map(move |&release| Plan { flow, shared, release, ..Plan::NONE }));
+        let rebuilt = released.flat_map(|plan| Rebuild::ALL.iter().map(move |&rebuild| Plan { rebuild, ..plan }));
+        let roomy = rebuilt.filter(|plan| plan.check(false).is_ok());
+        roomy
+            .flat_map(|plan| [None, Some(FEW)].map(|resident_flows| Plan { resident_flows, ..plan }))
+            .filter(|plan| plan.release == Release::WriteBack || !plan.has_absent_flows())
+    }
 
     const fn of(flow: Flow, shared: Shared, release: Release, rebuild: Rebuild) -> Plan {
         Plan { flow, shared, release, rebuild, ..Plan::NONE }
@@ -216,9 +240,25 @@ impl Plan {
     /// released is never forgotten.
     pub const fn may_forget(&self) -> u32 {
         match (self.flow, self.release) {
+            (Flow::Replica, Release::AtOnce) => self.unsaved_packets,
             (Flow::Snapshot, _) => self.snapshot_every,
             (Flow::Paged, Release::AtOnce) => self.write_back_packets,
             _ => 0,
+        }
+    }
+
+    /// [`Plan::may_forget`] counts what is on its way to the copy, too: packets wait for that
+    /// if there were more. Otherwise what is on its way comes on top of it.
+    pub const fn forgets_by_count(&self) -> bool {
+        matches!((self.flow, self.release), (Flow::Replica, Release::AtOnce))
+    }
+
+    /// Packets of a flow after which it is copied, if each comes alone.
+    pub const fn copied_after(&self) -> u32 {
+        match (self.flow, self.release) {
+            (Flow::Snapshot, _) => self.snapshot_every,
+            (Flow::Paged, Release::AtOnce) => self.write_back_packets,
+            _ => 1,
         }
     }
 
@@ -289,8 +329,7 @@ impl Plan {
         assert!(self.check(false).is_ok(), "answers do not go together: {self:?}");
         match self.flow {
             Flow::Memory => Box::new(Unprotected::new(self)),
-            Flow::Replica => Box::new(NfvActor::new(self)),
-            Flow::Snapshot => Box::new(NfActor::new(self)),
+            Flow::Replica | Flow::Snapshot => Box::new(NfvActor::new(self)),
             Flow::Standby => Box::new(Reinforce::new(self)),
             Flow::Paged => Box::new(Rescue::new(self)),
         }
@@ -346,13 +385,8 @@ const ROWS: [Row; 5] = [
         plan: Plan::NFVACTOR,
         shared: OTHERS_TAKE_OVER,
         release: Fits {
-            these: &[Release::Replica, Release::Source, Release::Auto],
+            these: &[Release::Replica, Release::Source, Release::Auto, Release::AtOnce],
             others: &[
-                (
-                    Some(Release::AtOnce),
-                    "a replica for which no packet waits is not available in this version",
-                    Some(Flow::Snapshot),
-                ),
                 (Some(Release::Standby), "a replica is no standby", Some(Flow::Standby)),
                 (Some(Release::WriteBack), "nothing is written back to a replica", Some(Flow::Paged)),
             ],
@@ -490,6 +524,7 @@ pub struct Number {
 #[derive(Clone, Copy)]
 enum Of {
     Snapshots,
+    Replicas,
     WriteBack,
     Memory,
     Checkpoints,
@@ -501,15 +536,19 @@ impl Number {
     fn misfits(&self, plan: &Plan) -> Option<(&'static str, &'static str)> {
         let why = match (self.of, plan.flow) {
             (Of::Snapshots, Flow::Snapshot) | (Of::Memory, Flow::Paged) | (Of::Checkpoints, Flow::Standby) => return None,
-            (Of::WriteBack, Flow::Paged) if plan.release == Release::AtOnce => return None,
+            (Of::Replicas, Flow::Replica) | (Of::WriteBack, Flow::Paged) if plan.release == Release::AtOnce => return None,
             (Of::Rest, _) if plan.shared == Shared::StateServer => return None,
             (Of::WriteBack, Flow::Paged) => {
                 return Some(("packets wait for the write-back, so it is never put off", ", or `release: at-once`"));
+            }
+            (Of::Replicas, Flow::Replica) => {
+                return Some(("no packet leaves before the replica knows of it", ", or `release: at-once`"));
             }
             (Of::Checkpoints, _) if plan.has_local_standby => {
                 "a local standby shares its runtime's memory and needs neither log nor checkpoints"
             }
             (Of::Snapshots, _) => "only the preset `nfactor` has snapshots",
+            (Of::Replicas, _) => "only the preset `nfvactor` has replicas",
             (Of::WriteBack, _) => "only the preset `rescue` writes back",
             (Of::Memory, _) => "only the preset `rescue` has flows whose state is not in memory",
             (Of::Checkpoints, _) => "only the preset `reinforce` has a log and checkpoints",
@@ -522,13 +561,20 @@ impl Number {
 const MILLISECOND: u64 = 1_000_000;
 
 /// The numbers that an operator may choose.
-pub static NUMBERS: [Number; 7] = [
+pub static NUMBERS: [Number; 8] = [
     Number {
         key: "snapshot_every",
         of: Of::Snapshots,
         range: 1..=u32::MAX as u64,
         range_says: "a snapshot is due after 1 packet or more",
         set: |plan, packets| plan.snapshot_every = packets as u32,
+    },
+    Number {
+        key: "unsaved_packets",
+        of: Of::Replicas,
+        range: 1..=u32::MAX as u64,
+        range_says: "1 packet or more leaves before the replica knows of it",
+        set: |plan, packets| plan.unsaved_packets = packets as u32,
     },
     Number {
         key: "write_back_ms",
@@ -582,7 +628,7 @@ mod tests {
     /// reason and a remedy.
     #[test]
     fn answers_go_together_or_it_is_said_why_not() {
-        let mut fitting = 0;
+        let mut fitting = Vec::new();
         for (&flow, &shared) in Flow::ALL.iter().flat_map(|flow| Shared::ALL.iter().map(move |shared| (flow, shared))) {
             for (&release, &rebuild) in Release::ALL.iter().flat_map(|release| Rebuild::ALL.iter().map(move |one| (release, one)))
             {
@@ -590,7 +636,7 @@ mod tests {
                 match plan.check(false) {
                     Ok(()) => {
                         assert_eq!(plan.build().plan(), plan);
-                        fitting += 1;
+                        fitting.push(plan);
                     }
                     Err(misfit) => {
                         let (why, instead) = misfit.message.split_once(": ").expect("a reason, and what to say instead");
@@ -599,7 +645,15 @@ mod tests {
                 }
             }
         }
-        assert_eq!(fitting, 3 + 2 + 2 * 3 + 2 + 2 * 2);
+        assert_eq!(fitting.len(), 3 + 2 + 2 * 4 + 2 + 2 * 2);
+        let with_room: Vec<Plan> = Plan::combinations().filter(|plan| !plan.has_absent_flows()).collect();
+        assert_eq!(with_room, fitting);
+        assert_eq!(Plan::combinations().count(), fitting.len() + 2);
+        for plan in Plan::combinations() {
+            let named = Plan::ALL.iter().find(|(name, _)| *name == plan.name()).expect("a name of the list").1;
+            let what = |plan: Plan| (plan.flow, plan.release, plan.rebuild, plan.has_absent_flows());
+            assert_eq!(what(named), what(plan), "two combinations have the name {}", plan.name());
+        }
     }
 
     /// Presets agree with their rows, names are unique, and a remedy names what is right.
@@ -613,8 +667,14 @@ mod tests {
             assert_eq!((plan.name(), plan.check(true)), (name, Ok(())));
         }
         let message = |is_preset| Plan { release: Release::Standby, ..Plan::NFVACTOR }.check(is_preset).unwrap_err().message;
-        assert_eq!(message(false), "a replica is no standby: `release: replica`, `source` or `auto`, or `flow: standby`");
-        assert_eq!(message(true), "a replica is no standby: `release: replica`, `source` or `auto`, or `preset: reinforce`");
+        assert_eq!(
+            message(false),
+            "a replica is no standby: `release: replica`, `source`, `auto` or `at-once`, or `flow: standby`"
+        );
+        assert_eq!(
+            message(true),
+            "a replica is no standby: `release: replica`, `source`, `auto` or `at-once`, or `preset: reinforce`"
+        );
     }
 
     /// Promises and needs of every protection.
@@ -624,6 +684,7 @@ mod tests {
             |plan: Plan| (plan.promises(), plan.may_forget(), plan.slots_per_flow(), plan.least_runtimes(), plan.has_log());
         assert_eq!(said(Plan::NONE), (false, 0, 1, 1, false));
         assert_eq!(said(Plan::NFVACTOR), (true, 0, 2, 2, false));
+        assert_eq!(said(Plan::NFVACTOR_AT_ONCE), (true, 128, 2, 2, false));
         assert_eq!(said(Plan::NFACTOR), (true, 10, 2, 2, false));
         assert_eq!(said(Plan::REINFORCE), (true, 0, 2, 2, true));
         assert_eq!(said(Plan::RESCUE), (true, 0, 1, 2, false));

@@ -137,7 +137,7 @@ impl Rescue {
             return true;
         }
         header.flags &= !flag::DIRTY;
-        self.copies.send_state(flows, slot, None, out) || self.shares.server_of(flows, slot).is_none()
+        self.copies.send_state(flows, slot, None, out).is_ok() || self.shares.server_of(flows, slot).is_none()
     }
 
     /// Where packets leave at once: what is due, and some of what has been dirty for long.

@@ -4,7 +4,8 @@ use crate::frames;
 use crate::loss::Loss;
 use crate::peers::{self, Client};
 use crate::published;
-use crate::scenario::Scenario;
+use crate::refuser::Begun;
+use crate::scenario::{REFUSER, Scenario};
 use crate::stamper::{self, Revealed, Stamps};
 use holdfast_nf::{ChainLayout, zerocopy::FromBytes};
 use holdfast_node::runtime::Runtime;
@@ -12,6 +13,7 @@ use holdfast_protection::flows::{flag, role};
 use holdfast_protection::{Flows, Slot};
 use holdfast_wire::FlowKey;
 use holdfast_wire::header::proto;
+use holdfast_wire::header::tcp_flags::RST;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A broken invariant.
@@ -25,6 +27,14 @@ pub struct Violation {
 
 /// Where what was written back of a flow of this chain is, if a state server has it.
 pub(crate) type Pages<'a> = dyn Fn(usize, &FlowKey) -> Option<(&'a Flows, Slot)> + 'a;
+
+/// Stamps of the refused segments of a connection: of those whose senders are told, and of those
+/// whose receivers are.
+#[derive(Default)]
+struct Told {
+    senders: BTreeSet<u64>,
+    receivers: BTreeSet<u64>,
+}
 
 /// No recovery takes longer while everybody is there, ns.
 const LONGEST_RECOVERY: u64 = 2_500_000_000;
@@ -54,6 +64,10 @@ pub(crate) struct Checkers {
     served: BTreeSet<u32>,
     absent: BTreeMap<u32, u64>,
     over: BTreeSet<u32>,
+    /// Connections with a limit that were refused.
+    told: BTreeMap<u32, Told>,
+    /// By how much the stamp of a packet may be behind that of another that is processed later, ns.
+    pub(crate) overtaking: u64,
 }
 
 impl Checkers {
@@ -73,6 +87,8 @@ impl Checkers {
             served: BTreeSet::new(),
             absent: BTreeMap::new(),
             over: BTreeSet::new(),
+            told: BTreeMap::new(),
+            overtaking: 0,
         }
     }
 
@@ -221,6 +237,89 @@ impl Checkers {
         }
     }
 
+    /// A refused segment of a connection with a limit comes back: its sender is told.
+    pub(crate) fn check_turned<'a>(
+        &mut self,
+        client: &Client,
+        (chain, stamp): (u16, u64),
+        known: (impl Iterator<Item = &'a Runtime>, &Pages<'_>),
+        is_settled: bool,
+    ) {
+        self.told.entry(client.id()).or_default().senders.insert(stamp);
+        self.check_reset(client, (chain, stamp), known, is_settled);
+    }
+
+    /// A packet leaves. If it is a reset of a connection with a limit, the receiver of a refused segment is told. Nothing else of a connection leaves that came after such a segment.
+    pub(crate) fn check_limited<'a>(
+        &mut self,
+        frame: &[u8],
+        (chain, stamp): (u16, u64),
+        clients: &[Client],
+        known: (impl Iterator<Item = &'a Runtime>, &Pages<'_>),
+        is_settled: bool,
+    ) {
+        let Some(seen) = frames::look(frame) else { return };
+        let client = peers::whose(clients, &seen).map(|(client, _)| client).filter(|client| client.limit().is_some());
+        let Some(client) = client else { return };
+        if seen.flags & RST != 0 {
+            self.told.entry(client.id()).or_default().receivers.insert(stamp);
+            return self.check_reset(client, (chain, stamp), known, is_settled);
+        }
+        let told = self.told.get(&client.id());
+        let first = told.and_then(|told| told.senders.iter().chain(&told.receivers).min());
+        if first.is_some_and(|first| self.strict && stamp > first + self.overtaking) {
+            self.violate("output commit", format!("connection {} goes on after a reset of it has left", client.id()));
+        }
+    }
+
+    /// Two runtimes, or one and a state server, know that a connection has reached its limit before an end is reset.
+    fn check_reset<'a>(
+        &mut self,
+        client: &Client,
+        (chain, stamp): (u16, u64),
+        (runtimes, pages): (impl Iterator<Item = &'a Runtime>, &Pages<'_>),
+        is_settled: bool,
+    ) {
+        let Some(limit) = client.limit().filter(|_| self.strict) else { return };
+        let (local, remote, protocol) = client.ends();
+        let key = frames::key(local, remote, protocol);
+        let packets = |flows: &Flows, slot: Slot| self.packets(flows, slot);
+        let of_chain = |at: usize, key: &FlowKey| pages(at, key).filter(|_| at == usize::from(chain));
+        let holders = runtimes
+            .filter(|one| known_at(one, &key, &of_chain, packets) > limit || one.has_input(chain.into(), &key, stamp))
+            .count();
+        let is_written_back = pages(chain.into(), &key).is_some_and(|(flows, slot)| packets(flows, slot) > limit);
+        let holders = holders + usize::from(is_written_back);
+        if holders == 0 || is_settled && holders < 2 {
+            self.violate("output commit", format!("connection {} was reset while {holders} knew why", client.id()));
+        }
+    }
+
+    /// In the end: whenever a segment of a connection was refused both its ends were told. `in_order`: frames neither get lost nor overtake each other. `loses`: some are lost inside. `heard`: connections of which their server knows.
+    pub(crate) fn check_both_told(&mut self, in_order: bool, loses: bool, heard: &BTreeSet<u32>) {
+        let mut untold = Vec::new();
+        for (id, Told { senders, receivers }) in self.told.iter().filter(|_| self.strict) {
+            let is_wrong = match in_order {
+                // A reset that is refused has a receiver, and no sender who is told.
+                true => !senders.is_subset(receivers),
+                // One of the two may be in the hands of a runtime that is killed. And a server that has
+                // heard nothing of the connection has none to be told about.
+                false => !loses && senders.len() > 1 && receivers.is_empty() && heard.contains(id),
+            };
+            if is_wrong {
+                let (back, ahead) = (senders.len(), receivers.len());
+                untold.push(format!("connection {id} was refused: senders were told of {back} segments, receivers of {ahead}"));
+            }
+        }
+        untold.into_iter().for_each(|text| self.violate("resets", text));
+    }
+
+    /// How many packets of a flow the refuser has seen.
+    fn packets(&self, flows: &Flows, slot: Slot) -> u64 {
+        let Some(&(start, len)) = self.layout.states.get(REFUSER).filter(|_| flows.is_present(slot)) else { return 0 };
+        Begun::read_from_bytes(&flows.state(slot)[start..start + len]).map_or(0, |begun| begun.packets)
+    }
+
     fn check_revealed<'a>(
         &mut self,
         Revealed { id, way, datagram, count, trace }: Revealed,
@@ -285,22 +384,24 @@ impl Checkers {
                 forgotten.push(format!("connection {id}: count {count} left, and in the end its owner knows {known}"));
             }
         }
+        for client in clients.iter().filter(|client| self.told.contains_key(&client.id())) {
+            let (id, Some(limit)) = (client.id(), client.limit()) else { continue };
+            let (local, remote, protocol) = client.ends();
+            let key = frames::key(local, remote, protocol);
+            let known = serving.iter().map(|served| known_at(served.runtime, &key, pages, |at, slot| self.packets(at, slot)));
+            let known = known.max().unwrap_or(0);
+            if known <= limit && !self.over.contains(&id) {
+                forgotten.push(format!("connection {id}: it was reset after {limit} packets, and in the end {known} are known"));
+            }
+        }
         for text in forgotten {
             self.violate("output commit", text);
         }
     }
 
-    /// How far a runtime knows a flow's state. What it has the header of alone it knows as its server does.
+    /// How far a runtime knows a flow's state.
     fn count_at<'a>(&self, runtime: &Runtime, key: &FlowKey, way: usize, pages: &Pages<'a>) -> u64 {
-        let count = |(chain, flows): (usize, &Flows)| {
-            let slot = flows.find(key, flows.hash(key))?.slot;
-            if flows.is_present(slot) {
-                return Some(self.counts(flows, slot)[way]);
-            }
-            let (pages, slot) = pages(chain, key)?;
-            Some(self.counts(pages, slot)[way])
-        };
-        all_flows(runtime).enumerate().filter_map(count).max().unwrap_or(0)
+        known_at(runtime, key, pages, |flows, slot| self.counts(flows, slot)[way])
     }
 
     /// How many packets the state of a flow has seen, forward and reverse.
@@ -395,7 +496,7 @@ impl Checkers {
         // A flow that was lost holds nothing any more; that its connection begins anew is seen only when it does.
         let has_ended = |id: u32| loss.is_some_and(|loss| loss.begun_anew.contains(&id));
         // Without a protection a flow may have been lost unseen, and its leased end granted again.
-        let may_be_over = self.scenario.published && !self.promises;
+        let may_be_over = (self.scenario.published || self.scenario.is_limited()) && !self.promises;
         let other = self.mappings.insert(source, id).filter(|other| *other != id && !has_ended(*other));
         if let Some(other) = other.filter(|_| !may_be_over) {
             self.violate("uniqueness", format!("connections {other} and {id} both leave as {source:?}"));
@@ -449,6 +550,19 @@ impl Checkers {
 pub(crate) fn outside_end(reply: &FlowKey) -> frames::End {
     let [.., a, b, c, d] = reply.destination;
     ([a, b, c, d], reply.destination_port)
+}
+
+/// A number that `of` reads from a flow's state at a runtime; from its page where the state is absent.
+fn known_at<'a>(runtime: &Runtime, key: &FlowKey, pages: &Pages<'a>, of: impl Fn(&Flows, Slot) -> u64) -> u64 {
+    let known = |(chain, flows): (usize, &Flows)| {
+        let slot = flows.find(key, flows.hash(key))?.slot;
+        if flows.is_present(slot) {
+            return Some(of(flows, slot));
+        }
+        let (pages, slot) = pages(chain, key)?;
+        Some(of(pages, slot))
+    };
+    all_flows(runtime).enumerate().filter_map(known).max().unwrap_or(0)
 }
 
 fn has_role<'a>(mut flows: impl Iterator<Item = &'a Flows>, key: &FlowKey, role: u8) -> bool {

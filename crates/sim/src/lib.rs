@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod checkers;
+mod conversation;
 mod frames;
 mod loss;
 mod peers;
@@ -19,14 +20,15 @@ mod stamper;
 mod world;
 
 pub use checkers::Violation;
+pub use conversation::Heard;
 /// The plan of a protection. A [`Plan`] of this crate is what happens in a world.
 pub use holdfast_protection::Plan as Preset;
 pub use holdfast_wire::fault::{Fault, Planted, plant};
 pub use peers::SILENT;
-pub use plan::{ANYBODY, Clock, Connection, End, Exit, Fact, Habits, How, Outcome, Plan, Step, Way, When, Whom};
+pub use plan::{ANYBODY, Clock, Connection, End, Exit, Fact, Habits, How, Outcome, Plan, Reset, Step, Way, When, Whom};
 pub use random::Random;
-pub use refuser::{GUARDED, SHUT, passes};
-pub use scenario::{PUBLISHED_FROM, Scenario, in_worlds, presets};
+pub use refuser::{GUARDED, SHUT, limited, passes};
+pub use scenario::{COMBINED_FROM, LIMITED_FROM, PUBLISHED_FROM, Scenario, in_worlds, presets};
 pub use script::{Expect, Script, ScriptError};
 pub use shrink::shrink;
 pub use world::{Faults, Report, World};

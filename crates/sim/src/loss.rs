@@ -2,7 +2,7 @@
 //!
 //! Theory of operation. Nobody may ask the protection how old its snapshots are, so what left the system is written down with its time. When a
 //! runtime is given up, every flow that it had is looked for at the others: what is found there is at most so many packets older than what
-//! had left some time before the failure (what was sent later may have been under way). From then on whoever serves the flow knows at least as
+//! had left some time before the failure (what was sent later may have been under way, if the protection does not count that, too). From then on whoever serves the flow knows at least as
 //! much as was found, until another flow has its reply key. A flow of which nothing is found was younger than the time on the way: it may
 //! begin anew, and only it.
 
@@ -14,7 +14,7 @@ use holdfast_node::address::MAX_SWITCHES;
 use holdfast_node::runtime::Runtime;
 use holdfast_node::switch::Route;
 use holdfast_protection::flows::{ActorHeader, flag, role};
-use holdfast_protection::{Flows, Peer};
+use holdfast_protection::{Flows, Peer, Plan as Preset};
 use holdfast_wire::FlowKey;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,6 +34,8 @@ pub(crate) struct Loss {
     limit: u64,
     /// What was sent so long before a failure has arrived, ns.
     on_the_way: u64,
+    /// The limit is for what is on the way, too.
+    is_counted: bool,
     failures: BTreeMap<Peer, Failure>,
     /// Per connection: when it was seen to leave, which way, and the count that it revealed.
     left: BTreeMap<u32, Vec<(u64, usize, u64)>>,
@@ -51,10 +53,12 @@ fn key_of(client: &Client) -> FlowKey {
 }
 
 impl Loss {
-    pub(crate) fn new(limit: u32, on_the_way: u64) -> Loss {
+    /// For this plan; packets younger than `on_the_way`, ns, may be under way.
+    pub(crate) fn new(plan: Preset, on_the_way: u64) -> Loss {
         Loss {
-            limit: u64::from(limit),
+            limit: u64::from(plan.may_forget()),
             on_the_way,
+            is_counted: plan.forgets_by_count(),
             failures: BTreeMap::new(),
             left: BTreeMap::new(),
             floors: BTreeMap::new(),
@@ -113,11 +117,14 @@ impl Loss {
         for route in routes.iter().filter(|route| route.is_real) {
             let Some(client) = clients.iter().find(|client| key_of(client) == route.key) else { continue };
             let left = self.left.get(&client.id()).map_or(&[][..], Vec::as_slice);
-            let highest = |way: usize| {
-                let sent = left.iter().filter(|(time, of, _)| *of == way && time + self.on_the_way <= at);
-                sent.map(|(_, _, count)| *count).max().unwrap_or(0)
+            let left_before = |time: u64| {
+                let highest = |way: usize| {
+                    let sent = left.iter().filter(|(when, of, _)| *of == way && *when <= time);
+                    sent.map(|(_, _, count)| *count).max().unwrap_or(0)
+                };
+                highest(0) + highest(1)
             };
-            let due = highest(0) + highest(1);
+            let has_arrived = at.saturating_sub(self.on_the_way);
             let found = living.iter().filter_map(|runtime| {
                 let flows = runtime.flows(usize::from(route.chain))?;
                 let slot = flows.find(&route.key, flows.hash(&route.key))?.slot;
@@ -147,6 +154,7 @@ impl Loss {
                 .map(|(_, counts)| counts)
             {
                 None => {
+                    let due = left_before(has_arrived);
                     if due > 0 && was_safe {
                         let text = format!("connection {}: {due} packets had left, and no runtime has a snapshot", client.id());
                         checkers.violations.push(Violation { invariant: INVARIANT, text });
@@ -156,6 +164,7 @@ impl Loss {
                     self.begun_anew.insert(client.id());
                 }
                 Some(counts) => {
+                    let due = left_before(if self.is_counted { at } else { has_arrived });
                     let known = counts[0] + counts[1];
                     if was_safe {
                         self.worst = self.worst.max(due.saturating_sub(known));

@@ -1,7 +1,12 @@
 //! Clients and servers: scripts that behave as a kernel's TCP and UDP would.
+//!
+//! A connection to an end with a limit is to be reset in its middle: its client and its server take
+//! resets as RFC 9293, section 3.10.7, and RFC 5961, section 3.2, say. To every other connection any
+//! reset is an error.
 
 use crate::frames::{self, End, Seen};
-use crate::refuser::SHUT;
+use crate::plan::Reset;
+use crate::refuser::{SHUT, limit};
 use holdfast_wire::header::{proto, tcp_flags};
 use std::collections::BTreeMap;
 
@@ -20,6 +25,19 @@ fn content(connection: u32, offset: u32) -> u8 {
 
 fn chunk(connection: u32, offset: u32) -> Vec<u8> {
     (0..CHUNK as u32).map(|at| content(connection, offset + at)).collect()
+}
+
+/// The window that every TCP of this world announces, bytes.
+const WINDOW: u32 = 0xffff;
+
+/// A synchronised end judges a reset with this sequence number, where it expects that one (RFC 5961,
+/// section 3.2).
+fn judge(sequence: u32, expected: u32) -> Reset {
+    match sequence.wrapping_sub(expected) {
+        0 => Reset::Exact,
+        ahead if ahead < WINDOW => Reset::Challenged,
+        _ => Reset::Ignored,
+    }
 }
 
 /// How a client's script ended, or not yet.
@@ -53,6 +71,8 @@ pub(crate) struct TcpClient {
     pause: u64,
     pub(crate) due: u64,
     retries: u32,
+    /// Its connection has a limit, and was reset.
+    was_reset: bool,
     pub(crate) progress: Progress,
 }
 
@@ -71,7 +91,36 @@ impl TcpClient {
             pause,
             due: start,
             retries: 0,
+            was_reset: false,
             progress: Progress::Running,
+        }
+    }
+
+    /// The client judges a reset. None for any other segment, and where no reset is expected.
+    fn judges(&self, seen: &Seen<'_>) -> Option<Reset> {
+        let is_expected = limit(self.remote).is_some() && self.progress == Progress::Running;
+        if !is_expected || seen.flags & tcp_flags::RST == 0 {
+            return None;
+        }
+        Some(match self.established {
+            true => judge(seen.sequence, self.their_next),
+            // Before it is synchronised a reset has to acknowledge its SYN.
+            false if seen.flags & tcp_flags::ACK != 0 && seen.acknowledgement == self.initial.wrapping_add(1) => Reset::Exact,
+            false => Reset::Ignored,
+        })
+    }
+
+    fn on_reset(&mut self, how: Reset) -> Option<Vec<u8>> {
+        match how {
+            Reset::Exact => {
+                (self.was_reset, self.progress) = (true, Progress::Done);
+                None
+            }
+            Reset::Challenged => {
+                let next = self.initial.wrapping_add(1).wrapping_add(self.sent * CHUNK as u32);
+                Some(self.segment(tcp_flags::ACK, next, &[]))
+            }
+            Reset::Ignored => None,
         }
     }
 
@@ -101,9 +150,21 @@ impl TcpClient {
         sequence.wrapping_sub(self.initial) <= (self.chunks + 1) * CHUNK as u32
     }
 
+    /// Whether the client has acknowledged what comes before this sequence number.
+    fn has_asked_for(&self, sequence: u32) -> bool {
+        self.established && self.their_next.wrapping_sub(sequence) <= (self.chunks + 1) * CHUNK as u32
+    }
+
     fn on_frame(&mut self, seen: Seen<'_>, now: u64) -> Option<Vec<u8>> {
+        if self.was_reset && seen.flags & tcp_flags::RST == 0 {
+            // It has no connection any more.
+            return Some(frames::tcp(self.local, self.remote, tcp_flags::RST, seen.acknowledgement, 0, &[]));
+        }
         if self.progress != Progress::Running {
             return None;
+        }
+        if let Some(how) = self.judges(&seen) {
+            return self.on_reset(how);
         }
         if seen.flags & tcp_flags::RST != 0 {
             self.progress = Progress::Broken("reset");
@@ -270,6 +331,36 @@ impl Client {
         (client.local, client.remote) == (seen.source, seen.destination) && client.has_sent(seen.sequence)
     }
 
+    /// How many packets its connection may have, if it has a limit.
+    pub(crate) fn limit(&self) -> Option<u64> {
+        let Client::Tcp(client) = self else { return None };
+        limit(client.remote)
+    }
+
+    /// Its connection has a limit, and was reset.
+    pub(crate) fn was_reset(&self) -> bool {
+        matches!(self, Client::Tcp(client) if client.was_reset)
+    }
+
+    /// The client judges a reset that may come. None for any other segment.
+    pub(crate) fn judges(&self, seen: &Seen<'_>) -> Option<Reset> {
+        let Client::Tcp(client) = self else { return None };
+        client.judges(seen)
+    }
+
+    /// Whether this segment is of the client's connection, which has a limit: sent by either end, as it
+    /// knows the other.
+    pub(crate) fn is_limited_one(&self, seen: &Seen<'_>) -> bool {
+        let Client::Tcp(client) = self else { return false };
+        let is_own = (client.local, client.remote) == (seen.source, seen.destination);
+        // A reset that acknowledges nothing has the number that its receiver had asked for.
+        let is_answer = match seen.flags & (tcp_flags::RST | tcp_flags::ACK) {
+            tcp_flags::RST => client.has_asked_for(seen.sequence),
+            _ => client.has_sent(seen.acknowledgement),
+        };
+        limit(client.remote).is_some() && (is_own || seen.source == client.remote && is_answer)
+    }
+
     /// One of its packets was refused.
     pub(crate) fn on_refusal(&mut self) {
         if let Client::Udp(client) = self {
@@ -312,6 +403,14 @@ struct Served {
     initial: u32,
     next: u32,
     their_next: u32,
+    /// It has a limit, and was reset.
+    was_reset: bool,
+}
+
+impl Served {
+    fn new(initial: u32) -> Served {
+        Served { initial, next: initial.wrapping_add(1), their_next: 0, was_reset: false }
+    }
 }
 
 /// All servers at once. Echoes per switch and per connection as a server sees it, after translation.
@@ -330,6 +429,35 @@ impl Server {
         })
     }
 
+    /// The connection of a client that has a limit, with its ends as the server knows them.
+    fn limited(&self, switch: u16, client: &Client) -> Option<(&(u16, End, End), &Served)> {
+        let Client::Tcp(client) = client else { return None };
+        let is_it = |(ends, served): &(&(u16, End, End), &Served)| {
+            (ends.0, ends.2) == (switch, client.remote) && client.has_sent(served.their_next)
+        };
+        self.connections.iter().find(is_it).filter(|_| limit(client.remote).is_some())
+    }
+
+    /// Whether the server has had a segment of the client's connection, which has a limit.
+    pub(crate) fn has_heard_of(&self, switch: u16, client: &Client) -> bool {
+        self.limited(switch, client).is_some()
+    }
+
+    /// The server's keep-alive for a connection with a limit that has been silent for long (RFC 9293,
+    /// section 3.8.4). None if the server has no such connection.
+    pub(crate) fn keep_alive(&self, switch: u16, client: &Client) -> Option<Vec<u8>> {
+        let ((_, source, destination), served) = self.limited(switch, client)?;
+        let probe = || frames::tcp(*destination, *source, tcp_flags::ACK, served.next.wrapping_sub(1), served.their_next, &[]);
+        (!served.was_reset).then(probe)
+    }
+
+    /// The server judges a reset that may come. None for any other segment.
+    pub(crate) fn judges(&self, switch: u16, seen: &Seen<'_>) -> Option<Reset> {
+        let served = self.connections.get(&(switch, seen.source, seen.destination)).filter(|served| !served.was_reset)?;
+        let may_come = seen.flags & tcp_flags::RST != 0 && limit(seen.destination).is_some();
+        may_come.then(|| judge(seen.sequence, served.their_next))
+    }
+
     pub(crate) fn on_frame(&mut self, switch: u16, seen: Seen<'_>, random: u32) -> Option<Vec<u8>> {
         if seen.destination == SILENT {
             return None;
@@ -342,9 +470,17 @@ impl Server {
         let reply = |served: &Served, flags: u8, sequence: u32, payload: &[u8]| {
             Some(frames::tcp(ends.2, ends.1, flags, sequence, served.their_next, payload))
         };
+        if seen.flags & tcp_flags::RST != 0 && limit(seen.destination).is_some() {
+            let how = self.judges(switch, &seen)?;
+            let served = self.connections.get_mut(&ends)?;
+            served.was_reset = how == Reset::Exact;
+            return if how == Reset::Challenged { reply(served, tcp_flags::ACK, served.next, &[]) } else { None };
+        }
         if seen.flags & tcp_flags::SYN != 0 {
-            let served =
-                self.connections.entry(ends).or_insert(Served { initial: random, next: random.wrapping_add(1), their_next: 0 });
+            let served = self.connections.entry(ends).or_insert_with(|| Served::new(random));
+            if served.was_reset {
+                *served = Served::new(random);
+            }
             // A SYN with another sequence number begins the connection anew.
             if served.their_next != seen.sequence.wrapping_add(1) && served.next == served.initial.wrapping_add(1) {
                 served.their_next = seen.sequence.wrapping_add(1);
@@ -352,7 +488,7 @@ impl Server {
             let initial = served.initial;
             return reply(served, tcp_flags::SYN | tcp_flags::ACK, initial, &[]);
         }
-        let Some(served) = self.connections.get_mut(&ends) else {
+        let Some(served) = self.connections.get_mut(&ends).filter(|served| !served.was_reset) else {
             return Some(frames::tcp(ends.2, ends.1, tcp_flags::RST, seen.acknowledgement, 0, &[]));
         };
         if seen.payload.is_empty() {

@@ -4,6 +4,7 @@
 //! give the same first n events, so that a test can count a run's events and then fail a runtime between any two of them. A world that was drawn
 //! tells what it did as a plan, and does the same again when it is given that.
 
+use crate::conversation::Heard;
 use crate::world::Report;
 use holdfast_node::address::NodeId;
 use holdfast_wire::DropCounters;
@@ -275,6 +276,17 @@ impl Exit {
     }
 }
 
+/// A TCP end's judgement of a reset (RFC 9293, section 3.10.7; RFC 5961, section 3.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reset {
+    /// It has the number that the end expects, and ends the connection there.
+    Exact,
+    /// It is in the window, and its sender is asked to say so again.
+    Challenged,
+    /// It is dropped.
+    Ignored,
+}
+
 /// What a planned world gave.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
@@ -286,6 +298,9 @@ pub struct Outcome {
     pub released: Vec<Exit>,
     /// Of whose datagrams their sender was told that they were refused: connections, from 1, and numbers of datagrams, in order.
     pub refused: Vec<(u32, u32)>,
+    /// Resets that came to ends of connections with a limit that had been reset by none yet, in order:
+    /// connections, from 1, whether it was the client's end, and what that made of it.
+    pub resets: Vec<(u32, bool, Reset)>,
     /// Drops of all parts, the dead included.
     pub drops: DropCounters,
     /// Steps that were taken.
@@ -302,4 +317,6 @@ pub struct Outcome {
     pub settled: u64,
     /// Packets that left while no replica could be had.
     pub unprotected: u64,
+    /// Messages between nodes, in order, if the world was listened to.
+    pub conversation: Vec<Heard>,
 }

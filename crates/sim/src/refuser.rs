@@ -1,7 +1,8 @@
 //! A function that refuses, so that senders are told.
 //!
 //! The refuser of simulated worlds rejects three datagrams of four to [`GUARDED`], by their
-//! numbers, but never the first of a flow, and every flow to [`SHUT`].
+//! numbers, but never the first of a flow, and every flow to [`SHUT`]. A TCP connection to a
+//! [`limited`] end has so many packets, both directions together, and is then refused for good.
 
 use crate::plan::End;
 use holdfast_nf::{ConfigError, Context, Direction, DropReason, NetworkFunction, Open, Packet, Verdict};
@@ -12,6 +13,19 @@ use holdfast_wire::header::proto;
 pub const GUARDED: End = ([192, 0, 2, 7], 4);
 /// Server address to which every flow is rejected.
 pub const SHUT: End = ([192, 0, 2, 7], 5);
+
+/// The address of the ends whose connections have a limit, and its port that stands for none.
+const LIMITED: End = ([192, 0, 2, 8], 100);
+
+/// Server end whose TCP connections may have so many packets, both directions together.
+pub fn limited(packets: u16) -> End {
+    (LIMITED.0, LIMITED.1 + packets)
+}
+
+/// How many packets a TCP connection to this end may have, if it has a limit.
+pub(crate) fn limit((address, port): End) -> Option<u64> {
+    (address == LIMITED.0 && port > LIMITED.1).then(|| u64::from(port - LIMITED.1))
+}
 
 /// Datagrams to [`GUARDED`] that pass.
 pub fn passes(datagram: u32) -> bool {
@@ -34,6 +48,17 @@ fn port(packet: &Packet) -> Option<u16> {
     FlowKey::of(packet).filter(|key| key.protocol == u16::from(proto::UDP)).map(|key| key.destination_port)
 }
 
+/// How many packets the connection of a segment may have, if it has a limit.
+fn limit_of(packet: &Packet, direction: Direction) -> Option<u64> {
+    let key = FlowKey::of(packet).filter(|key| key.protocol == u16::from(proto::TCP))?;
+    let (address, port) = match direction {
+        Direction::Forward => (key.destination, key.destination_port),
+        Direction::Reverse => (key.source, key.source_port),
+    };
+    let [.., a, b, c, d] = address;
+    limit(([a, b, c, d], port))
+}
+
 impl NetworkFunction for Refuser {
     const NAME: &'static str = "refuser";
     type Config = ();
@@ -50,6 +75,9 @@ impl NetworkFunction for Refuser {
 
     fn process(&self, packet: &mut Packet, flow: &mut Begun, _shared: &mut (), cx: &mut Context) -> Verdict {
         flow.packets += 1;
+        if limit_of(packet, cx.direction()).is_some_and(|limit| flow.packets > limit) {
+            return Verdict::Reject(DropReason::QuotaExceeded);
+        }
         let is_guarded = cx.direction() == Direction::Forward && flow.packets > 1 && port(packet) == Some(GUARDED.1);
         let number =
             packet.l4().get(12..16).and_then(|bytes| bytes.first_chunk()).map_or(0, |number| u32::from_be_bytes(*number));

@@ -18,6 +18,9 @@ use serde_json::json;
 /// would have it.
 const FICKLE: u64 = 3_000_000;
 
+/// The refuser's place among a chain's functions, from 0.
+pub(crate) const REFUSER: usize = 3;
+
 /// Seeds from here on stand for worlds with `reinforce`.
 const REINFORCE_FROM: u64 = 1_000_000;
 /// Seeds from here on stand for worlds with a state server, under every protection.
@@ -28,16 +31,29 @@ const PAGED_FROM: u64 = 20_000_000;
 const DIVIDED_FROM: u64 = 30_000_000;
 /// Seeds from here on stand for worlds with published hosts, under every protection.
 pub const PUBLISHED_FROM: u64 = 40_000_000;
+/// Seeds from here on stand for worlds with TCP connections that are refused in their middle.
+pub const LIMITED_FROM: u64 = 50_000_000;
+/// Both are under one of so many presets: a seed stands for its world whatever presets are added.
+const PUBLISHED_PRESETS: u64 = 9;
+/// Seeds from here on stand for worlds under the others of them, with published hosts in every
+/// second.
+pub const COMBINED_FROM: u64 = 60_000_000;
+/// So many of these there are.
+const COMBINED_PRESETS: u64 = 1;
 /// So long a state server lets a number rest that a flow had, ns.
 pub(crate) const NUMBERS_REST: u64 = 1_000_000_000;
 
 /// A plan with the numbers of a world, where everything is smaller and happens more often.
 /// With `reinforce` the log is small and checkpoints are rare: most flows are behind when
 /// something happens. With `rescue` dirty flows stay so for a while, and where room is
-/// short there is less of it than a world has flows.
+/// short there is less of it than a world has flows. Where packets leave at once few do so
+/// ahead of their replica.
 pub const fn in_worlds(plan: Preset) -> Preset {
     match plan.flow {
-        Flow::Replica => Preset { fickle_every: if matches!(plan.release, Release::Auto) { Some(FICKLE) } else { None }, ..plan },
+        Flow::Replica => {
+            let fickle_every = if matches!(plan.release, Release::Auto) { Some(FICKLE) } else { None };
+            Preset { fickle_every, unsaved_packets: 3, ..plan }
+        }
         Flow::Standby => Preset { checkpoint_every: 400_000_000, log_bytes: 1 << 18, ..plan },
         Flow::Paged => {
             let resident_flows = if plan.has_absent_flows() { Some(2) } else { None };
@@ -47,7 +63,7 @@ pub const fn in_worlds(plan: Preset) -> Preset {
     }
 }
 
-/// Every protection. The conformance suite runs for each of them.
+/// Every protection, wherever shared state lives.
 pub fn presets() -> [Preset; Preset::ALL.len()] {
     Preset::ALL.map(|(_, plan)| in_worlds(plan))
 }
@@ -92,16 +108,23 @@ impl Scenario {
     /// The scenario that a seed stands for in a run of many.
     pub fn of_seed(seed: u64) -> Scenario {
         if seed >= PUBLISHED_FROM {
-            let mut rest = seed - PUBLISHED_FROM;
+            let first = [COMBINED_FROM, LIMITED_FROM, PUBLISHED_FROM].into_iter().find(|first| seed >= *first);
+            let is_combined = seed >= COMBINED_FROM;
+            let mut rest = seed - first.unwrap_or(PUBLISHED_FROM);
             let mut digit = |count: u64| {
                 let digit = rest % count;
                 rest /= count;
                 digit
             };
-            let preset = presets()[digit(Preset::ALL.len() as u64) as usize];
+            let preset = match is_combined {
+                true => PUBLISHED_PRESETS + digit(COMBINED_PRESETS),
+                false => digit(PUBLISHED_PRESETS),
+            };
+            let preset = presets()[preset as usize];
             let (tight, served, servers) = (digit(2) == 1, digit(2) == 1, 1 + digit(3) as u16);
+            let published = if is_combined { digit(2) == 1 } else { seed < LIMITED_FROM };
             let planted = Planted::default();
-            return Scenario { seed, preset, planted, quiet: false, tight, served, by_key: false, servers, published: true };
+            return Scenario { seed, preset, planted, quiet: false, tight, served, by_key: false, servers, published };
         }
         let presets =
             [Preset::NFVACTOR, Preset::NFVACTOR_AT_SOURCE, Preset::NFACTOR, Preset::NFVACTOR, Preset::NFVACTOR_AT_SOURCE];
@@ -124,6 +147,11 @@ impl Scenario {
             servers,
             published: false,
         }
+    }
+
+    /// Whether connections that are refused in their middle are drawn, too.
+    pub(crate) fn is_limited(&self) -> bool {
+        (LIMITED_FROM..COMBINED_FROM).contains(&self.seed)
     }
 
     fn ports(&self) -> (u16, u16) {

@@ -4,7 +4,8 @@
 //! four times as many as it took when the row was written or more, so that it stays true when seeds
 //! stand for other worlds. Rows that take long lie apart from one another.
 
-use holdfast_sim::{Fault, Outcome, PUBLISHED_FROM as PUBLISHED, Preset, Scenario, Script, World};
+use holdfast_sim::{Fault, Outcome, Preset, Scenario, Script, World};
+use holdfast_sim::{LIMITED_FROM as LIMITED, PUBLISHED_FROM as PUBLISHED};
 use libtest_mimic::{Arguments, Failed, Trial};
 use std::path::Path;
 use std::process::ExitCode;
@@ -88,6 +89,7 @@ const TABLE: &[Row] = &[
     (Fault::FollowsFrames, &[Worlds(drawn, PUBLISHED, 20)], "liveness"),
     (Fault::LetsFragmentsPass, &[Worlds(drawn, PUBLISHED, 100)], "reply keys"),
     (Fault::LeasesWhatIsPublished, &[Worlds(drawn, PUBLISHED, 20)], "leases"),
+    (Fault::TellsOneEnd, &[Worlds(drawn, LIMITED, 20)], "resets"),
 ];
 
 /// Faults that other tests find:

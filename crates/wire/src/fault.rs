@@ -144,6 +144,8 @@ faults! {
     ReleasesBeforeCommit = "release-before-commit",
     /// Neither fence nor switch nor replica looks at incarnations and epochs: two serve one flow.
     IgnoresEpochs = "no-epoch-check",
+    /// A connection is refused in its middle, and only the refused segment's sender is reset.
+    TellsOneEnd = "tells-one-end",
     /// A host fences only whom it is asked to: one that a view gives up speaks for a moment longer.
     FencesWhenAskedOnly = "fences-when-asked-only",
     /// A host that stood still lets out what it held, before it has heard whether it still serves.

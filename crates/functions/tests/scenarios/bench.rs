@@ -335,11 +335,12 @@ impl Bench {
         self.chain.describe(&flow.block.0[..self.chain.layout().size])
     }
 
-    /// The highest acknowledgement numbers from receivers of the latest flow's packets, forward and reverse.
-    pub(crate) fn asked_for(&self) -> [Option<u32>; 2] {
+    /// Sequence numbers that the latest flow's receivers expect, forward and reverse: least and most.
+    pub(crate) fn expected(&self) -> [Option<(u32, u32)>; 2] {
         let flow = self.flows.last().expect("a flow");
         let block = &flow.block.0[..self.chain.layout().size];
-        [Direction::Forward, Direction::Reverse].map(|direction| self.chain.asked_for(block, direction))
+        let of = |direction| self.chain.expected(block, direction).map(|expected| (expected.least, expected.most));
+        [Direction::Forward, Direction::Reverse].map(of)
     }
 
     /// The flows as they are now, to be set back to later.

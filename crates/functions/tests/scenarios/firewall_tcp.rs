@@ -46,20 +46,21 @@ impl Conversation {
     }
 }
 
-/// The highest acknowledgement number of each side: none before the side has acknowledged a SYN, and never
-/// less than before.
+/// An end may expect any sequence number from its highest acknowledgement to the end of what was
+/// sent to it. Nothing is known before it has acknowledged a SYN, and no bound goes back.
 #[test]
-fn what_an_end_has_asked_for_is_known() {
+fn what_an_end_expects_is_known() {
     let mut talk = Conversation::new();
     talk.client("SYN seq 100");
-    assert_eq!(talk.0.asked_for(), [None, None]);
+    assert_eq!(talk.0.expected(), [None, None]);
     talk.server("SYN ACK seq 500 ack 101");
-    assert_eq!(talk.0.asked_for(), [Some(101), None]);
+    assert_eq!(talk.0.expected(), [Some((101, 101)), None]);
     talk.client("ACK PSH seq 101 ack 501 len 300");
-    assert_eq!(talk.0.asked_for(), [Some(101), Some(501)]);
+    assert_eq!(talk.0.expected(), [Some((101, 401)), Some((501, 501))]);
     talk.server("ACK seq 501 ack 401");
     talk.server("ACK seq 501 ack 301");
-    assert_eq!(talk.0.asked_for(), [Some(401), Some(501)]);
+    talk.client("ACK PSH seq 101 ack 501 len 300");
+    assert_eq!(talk.0.expected(), [Some((401, 401)), Some((501, 501))]);
 }
 
 /// A whole connection: handshake, data both ways, both sides close; each step has its state.

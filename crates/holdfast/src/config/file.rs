@@ -531,6 +531,10 @@ pub struct ProtectionOptions {
     /// With `nfactor`: packets of a flow between two snapshots (10). So many of its latest packets a failure may undo.
     #[schemars(range(min = 1))]
     pub snapshot_every: Option<u32>,
+    /// With `nfvactor` and `release: at-once`: packets of a flow that may leave before its replica
+    /// has said that it knows of them (128); more wait for that. So many a failure may undo.
+    #[schemars(range(min = 1))]
+    pub unsaved_packets: Option<u32>,
     /// With `shared: state-server`: seconds for which a number rests that a flow had, such as a NAT's port, before another flow gets it (120, as RFC 6888 has it); twice `detection.hang_ms` at least.
     #[schemars(range(min = 0, max = 3600))]
     pub hold_s: Option<u64>,
@@ -560,6 +564,7 @@ impl ProtectionOptions {
     pub(super) fn number(&self, key: &str) -> Option<u64> {
         match key {
             "snapshot_every" => self.snapshot_every.map(u64::from),
+            "unsaved_packets" => self.unsaved_packets.map(u64::from),
             "hold_s" => self.hold_s,
             "write_back_ms" => self.write_back_ms,
             "write_back_packets" => self.write_back_packets.map(u64::from),

@@ -7,7 +7,7 @@ use holdfast_control::api::control_server::{Control, ControlServer};
 use holdfast_control::api::*;
 use holdfast_control::status::STATE_RUNNING;
 use holdfast_control::tls::Role;
-use holdfast_control::{MAX_REQUEST, PATIENCE};
+use holdfast_control::{BUSY, MAX_REQUEST, PATIENCE};
 use holdfast_node::message::Order;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -20,8 +20,6 @@ use tonic::{Code, Request, Response, Status as Refusal};
 
 /// Between two looks at how far something is.
 const LOOK: Duration = Duration::from_millis(20);
-/// A packet loop that moves many flows may be too busy for so long to say how far it is.
-const BUSY: Duration = Duration::from_secs(60);
 /// Messages of a stream that wait for its client.
 const WAITING: usize = 16;
 /// Flows in one message.
@@ -195,7 +193,8 @@ impl Calls {
                 let ends = seen.as_ref().map_or(true, is_over);
                 let before = core::mem::replace(&mut told, seen.as_ref().ok().cloned());
                 let tells = ends || before.is_none_or(|before| told.as_ref().is_some_and(|now| is_news(&before, now)));
-                if tells && sender.send(seen).await.is_err() || ends {
+                // A client that takes no news for so long loses its seat; the order goes on.
+                if tells && sender.send_timeout(seen, PATIENCE).await.is_err() || ends {
                     return;
                 }
                 if tokio::time::timeout(LOOK, sender.closed()).await.is_ok() {

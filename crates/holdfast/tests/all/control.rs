@@ -199,12 +199,12 @@ impl Box {
     /// A client by hand, which reads when the test wants it to.
     fn by_hand(&self) -> ByHand {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build().unwrap();
-        let api = runtime.block_on(async {
+        let channel = runtime.block_on(async {
             let stream = tokio::net::UnixStream::connect(&self.path).await.expect("the box listens");
             let channel = channel_over(stream, Endpoint::from_static("http://box")).await;
-            ControlClient::new(channel.expect("the box speaks HTTP/2"))
+            channel.expect("the box speaks HTTP/2")
         });
-        ByHand { runtime, api }
+        ByHand { runtime, api: ControlClient::new(channel.clone()), channel }
     }
 }
 
@@ -212,6 +212,7 @@ impl Box {
 struct ByHand {
     runtime: Runtime,
     api: ControlClient<Channel>,
+    channel: Channel,
 }
 
 fn progress(moved: u64, done: bool) -> Progress {
@@ -274,7 +275,7 @@ fn a_long_list_comes_in_pieces() {
     }
     let some = client.list("from 10.0.0.2 port 900-2100", u32::MAX).unwrap();
     assert_eq!(some.flows.len(), 1201);
-    let ByHand { runtime, mut api } = running.by_hand();
+    let ByHand { runtime, mut api, .. } = running.by_hand();
     for after in [vec![1 << 16, 0, 0, 0], vec![16, 1, 0]] {
         let wrong = runtime.block_on(async {
             let mut stream = api.list_flows(ListFlowsRequest { after, ..Default::default() }).await?.into_inner();
@@ -293,7 +294,7 @@ fn clients_that_do_not_read_are_given_up() {
     let mut stuck: Vec<ByHand> = (0..MAX_CLIENTS).map(|_| running.by_hand()).collect();
     let streams: Vec<_> = stuck
         .iter_mut()
-        .map(|ByHand { runtime, api }| {
+        .map(|ByHand { runtime, api, .. }| {
             let request = ListFlowsRequest { limit: 1_000_000, ..Default::default() };
             runtime.block_on(api.list_flows(request)).expect("there is a seat")
         })
@@ -410,7 +411,12 @@ fn a_socket_that_a_killed_box_left_is_replaced_and_one_in_use_is_not() {
 fn garbage_is_shut_out() {
     let running = Box::start(0);
     let endless = vec![b'x'; 1 << 20];
-    for bytes in [&b""[..], b"\n", b"{\"version\":1,\"request\":\"status\"}\n", b"GET / HTTP/1.1\r\n\r\n", &endless] {
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    let frames = [&preface[..], &[0xff; 4096]].concat();
+    // A stream's headers, which cannot be read.
+    let headers = [&preface[..], &[0, 0, 0, 4, 0, 0, 0, 0, 0], &[0, 0, 4, 1, 4, 0, 0, 0, 1, 0xff, 0xff, 0xff, 0xff]].concat();
+    let no_http: &[u8] = b"{\"version\":1,\"request\":\"status\"}\n";
+    for bytes in [&b""[..], b"\n", no_http, b"GET / HTTP/1.1\r\n\r\n", &endless, preface, &frames, &headers] {
         let mut stream = running.connect();
         // A box that has read enough may close while more is written.
         let _ = stream.write_all(bytes);
@@ -421,6 +427,29 @@ fn garbage_is_shut_out() {
     }
     assert_eq!(running.wakes.load(Ordering::SeqCst), 0, "nothing of it reached the loop");
     assert_eq!(running.client().status().unwrap().protected(), Protected::Yes);
+}
+
+/// Calls that the box does not have, and messages that are none, are refused; the connection goes on.
+#[test]
+fn what_is_no_call_is_refused() {
+    let running = Box::start(0);
+    let ByHand { runtime, api: _, channel } = running.by_hand();
+    let mut grpc = tonic::client::Grpc::new(channel);
+    // The first field of a list's request is text.
+    let number = PingReply { pid: 5, ..PingReply::default() };
+    for (call, code) in [
+        ("/holdfast.control.v1.Control/ListFlows", tonic::Code::Internal),
+        ("/holdfast.control.v1.Control/Dance", tonic::Code::Unimplemented),
+        ("/other.Service/Ping", tonic::Code::Unimplemented),
+    ] {
+        let codec = tonic_prost::ProstCodec::<PingReply, Progress>::default();
+        let refused = runtime.block_on(async {
+            grpc.ready().await.expect("the connection goes on");
+            grpc.unary(tonic::Request::new(number), call.parse().unwrap(), codec).await
+        });
+        assert_eq!(refused.unwrap_err().code(), code, "{call}");
+    }
+    assert_eq!(running.wakes.load(Ordering::SeqCst), 0, "nothing of it reached the loop");
 }
 
 /// Selectors of flows and packets name ports of the box as rules do; its processes are told their numbers.

@@ -3,7 +3,7 @@
 
 use holdfast::config::ControlEntry;
 use holdfast::control::Limits;
-use holdfast::control::{self, Page, Request, Running, Server, Traced, Work};
+use holdfast::control::{self, Answer, Page, Request, Running, Server, Traced, Work};
 use holdfast_control::api::apply_reply::Result as Reply;
 use holdfast_control::api::{
     Flow, FlowTable, Host, MigrateRequest, PingReply, Pool, Process, Progress, Protected, Rules, ServerPool, Statistic,
@@ -109,6 +109,20 @@ fn progress(moved: u64, had: Option<u64>) -> Progress {
     Progress { runtime: 16, moved, had, done: moved == 3, took_us: 1500, ..Progress::default() }
 }
 
+/// The runtime whose flows keep the loop so busy that questions about them are late, or come before it has been begun.
+const BUSY: u16 = 20;
+
+/// Answers a question about the progress of draining [`BUSY`], look by look, as the packet loop does.
+fn answer_of_busy(look: u64, answer: Answer<Progress>) {
+    match look {
+        1 => answer.refuse("nobody has drained that runtime"),
+        // Dropped: no answer in time.
+        2 | 4 => {}
+        3 => answer.give(progress(1, Some(3))),
+        _ => answer.give(progress(3, Some(3))),
+    }
+}
+
 /// The loop: every look at an order finds one more flow moved; a runtime that is restored starts, and serves at the third look.
 fn answer_from_a_script(requests: Receiver<Request>, file: &str, tell: impl Fn(String)) {
     let (mut moved, mut version, mut running, mut starting) = (0, 1, CONFIGURATION.to_owned(), 0);
@@ -139,6 +153,10 @@ fn answer_from_a_script(requests: Receiver<Request>, file: &str, tell: impl Fn(S
                 tell("apply".to_owned());
                 answer.give(version);
             }
+            Request::Progress(Work::Draining(BUSY), answer) => {
+                moved += 1;
+                answer_of_busy(moved, answer);
+            }
             Request::Progress(work, answer) => {
                 moved += 1;
                 let had = match work {
@@ -151,6 +169,10 @@ fn answer_from_a_script(requests: Receiver<Request>, file: &str, tell: impl Fn(S
                 answer.give(progress(moved, had));
             }
             Request::Order(Order::Move { to: Some(99), .. }, answer) => answer.refuse("runtime 99 serves no flows"),
+            Request::Order(Order::Drain { node: BUSY, .. }, _late) => {
+                moved = 0;
+                tell("drain".to_owned());
+            }
             Request::Order(order, answer) => {
                 (moved, starting) = (0, 3);
                 tell(format!("{order:?}"));
@@ -383,6 +405,21 @@ fn an_operator_moves_drains_restores_applies_and_stops() {
     }
     assert_eq!(client.stop().unwrap(), std::process::id());
     assert_eq!(running.told(), "stop");
+}
+
+/// A box that drains very many flows neither says in time that it has begun nor always how far it is. Whoever watches
+/// sees how far it is all the same, at either door, and asks for the drain once.
+#[test]
+fn a_busy_box_is_drained_as_any() {
+    let running = Box::start();
+    for client in [running.client("alice"), running.local()] {
+        let mut seen = Vec::new();
+        let work = client.drain(BUSY.into(), false).unwrap();
+        let done = work.watch(|progress| seen.push(progress.moved)).unwrap();
+        assert_eq!((done.moved, seen), (3, vec![1, 3]));
+        assert_eq!(running.told(), "drain");
+        assert!(running.asked.try_recv().is_err(), "it is asked for once");
+    }
 }
 
 /// A viewer looks; what changes something is refused, counted, and never reaches the loop. A host is no operator.

@@ -85,7 +85,7 @@ impl Running {
         wait("another coordinator leads", || self.coordinator().filter(leads))
     }
 
-    fn runtimes(&self) -> Vec<(u16, u64, u32)> {
+    fn runtimes(&self) -> Vec<(u32, u64, u32)> {
         self.status().unwrap().runtimes().map(|runtime| (runtime.id, runtime.incarnation, runtime.pid)).collect()
     }
 

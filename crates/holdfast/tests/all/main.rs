@@ -14,4 +14,6 @@ mod etcd_config;
 mod hosts_config;
 mod keys;
 mod lives;
+mod pages;
+mod reference;
 mod switches_config;

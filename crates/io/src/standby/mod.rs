@@ -15,7 +15,7 @@
 //! If worker and standby die together, the keeper makes another process, which finds everything as the standby would have. What has no way back ends with its worker, and then the
 //! keeper ends as the worker did: a turn that changed more than the log holds, and a turn that one worker after the other does not finish.
 //!
-//! REINFORCE, sections III-C and IV-D: there the state is copied at the end of each batch, and the manager wakes the standby.
+//! REINFORCE, local standby: there the state is copied at the end of each batch, and the manager wakes the standby.
 
 mod heap;
 mod keeper;

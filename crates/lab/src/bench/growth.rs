@@ -2,7 +2,7 @@
 //!
 //! A whole box in one thread: coordinator, hub and as many runtimes as are asked for, with as many flows each, and a clock of their own. A step of that
 //! clock lasts as long as the busiest part of the box needed for its turn, and never less than a frame needs on its way: as if every part had a core to itself. So
-//! the times are a model's, from measured work; how they grow is what counts. NFVactor's evaluation (VI-C) ends at some ten runtimes.
+//! the times are a model's, from measured work; how they grow is what counts. NFVactor's evaluation ends at some ten runtimes.
 //!
 //! A row counts only if every flow is owned where it should be, once, by runtimes that the switch's routes lead to, and everything is protected again.
 

@@ -1,7 +1,7 @@
 //! `holdfast bench migration`: what it costs to move flows between two runtimes under load.
 //!
 //! Each flow carries numbered datagrams at its pace; a ledger by flow says whether one was lost or reordered. The plan of NFVactor's figure on
-//! migration (section VI-B), and a check before the time counts: every flow must be where it was sent, and the ledger clean.
+//! migration, and a check before the time counts: every flow must be where it was sent, and the ledger clean.
 
 use super::median;
 use super::traffic::{self, FRAME_LEN, percentile};

@@ -1,7 +1,7 @@
 //! `holdfast bench recovery`: how long a dead runtime's flows are without an owner.
 //!
 //! One runtime opens the flows, another has their replicas; the first is killed, and the coordinator says so. The time runs from its word until the last flow's
-//! route was claimed and the flow is served. The plan of NFVactor's figure on recovery (section VI-C). The time counts only if every flow is
+//! route was claimed and the flow is served. The plan of NFVactor's table on recovery. The time counts only if every flow is
 //! owned then, leaves as what it left as before, and of some of them packets in both directions came through with their counters right.
 
 use super::traffic::{self, FRAME_LEN};

@@ -2,7 +2,7 @@
 //!
 //! The same functions over the same frames: `none`, a runtime without protection, `nfvactor` in both of its ways, `reinforce` and `rescue`, with the replica, standby or state
 //! server in a second thread.
-//! The plan of NFVactor's figures on replication (section VI-C): throughput with it and without, latency added, bytes added. Every case first plays
+//! The plan of NFVactor's figures on flow replication: throughput with it and without, latency added, bytes added. Every case first plays
 //! each flow in both directions, and what comes out is compared; only then is time taken. The cases take turns, so that a noisy machine
 //! disturbs all alike. Frames come in an order without locality: no two of a burst share a flow, and every packet has a state of its own to send.
 

@@ -1,6 +1,6 @@
 //! The coordinator: who is there, who has failed, who may lease what.
 //!
-//! Theory of operation (NFVactor, sections IV-D and V-C). Runtimes report with every heartbeat. A runtime fails when its process ends
+//! Theory of operation (NFVactor: coordinator, fault tolerance). Runtimes report with every heartbeat. A runtime fails when its process ends
 //! (told by the host's manager, at once) or when it is not heard for too long. Then, in this order: the manager lets nothing more out of it;
 //! everyone gets the view without it; the others are asked to recover what they have of it; when all have reported, the switch forgets the
 //! routes that nobody claimed and the dead runtime's part of every pool is free again. A new incarnation is started at once, or after a

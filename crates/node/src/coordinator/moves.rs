@@ -1,6 +1,6 @@
 //! Flows that are to move, by order.
 //!
-//! The coordinator only says where flows shall go; runtimes and switch move them (NFVactor, section VI-B). A *drain* moves every flow of a runtime away
+//! The coordinator only says where flows shall go; runtimes and switch move them (NFVactor: flow migration). A *drain* moves every flow of a runtime away
 //! while no new one comes, waits until all of them have arrived and nobody's replica is there either, and ends its process. A runtime that fails
 //! meanwhile is recovered as ever. Which runtimes are leaving is remembered, and every request until its runtime has it; which request of a drain is
 //! under way is not: a new life of the coordinator asks for what is left.

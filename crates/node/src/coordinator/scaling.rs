@@ -1,6 +1,6 @@
 //! Virtual clusters that grow and shrink by themselves.
 //!
-//! Theory of operation (NFVactor, section VI-A; DESIGN, section 5). Once per period the workload of every runtime is looked at: what it, or its
+//! Theory of operation (NFVactor: dynamic scaling). Once per period the workload of every runtime is looked at: what it, or its
 //! ring, has dropped because there was too much, how much of its time it was busy, how many flows it has.
 //! - A runtime that dropped more than it may, or was busy nearly all the time for several periods, gets help: a spare place is given to a new process, and
 //!   when that serves, flows move to it some hundred at a time until half of the load is there. With no spare place left, a runtime that has less

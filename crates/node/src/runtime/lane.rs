@@ -22,7 +22,7 @@ use crate::channel::format::after;
 use crate::edge::ICMP_PER_SECOND;
 use crate::gone::GoneFlows;
 use crate::rate::RateLimit;
-use crate::reset::reset_ahead;
+use crate::reset::{acknowledge, reset_ahead};
 use holdfast_nf::{Chain, Context, Direction, Outcome, Position, Standing};
 use holdfast_protection::flows::{ActorHeader, Found, Journal, NO_SLOT, NoReply, flag, role};
 use holdfast_protection::{Admission, Flows, Outbox, Plan, Protection, Released, Slot};
@@ -141,7 +141,7 @@ impl Lane {
             work: Vec::with_capacity(BURST),
             retry: false,
             owned_limit,
-            copies_often: plan.promises() && plan.may_forget() <= OFTEN,
+            copies_often: plan.promises() && plan.copied_after() <= OFTEN,
             is_undone: false,
             likely: Vec::with_capacity(BURST),
             undo,
@@ -486,6 +486,12 @@ impl Lane {
         }
         shared.drops.count(reason);
         let ahead = flow.and_then(|(slot, _)| self.reset_for_receiver(slot, &packet, key, shared, pool));
+        if let Some((slot, _)) = flow {
+            let back = if self.flows.header(slot).is_reply(key) { Direction::Forward } else { Direction::Reverse };
+            if let Some(expected) = self.chain.expected(&self.undo, back) {
+                acknowledge(&mut packet, expected.least);
+            }
+        }
         packet.meta.flags = packet.meta.flags & Flags::TRACE | Flags::TURNED;
         if let Some((slot, _)) = flow {
             packet.meta.epoch = self.flows.header(slot).epoch as u16;
@@ -511,7 +517,11 @@ impl Lane {
         pool: &mut dyn PacketPool,
     ) -> Option<Packet> {
         let now = shared.sides[self.side].now;
-        if packet.layers.protocol != proto::TCP || !self.flows.is_present(slot) || !self.resets.admit(now) {
+        if is_planted(Fault::TellsOneEnd)
+            || packet.layers.protocol != proto::TCP
+            || !self.flows.is_present(slot)
+            || !self.resets.admit(now)
+        {
             return None;
         }
         let header = self.flows.header(slot);
@@ -519,8 +529,9 @@ impl Lane {
             true => (Direction::Reverse, header.key.reverse()),
             false => (Direction::Forward, header.reply.reverse()),
         };
-        let asked_for = self.chain.asked_for(self.flows.state(slot), direction);
-        match reset_ahead(packet, &leaves, asked_for, pool.take()?) {
+        // As it was before this packet, which functions ahead of the one that refuses have seen.
+        let expected = self.chain.expected(&self.undo, direction).map(|expected| expected.most);
+        match reset_ahead(packet, &leaves, expected, pool.take()?) {
             Ok(mut reset) => {
                 mark(header, direction, &mut reset);
                 Some(reset)

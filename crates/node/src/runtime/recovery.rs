@@ -1,6 +1,6 @@
 //! Taking over the flows of a runtime that failed.
 //!
-//! Theory of operation (NFVactor, section V-C). The coordinator names the dead; each protection lists the flows of which it holds
+//! Theory of operation (NFVactor: replicating runtimes). The coordinator names the dead; each protection lists the flows of which it holds
 //! replicas; their routes are claimed from the switch, many in one record, as fast as the channel takes them. A flow is served when its
 //! claim is granted, not when all are. When none is open the coordinator gets the account: first which shared resources the
 //! recovered flows hold, then that this runtime is done.

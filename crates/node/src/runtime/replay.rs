@@ -1,6 +1,6 @@
 //! Flows that are made what they were: packets that their dead owner processed are processed again here.
 //!
-//! Theory of operation (REINFORCE, section IV-C). With a flow's route comes how many of its packets the switch has in its log, and the protection says which of them the dead owner
+//! Theory of operation (REINFORCE: replay). With a flow's route comes how many of its packets the switch has in its log, and the protection says which of them the dead owner
 //! had processed since the copy that is here, in which order. They are asked for, some at a time, and go through the chain in that order; nothing of them leaves,
 //! because it has. Of the others those behind the last of these are as good as new, and those before it were lost on their way to the dead one, or are in the copy. Until all is over the flow's
 //! packets wait at the switch; what comes all the same waits in the parking lot.

@@ -1,6 +1,6 @@
 //! The switch's log: what it has sent for chains whose packets can be processed again.
 //!
-//! Theory of operation (REINFORCE, section III-B: the predecessor). For each runtime and chain there is one log of fixed size, a ring of bytes. A runtime says up to which stamp nobody
+//! Theory of operation (REINFORCE: the predecessor). For each runtime and chain there is one log of fixed size, a ring of bytes. A runtime says up to which stamp nobody
 //! needs it any more; what finds no room before that does not go out, because what it would lead to could be lost. When a runtime has failed, and a flow of it has got
 //! another owner, that one is told how many of the flow's packets there are, and asks for them, a few at a time. What comes meanwhile waits
 //! here, and follows them.

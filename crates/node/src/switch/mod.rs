@@ -1,6 +1,6 @@
 //! The virtual switch: a runtime whose flow actors only forward.
 //!
-//! Theory of operation (NFVactor, section IV-B). A packet's key leads to a route, the route to the runtime that owns the flow. A key
+//! Theory of operation (NFVactor: virtual switch). A packet's key leads to a route, the route to the runtime that owns the flow. A key
 //! without a route gets one: the service-chain rules name the chain, the least loaded runtime becomes the owner. The route's epoch
 //! travels with every packet, so that a runtime knows whether it is still meant. The reply key is learned from the first packet that
 //! the chain releases, before a reply can exist. When a runtime fails, packets of its flows wait here until a replica has

@@ -27,29 +27,46 @@ fn is_unfinished(header: &ActorHeader) -> bool {
     header.flags & flag::EMPTY != 0 && !is_planted(Fault::CopiesUnfinished)
 }
 
+/// Why a state was not sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unsent {
+    /// There is nobody to take it.
+    Nobody,
+    /// The channel is full.
+    Full,
+}
+
 impl NfvActor {
-    /// Sends the flow's state to its replica, choosing one if it has none: what has changed, if what it was `before` is known. False if there is
-    /// none, or its channel is full.
-    pub(crate) fn send_state(&mut self, flows: &mut Flows, slot: Slot, before: Option<&[u8]>, out: &mut Outbox) -> bool {
+    /// Sends the flow's state to its replica, choosing one if it has none: what has changed, if what it was `before` is known.
+    ///
+    /// # Errors
+    /// There is no replica, or its channel is full.
+    pub(crate) fn send_state(
+        &mut self,
+        flows: &mut Flows,
+        slot: Slot,
+        before: Option<&[u8]>,
+        out: &mut Outbox,
+    ) -> Result<(), Unsent> {
         let header = *flows.header(slot);
-        let mut peer = Peer { node: header.peer, incarnation: header.peer_incarnation };
-        let has_holder = self.link(peer.node, peer.incarnation).is_some();
+        let old = Peer { node: header.peer, incarnation: header.peer_incarnation };
+        let mut peer = old;
+        let has_holder = self.links.has(old);
         if !has_holder {
-            let Some(next) = self.next_holder(flows, slot) else {
-                self.parting.replace(slot, &header, peer);
-                self.leaving.replace(slot, &header, peer);
-                let header = flows.header_mut(slot);
-                (header.peer, header.peer_incarnation) = (0, 0);
-                header.flags |= flag::UNPROTECTED;
-                return false;
-            };
-            self.parting.replace(slot, &header, peer);
-            self.leaving.replace(slot, &header, peer);
-            peer = next;
+            self.parting.replace(slot, &header, old);
+            self.leaving.replace(slot, &header, old);
+            let next = self.next_holder(flows, slot);
+            peer = next.unwrap_or_default();
             let header = flows.header_mut(slot);
             (header.peer, header.peer_incarnation) = (peer.node, peer.incarnation);
+            if next.is_none() {
+                header.flags |= flag::UNPROTECTED;
+                self.resync_again |= self.has_snapshots();
+                return Err(Unsent::Nobody);
+            }
         }
-        let Some(link) = self.links.find(peer) else { return false };
+        let has_snapshots = self.has_snapshots();
+        let Some(link) = self.links.find(peer) else { return Err(Unsent::Nobody) };
         let commit = link.numbers.next();
         let is_followed = has_holder
             && header.commit != 0
@@ -65,7 +82,7 @@ impl NfvActor {
                 out.send(peer, kind::DELTA, &[&head, change])
             }
             None => {
-                let version = header.version.wrapping_add(1);
+                let version = if has_snapshots { header.version } else { header.version.wrapping_add(1) };
                 link.choice.note_state(WHOLE_HEAD_LEN + block.len());
                 flows.header_mut(slot).version = version;
                 let sent =
@@ -75,28 +92,39 @@ impl NfvActor {
             }
         };
         if sent {
-            link.note_sent(commit, flows, slot, false);
+            link.note_sent(commit, flows, slot, self.now, false);
+            link.copies += u64::from(!has_holder);
+            let is_another = header.flags & flag::UNPROTECTED != 0 || !has_holder && old.node != 0;
+            if has_snapshots && is_another && link.resync_mark.replace(commit).is_none() {
+                self.filling += 1;
+            }
         }
         let header = flows.header_mut(slot);
         if sent {
-            header.version = header.version.wrapping_add(1);
+            header.version = header.version.wrapping_add(u32::from(!has_snapshots));
             header.commit = commit;
             header.flags &= !(flag::UNPROTECTED | flag::WHOLE | flag::BEHIND);
             // What is kept of it as it was is older than what the holder has now.
             header.flags |= if header.flags & flag::TOUCHED != 0 { flag::WHOLE } else { 0 };
-        } else {
-            header.commit = 0;
-            header.flags |= flag::UNPROTECTED;
-            self.resync_again = true;
-            self.blocked = true;
+            return Ok(());
         }
-        sent
+        match has_snapshots {
+            true => (header.peer, header.peer_incarnation) = (old.node, old.incarnation),
+            false => header.commit = 0,
+        }
+        header.flags |= flag::UNPROTECTED;
+        self.resync_again = true;
+        self.blocked = true;
+        Err(Unsent::Full)
     }
 
     /// Who is to have a copy of a flow that has none.
     fn next_holder(&mut self, flows: &Flows, slot: Slot) -> Option<Peer> {
         if let Some(share) = share_of_key(flows, &flows.header(slot).key, self.shares.len()) {
             return self.shares[share];
+        }
+        if self.has_snapshots() {
+            return self.choose();
         }
         let next = self.peers.get(self.next_peer).copied()?;
         self.next_peer = if self.is_pinned { self.next_peer } else { (self.next_peer + 1) % self.peers.len() };
@@ -114,7 +142,7 @@ impl NfvActor {
             }
             if header.flags & flag::DIRTY != 0 {
                 header.flags &= !flag::DIRTY;
-                self.send_state(flows, slot, Some(block), out);
+                let _ = self.send_state(flows, slot, Some(block), out);
             } else if delta::differ(block, flows.block(slot)) {
                 // A packet that waits in the middle of the chain, or a function that panicked.
                 flows.header_mut(slot).flags |= flag::WHOLE;
@@ -130,7 +158,7 @@ impl NfvActor {
             }
             header.flags &= !flag::DIRTY;
             if header.role == role::OWNER && !is_unfinished(header) {
-                self.send_state(flows, slot, None, out);
+                let _ = self.send_state(flows, slot, None, out);
             }
         }
         self.dirty = dirty;
@@ -140,8 +168,7 @@ impl NfvActor {
     pub(super) fn resynchronise(&mut self, flows: &mut Flows, out: &mut Outbox) {
         let Some(from) = self.resync else {
             if self.resync_again && !self.peers.is_empty() && self.now >= self.resync_not_before {
-                self.resync_again = false;
-                self.resync = Some(0);
+                self.begin_look();
             }
             return;
         };
@@ -153,18 +180,25 @@ impl NfvActor {
             if header.role == role::OWNER && flows.is_present(at) && !is_unfinished(header) {
                 let has_replica = self.links.has(Peer { node: header.peer, incarnation: header.peer_incarnation });
                 if !has_replica || header.flags & flag::UNPROTECTED != 0 {
-                    if self.send_state(flows, at, None, out) {
-                        sent += 1;
-                    } else if flows.header(at).peer != 0 || self.peers.is_empty() {
-                        break;
+                    match self.send_state(flows, at, None, out) {
+                        Ok(()) => sent += 1,
+                        Err(Unsent::Full) => break,
+                        Err(Unsent::Nobody) if self.has_snapshots() => {
+                            sent += 1;
+                            self.note_homeless();
+                        }
+                        Err(Unsent::Nobody) if self.peers.is_empty() => break,
+                        // The server of the flow's share is not known yet: all flows are looked at again once it is.
+                        Err(Unsent::Nobody) => {}
                     }
-                    // Of nobody whose share it is has been heard: when that one is, all are looked at again.
                 }
             }
             at += 1;
         }
         self.resync = if at >= flows.reach() { None } else { Some(at) };
-        if self.resync.is_none() {
+        if self.resync.is_none() && self.has_snapshots() {
+            self.end_look();
+        } else if self.resync.is_none() {
             for link in self.links.iter_mut() {
                 link.resync_mark = (link.numbers.last != link.numbers.saved).then_some(link.numbers.last);
             }
@@ -185,7 +219,7 @@ impl NfvActor {
         let mut demoted = None;
         let saved = copies::save(flows, from, block, &mut demoted, out);
         if let Some(Demoted { slot, key, holder, epoch }) = demoted {
-            self.end_copies(slot, if holder == from { Peer::default() } else { holder }, epoch, key);
+            self.end_copies(slot, holder, from, epoch, key);
         }
         saved.inspect_err(|reason| {
             let inbound = self.inbound.from(from);
@@ -211,7 +245,7 @@ impl NfvActor {
     /// Asks a few holders whether their copies are as they should be: a flow after the other, slowly, so that it costs nothing that anybody notices. The
     /// question is in the order of the states, so whoever is asked is at the same version.
     pub(super) fn ask(&mut self, flows: &Flows, out: &mut Outbox) {
-        if self.now < self.ask_not_before || self.blocked || flows.reach() == 0 {
+        if self.now < self.ask_not_before || self.blocked || flows.reach() == 0 || self.has_snapshots() {
             return;
         }
         self.ask_not_before = self.now + self.ask_pause;
@@ -244,7 +278,7 @@ impl NfvActor {
                 self.ask_at = slot;
                 return;
             }
-            link.note_sent(number, flows, slot, true);
+            link.note_sent(number, flows, slot, self.now, true);
             asked += 1;
             if asked == ASK_SEND {
                 return;

@@ -76,6 +76,7 @@ impl Node {
         assert_eq!(self.protection.admit(&mut self.flows, slot), Admission::Ready);
         let (header, state) = self.flows.parts_mut(slot);
         header.last_stamp += 1000;
+        header.count(0, len as u16);
         let at = state.iter().position(|byte| *byte == 0).unwrap_or(0);
         state[at] = at as u8 + 1;
         state[1..changes].iter_mut().for_each(|byte| *byte = byte.wrapping_add(3) | 1);
@@ -117,6 +118,14 @@ impl Node {
     }
 }
 
+/// A, whose packets leave at once as long as no more than three of a flow would be undone.
+fn at_once() -> Node {
+    let plan = Plan { unsaved_packets: 3, ..Plan::NFVACTOR_AT_ONCE };
+    let mut a = Node::with(plan, A, 8, &[B], Detour::None);
+    a.protection.ask_not_before = 10 * SECOND;
+    a
+}
+
 /// What is sent goes to who is there. What was said, all together.
 fn talk(nodes: &mut [&mut Node]) -> Vec<(u16, u8)> {
     let mut said = Vec::new();
@@ -137,6 +146,24 @@ fn talk(nodes: &mut [&mut Node]) -> Vec<(u16, u8)> {
         }
     }
     panic!("they never came to rest: {said:?}");
+}
+
+/// A state that no packet waits for is under way for long: its flow is not called safe any more,
+/// until the replica has said that it has it.
+#[test]
+fn a_state_that_is_late_and_not_waited_for_is_no_copy() {
+    let (mut a, mut b) = (at_once(), Node::new(B, 8, &[A]));
+    a.packet(1);
+    talk(&mut [&mut a, &mut b]);
+    a.packet(1);
+    let sent = a.turn();
+    assert!(a.released() == 2 && a.safe());
+    a.now += SECOND;
+    a.turn();
+    assert!(!a.safe());
+    b.take(A, &sent[0]).unwrap();
+    talk(&mut [&mut a, &mut b]);
+    assert!(a.safe());
 }
 
 fn kinds(sent: &[Sent]) -> Vec<(u16, u8)> {
@@ -178,6 +205,58 @@ fn a_batch_sends_one_record_of_what_has_changed() {
     assert!(agree(&a, &b, 1));
     talk(&mut [&mut a, &mut b]);
     assert_eq!(a.released(), 5);
+}
+
+/// Packets leave at once until a failure would undo more of their flow than it may. What comes
+/// then waits, and leaves in order as the replica says what it has.
+#[test]
+fn packets_leave_at_once_until_too_many_would_be_undone() {
+    let (mut a, mut b) = (at_once(), Node::new(B, 8, &[A]));
+    let mut sent = Vec::new();
+    for left in [1, 1, 1, 0, 0] {
+        a.packet(1);
+        sent.extend(a.turn());
+        assert_eq!(a.released(), left, "after {} records", sent.len());
+    }
+    assert_eq!((sent.len(), a.protection.held()), (5, 2));
+    for (record, left) in sent.iter().zip([1, 1, 0, 0, 0]) {
+        b.take(A, record).unwrap();
+        for answer in b.turn() {
+            a.take(B, &answer).unwrap();
+        }
+        assert_eq!(a.released(), left);
+    }
+    // A batch of more packets than may be undone waits as a whole.
+    (0..4).for_each(|_| a.packet(1));
+    sent = a.turn();
+    assert_eq!((a.released(), a.protection.held()), (0, 4));
+    assert!(!a.drained(1));
+    b.take(A, &sent[0]).unwrap();
+    talk(&mut [&mut a, &mut b]);
+    assert_eq!(a.released(), 4);
+    assert!(a.drained(1) && a.safe() && agree(&a, &b, 1));
+}
+
+/// B has no room for a flow whose packets leave at once: those that wait leave in spite of that,
+/// and are counted, and nobody calls the flow safe.
+#[test]
+fn packets_that_leave_at_once_do_so_without_a_replica() {
+    let (mut a, mut b) = (at_once(), Node::new(B, 0, &[A]));
+    let sent: Vec<Sent> = (0..5)
+        .flat_map(|_| {
+            a.packet(1);
+            a.turn()
+        })
+        .collect();
+    assert_eq!((a.released(), a.protection.held()), (3, 2));
+    for record in &sent {
+        let _ = b.take(A, record);
+    }
+    for answer in b.turn() {
+        let _ = a.take(B, &answer);
+    }
+    assert_eq!((a.released(), a.out.released_unprotected, a.out.dropped.len()), (2, 2, 0));
+    assert!(!a.safe());
 }
 
 /// The replica dies and comes back as another life, and at another time somebody else takes its place: whoever has nothing of the flow gets all of it

@@ -8,6 +8,7 @@
 //! A link changes again only when the change before is over. Whatever its way, packets wait here until the other side has answered something.
 
 use super::link::{Latched, Link};
+use super::unsaved::Unsaved;
 use super::{HELD_LIMIT, MARK_PATIENCE};
 use crate::numbers::reached;
 use crate::plan::Release;
@@ -123,18 +124,20 @@ impl Link {
     }
 
     /// The holder has said that everything handed over up to `passed` has left.
-    pub(super) fn note_passed(&mut self, out: &mut Outbox) {
+    pub(super) fn note_passed(&mut self, unsaved: &Unsaved, out: &mut Outbox) {
         if self.choice.behind.is_some_and(|behind| reached(self.passed, behind)) {
             self.choice.behind = None;
-            self.open_latch(out);
+            self.open_latch(unsaved, out);
         }
     }
 
     /// A packet whose state has been sent waits for it.
-    pub(super) fn hold(&mut self, mut latched: Latched, out: &mut Outbox) {
+    pub(super) fn hold(&mut self, mut latched: Latched, unsaved: &Unsaved, out: &mut Outbox) {
         latched.is_for_holder = self.choice.way == Way::HandOver && self.numbers.has_answered();
         if latched.is_for_holder && self.latch.is_empty() {
             self.hand_over(latched, out);
+        } else if self.latch.is_empty() && unsaved.may_leave(&latched) {
+            out.release(latched.packet);
         } else if self.latch.len() == HELD_LIMIT {
             out.dropped.push((latched.packet, DropReason::HeldOverflow));
         } else {
@@ -150,9 +153,11 @@ impl Link {
     }
 
     /// Lets go of what need not wait here any longer.
-    pub(super) fn open_latch(&mut self, out: &mut Outbox) {
+    pub(super) fn open_latch(&mut self, unsaved: &Unsaved, out: &mut Outbox) {
         let (saved, is_behind) = (self.numbers.saved, self.choice.behind.is_some());
-        let may_leave = |latched: &mut Latched| latched.is_for_holder || !is_behind && reached(saved, latched.commit);
+        let may_leave = |latched: &mut Latched| {
+            latched.is_for_holder || !is_behind && (reached(saved, latched.commit) || unsaved.may_leave(latched))
+        };
         while let Some(latched) = self.latch.pop_front_if(may_leave) {
             if latched.is_for_holder {
                 self.hand_over(latched, out);

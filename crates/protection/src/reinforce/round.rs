@@ -107,7 +107,7 @@ impl Rounds {
             let header = *flows.header(slot);
             if header.generation == generation && header.flags & flag::BEHIND != 0 {
                 match header.role {
-                    role::OWNER if !copies.send_state(flows, slot, None, out) && !copies.links.is_empty() => return,
+                    role::OWNER if copies.send_state(flows, slot, None, out).is_err() && !copies.links.is_empty() => return,
                     _ => sent += 1,
                 }
             }

@@ -63,8 +63,20 @@ impl Script {
 
     /// Plays it. What was not as expected comes with the outcome.
     pub fn play(&self, trace: bool) -> (Outcome, Vec<String>) {
+        self.judge(self.world(trace).play())
+    }
+
+    /// Plays it, and writes down what nodes said to each other.
+    pub fn converse(&self) -> (Outcome, Vec<String>) {
+        self.judge(self.world(false).listening().play())
+    }
+
+    fn world(&self, trace: bool) -> World {
+        World::planned(self.scenario, Plan { live: true, ..self.plan.clone() }, trace)
+    }
+
+    fn judge(&self, outcome: Outcome) -> (Outcome, Vec<String>) {
         let expects_violation = self.expects.iter().any(|expect| matches!(expect, Expect::Violation(_)));
-        let outcome = World::planned(self.scenario, Plan { live: true, ..self.plan.clone() }, trace).play();
         let mut wrong = Vec::new();
         for expect in &self.expects {
             let is_so = match expect {

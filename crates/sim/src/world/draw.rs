@@ -6,6 +6,7 @@ use crate::peers::{Client, TcpClient, UdpClient};
 use crate::plan::{Connection, End, Habits};
 use crate::published;
 use crate::random::Random;
+use crate::refuser::limited;
 use holdfast_wire::header::proto;
 
 /// Drawn per seed.
@@ -108,5 +109,16 @@ pub(super) fn of_published(random: &mut Random, connections: &mut Vec<Connection
         let between = drawn(random, (([10, 0, 0, 2], port + 1), UDP_SERVER), proto::UDP, is_large);
         let [first, second] = both;
         connections.extend([first, between, second]);
+    }
+}
+
+/// Draws TCP connections that are refused in their middle.
+pub(super) fn of_limited(random: &mut Random, connections: &mut Vec<Connection>) {
+    for _ in 0..random.range(2, 7) {
+        let port = 3000 + connections.len() as u16;
+        let (packets, limit) = (random.range(10, 40) as u32, random.range(1, 36) as u16);
+        let (start, pause) = (random.range(100, 800) * MILLISECOND, random.range(2, 80) * MILLISECOND);
+        let ends = (([10, 0, 0, 2 + (port % 3) as u8], port), limited(limit));
+        connections.push(Connection { tcp: true, packets, start, pause, ends: Some(ends), ..Connection::default() });
     }
 }

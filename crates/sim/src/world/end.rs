@@ -26,6 +26,11 @@ impl World {
             self.check_parts();
             self.check_buffers();
         }
+        // A runtime sends both frames together: one is lost alone only where the network loses frames.
+        let loses = !self.plan.calm && self.inside.lose > 0;
+        let is_heard = |at: &usize| self.server.has_heard_of(self.switch_of_client(*at), &self.clients[*at]);
+        let heard = (0..self.clients.len()).filter(is_heard).map(|at| self.clients[at].id()).collect();
+        self.checkers.check_both_told(self.plan.calm, loses, &heard);
         self.check_leaks();
         for (peer, process) in core::mem::take(&mut self.processes) {
             self.take_apart(peer, process);
@@ -79,6 +84,7 @@ impl World {
             finished,
             released: self.released,
             refused: self.refused,
+            resets: self.resets,
             drops,
             steps: self.done.len(),
             plan: Plan { steps: self.done, ..self.plan },
@@ -87,6 +93,7 @@ impl World {
             quiet_from: self.quiet_from.unwrap_or(self.count),
             settled: self.settled,
             unprotected: self.unprotected,
+            conversation: self.conversation.map_or_else(Vec::new, |conversation| conversation.into_inner().heard),
         }
     }
 
@@ -95,8 +102,11 @@ impl World {
         // What began anew may have been cut off in the middle.
         let begun_anew = |id: u32| self.loss.as_ref().is_some_and(|loss| loss.begun_anew.contains(&id));
         let clients = self.clients.iter().enumerate().filter(|(at, client)| !begun_anew(client.id()) && !self.has_lost(*at));
-        for (_, client) in clients {
+        for (at, client) in clients {
             match client.progress() {
+                Progress::Done if self.scenario.preset.is_strict() && self.is_half_reset(at) => {
+                    stuck.push(format!("the server of connection {} was never reset", client.id()));
+                }
                 Progress::Done => {}
                 Progress::Running => stuck.push(format!("connection {} never finished", client.id())),
                 Progress::Broken(how) => stuck.push(format!("connection {} broke: {how}", client.id())),

@@ -119,6 +119,9 @@ pub(super) fn draw(scenario: &Scenario) -> (Plan, Fate) {
     if scenario.published {
         draw::of_published(&mut Random::new(scenario.seed ^ 0x7075_626c), &mut connections);
     }
+    if scenario.is_limited() {
+        draw::of_limited(&mut Random::new(scenario.seed ^ 0x6c69_6d69), &mut connections);
+    }
     let plan = Plan {
         connections,
         habits: Some(habits),

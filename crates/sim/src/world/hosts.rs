@@ -14,6 +14,7 @@ use holdfast_node::coordinator::{HostConfig, HostsConfig, SwitchPlace};
 use holdfast_node::edge::fragment::Fragments;
 use holdfast_node::hub::{Hub, HubOut};
 use holdfast_node::manager::{ENDS_KEPT, Manager, Wish};
+use holdfast_node::reset::reset;
 use holdfast_node::switch::{SourceLimits, Switch, SwitchConfig};
 use holdfast_protection::Peer;
 use holdfast_wire::nsh::Flags;
@@ -472,6 +473,7 @@ impl World {
                 return false;
             }
         }
+        self.listen_at(at, &frame);
         let now = self.host_time(at);
         let host = &mut self.hosts[at];
         let Some(mut packet) = host.pool.take() else { return true };
@@ -584,7 +586,7 @@ impl World {
             if self.hosts.another_serves(at, switch) {
                 self.checkers.violate("one owner", format!("host {at} let packets out while another served switch {switch}"));
             }
-            let packet = released.into_inner();
+            let mut packet = released.into_inner();
             let (chain, stamp) = (packet.meta.chain, packet.meta.stamp);
             if packet.meta.chain / self.of_each() != switch {
                 let text = format!("a packet of chain {} left at switch {switch}", packet.meta.chain);
@@ -592,12 +594,17 @@ impl World {
             }
             let is_refused = packet.meta.flags & Flags::TURNED != 0;
             let frame = packet.bytes().to_vec();
+            // The edge answers what was refused.
+            let answer = (is_refused && packet.parse().is_ok() && reset(&mut packet)).then(|| packet.bytes().to_vec());
             self.hosts[at].pool.put(packet);
-            if is_refused {
-                self.check_refused(&frame, (chain, stamp));
-                continue;
-            }
-            self.check_released(&frame, chain, stamp);
+            let frame = if is_refused {
+                let is_answered = self.check_refused(&frame, (chain, stamp));
+                let Some(answer) = answer.filter(|_| is_answered) else { continue };
+                answer
+            } else {
+                self.check_released(&frame, chain, stamp);
+                frame
+            };
             if self.now < self.hosts[at].unplugged_until {
                 continue;
             }

@@ -4,14 +4,14 @@ use super::served::Servers;
 use super::{BEGIN, Process, World};
 use crate::checkers::{Served, outside_end};
 use crate::frames;
-use crate::peers;
+use crate::peers::{self, Client};
 use crate::plan::Exit;
 use crate::refuser::SHUT;
 use holdfast_functions::Balanced;
 use holdfast_node::switch::Route;
 use holdfast_protection::flows::{ActorHeader, flag, role};
 use holdfast_protection::{Peer, Slot};
-use holdfast_wire::header::proto;
+use holdfast_wire::header::{proto, tcp_flags};
 use std::collections::{BTreeMap, BTreeSet};
 use zerocopy::FromBytes;
 
@@ -62,29 +62,45 @@ impl World {
         let processes = self.processes.values().map(|process| &process.runtime);
         let pages = Servers::pages(&self.servers);
         self.checkers.check_released(frame, (chain, stamp), &self.clients, (processes, &pages), is_settled, self.loss.as_ref());
+        let processes = self.processes.values().map(|process| &process.runtime);
+        self.checkers.check_limited(frame, (chain, stamp), &self.clients, (processes, &pages), is_settled);
         if let Some(loss) = &mut self.loss {
             loss.passed_on(frame, &self.clients, &self.checkers.rivals);
             loss.released(frame, &self.clients, self.now);
         }
     }
 
-    /// A packet of this chain that was refused comes back to be answered: as its sender knows it, and as safe as any that leaves.
-    pub(super) fn check_refused(&mut self, frame: &[u8], (chain, stamp): (u16, u64)) {
+    /// A packet of this chain that was refused comes back to be answered: as its sender knows it, and as safe as any that leaves. True if it is a segment of a connection that
+    /// has a limit: its sender has to hear the answer.
+    pub(super) fn check_refused(&mut self, frame: &[u8], (chain, stamp): (u16, u64)) -> bool {
         let seen = frames::look(frame);
+        let is_limited = |client: &&Client| seen.as_ref().is_some_and(|seen| client.is_limited_one(seen));
+        if let Some(client) = self.clients.iter().find(is_limited) {
+            // A reset has no answer.
+            if seen.as_ref().is_some_and(|seen| seen.flags & tcp_flags::RST != 0) {
+                return false;
+            }
+            let is_settled = self.coordinator.is_protected() && self.all_run() && self.has_home();
+            let processes = self.processes.values().map(|process| &process.runtime);
+            let pages = Servers::pages(&self.servers);
+            self.checkers.check_turned(client, (chain, stamp), (processes, &pages), is_settled);
+            return true;
+        }
         // A segment from inside without a flow is answered with a reset, whether a client has sent
         // it or a published host; there is no flow to check.
         if let Some(seen) = seen.as_ref().filter(|seen| seen.protocol == proto::TCP)
             && (self.clients.iter().any(|client| client.has_sent(seen))
                 || peers::is_inside(seen.source) && self.server.has_sent(chain / self.of_each(), seen))
         {
-            return;
+            return false;
         }
         let of = seen.and_then(|seen| {
             let client = self.clients.iter_mut().find(|client| client.ends() == (seen.source, seen.destination, seen.protocol));
             client.zip(seen.payload.get(4..).and_then(|rest| rest.first_chunk())).map(|found| (seen, found))
         });
         let Some((seen, (client, datagram))) = of else {
-            return self.checkers.violate("answers", format!("nobody has sent what was refused: {}", frames::describe(frame)));
+            self.checkers.violate("answers", format!("nobody has sent what was refused: {}", frames::describe(frame)));
+            return false;
         };
         let (id, datagram) = (client.id(), u32::from_be_bytes(*datagram));
         client.on_refusal();
@@ -93,7 +109,7 @@ impl World {
         }
         // A rejected first packet leaves no flow behind.
         if seen.destination == SHUT {
-            return;
+            return false;
         }
         let is_settled = self.coordinator.is_protected() && self.all_run() && self.has_home();
         let processes = self.processes.values().map(|process| &process.runtime);
@@ -102,6 +118,7 @@ impl World {
         if let Some(loss) = &mut self.loss {
             loss.released(frame, &self.clients, self.now);
         }
+        false
     }
 
     /// A runtime that only waits for a processor must not be given up as hung.

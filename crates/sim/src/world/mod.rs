@@ -32,19 +32,21 @@ use self::sending::rivals;
 use self::served::Servers;
 use self::streams::{Lane, Of, Streams};
 use crate::checkers::Checkers;
+use crate::conversation::Conversation;
 use crate::frames::{self, Reassembly};
 use crate::loss::Loss;
 use crate::peers::{Client, Progress, Server};
-use crate::plan::{Exit, Habits, How, Outcome, Plan, Step};
+use crate::plan::{Exit, Habits, How, Outcome, Plan, Reset, Step};
 use crate::random::Random;
 use crate::scenario::Scenario;
-use holdfast_node::address::{COORDINATOR, NodeId};
+use holdfast_node::address::{COORDINATOR, NodeId, host_of, switch_number};
 use holdfast_node::coordinator::{ClusterConfig, CoordinatorConfig};
 use holdfast_node::message::{LastWord, PoolId};
 use holdfast_node::runtime::Runtime;
 use holdfast_protection::Peer;
 use holdfast_wire::fault::plant;
 use holdfast_wire::{DropCounters, MemoryPool, Packet, PacketPool};
+use std::cell::RefCell;
 use std::cmp::Reverse;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -55,6 +57,8 @@ const SECOND: u64 = 1_000_000_000;
 /// Simulated time begins here: stamps are never zero.
 const BEGIN: u64 = 1000 * SECOND;
 const BUFFERS: usize = 1024;
+/// No packet of a restless network overtakes one that was sent so much earlier, ns.
+const LONGEST_WAY: u64 = 200 * MILLISECOND;
 
 enum Event {
     ToHub(Site, Peer, Vec<u8>),
@@ -77,6 +81,8 @@ enum Event {
     TurnCoordinator,
     TurnStateServer(u16),
     ClientTimer(usize),
+    /// The server of a client that was reset may have heard nothing of that.
+    KeepAlive(usize),
     Started(Site, Peer),
     ExitNoticed(Site, Peer),
     Resume(Peer),
@@ -167,6 +173,8 @@ pub struct World {
     count: u64,
     last_arrival: BTreeMap<(Lane, Peer), u64>,
     trace: bool,
+    /// Messages between nodes, if somebody listens.
+    conversation: Option<RefCell<Conversation>>,
     deadline: u64,
     quiet_since: Option<u64>,
     quiet_from: Option<u64>,
@@ -181,6 +189,8 @@ pub struct World {
     released: Vec<Exit>,
     /// Connections and datagrams of which their sender was told that they were refused.
     refused: Vec<(u32, u32)>,
+    /// See [`Outcome::resets`].
+    resets: Vec<(u32, bool, Reset)>,
     drops: DropCounters,
     unprotected: u64,
 }
@@ -264,11 +274,11 @@ impl World {
         let mut checkers = Checkers::new(layout, scenario, promises || plan.strict, scenario.preset.is_strict() || plan.strict);
         let clients = draw::clients(&plan.connections);
         checkers.rivals = rivals(&clients, plan.switches).collect();
-        let may_forget = scenario.preset.may_forget();
+        checkers.overtaking = if plan.calm { 0 } else { LONGEST_WAY };
         // What is behind a cut is on its way until that is over, and a little longer.
         let is_cut = plan.steps.iter().any(|step| matches!(step.how, How::Cut(..)));
-        let on_the_way = if plan.calm && !is_cut { 2 * MILLISECOND } else { 200 * MILLISECOND };
-        let loss = (may_forget > 0).then(|| Loss::new(may_forget, on_the_way));
+        let on_the_way = if plan.calm && !is_cut { 2 * MILLISECOND } else { LONGEST_WAY };
+        let loss = (scenario.preset.may_forget() > 0).then(|| Loss::new(scenario.preset, on_the_way));
         let mut world = World {
             chains,
             fate: None,
@@ -304,6 +314,7 @@ impl World {
             count: 0,
             last_arrival: BTreeMap::new(),
             trace,
+            conversation: None,
             deadline: BEGIN + plan.lasts,
             quiet_since: None,
             quiet_from: None,
@@ -314,6 +325,7 @@ impl World {
             settled: 0,
             released: Vec::new(),
             refused: Vec::new(),
+            resets: Vec::new(),
             drops: DropCounters::default(),
             unprotected: 0,
             plan,
@@ -333,6 +345,14 @@ impl World {
         world
     }
 
+    /// The same world, and its outcome says what nodes said to each other.
+    #[must_use]
+    pub fn listening(mut self) -> World {
+        let ends = self.clients.iter().map(Client::ends);
+        self.conversation = Some(RefCell::new(Conversation::new(ends)));
+        self
+    }
+
     /// Runs it to its end.
     pub fn run(self) -> Report {
         self.play().report
@@ -350,6 +370,7 @@ impl World {
             self.now = time;
             self.count += 1;
             self.note(number, &event);
+            self.listen(&event);
             self.handle(event);
             self.checkers.check_ended(&self.clients, self.processes.values().map(|process| &process.runtime));
             self.follow_plan();
@@ -362,7 +383,8 @@ impl World {
     }
 
     fn is_over(&mut self, time: u64) -> bool {
-        let all_done = (0..self.clients.len()).all(|at| self.clients[at].progress() != Progress::Running || self.has_lost(at));
+        let is_over = |at: usize| self.clients[at].progress() != Progress::Running && !self.is_half_reset(at);
+        let all_done = (0..self.clients.len()).all(|at| is_over(at) || self.has_lost(at));
         if !(self.healed && all_done) {
             return false;
         }
@@ -410,6 +432,7 @@ impl World {
             Event::TurnCoordinator => ("coordinator turns", None, &[]),
             Event::TurnStateServer(_) => ("state server turns", None, &[]),
             Event::ClientTimer(_) => ("client's timer", None, &[]),
+            Event::KeepAlive(_) => ("server's timer", None, &[]),
             Event::Started(_, peer) => ("process started", Some(*peer), &[]),
             Event::ExitNoticed(_, peer) => ("exit noticed", Some(*peer), &[]),
             Event::Resume(peer) => ("process continues", Some(*peer), &[]),
@@ -454,7 +477,35 @@ impl World {
         }
     }
 
+    /// A frame reaches a process beside the hubs.
+    fn listen(&self, event: &Event) {
+        match event {
+            Event::ToRuntime(peer, frame) if self.processes.contains_key(peer) => self.hear(frame),
+            Event::ToCoordinator(peer, frame) if self.coordinator.peer() == Some(*peer) => self.hear(frame),
+            Event::ToStateServer(_, frame) => self.hear(frame),
+            _ => {}
+        }
+    }
+
+    /// A hub reads a frame, which is perhaps for a node there.
+    fn listen_at(&self, site: Site, frame: &[u8]) {
+        let to = frames::destination(frame).unwrap_or(0);
+        let is_served = switch_number(to).is_some_and(|to| self.hosts.serving(to) == Some(site));
+        if is_served || host_of(to) == Some(site as u16) {
+            self.hear(frame);
+        }
+    }
+
+    fn hear(&self, frame: &[u8]) {
+        if let Some(conversation) = &self.conversation {
+            conversation.borrow_mut().hear(self.now - BEGIN, frame);
+        }
+    }
+
     fn say(&self, text: core::fmt::Arguments<'_>) {
+        if let Some(conversation) = &self.conversation {
+            conversation.borrow_mut().note(self.now - BEGIN, text.to_string());
+        }
         if self.trace {
             crate::print_trace(format_args!("{:>12.6} ms  ** {text}", (self.now - BEGIN) as f64 / 1e6));
         }
@@ -495,6 +546,7 @@ impl World {
             Event::TurnCoordinator => self.turn_coordinator(),
             Event::TurnStateServer(number) => self.turn_server(number),
             Event::ClientTimer(at) => self.client_timer(at),
+            Event::KeepAlive(at) => self.keep_alive(at),
             Event::Started(at, peer) => self.started(at, peer),
             Event::ExitNoticed(at, _) if self.hosts[at].is_away => {}
             Event::ExitNoticed(at, peer) => match self.hosts[at].stopped_until {

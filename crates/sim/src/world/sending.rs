@@ -4,13 +4,15 @@ use super::streams::{Lane, Of};
 use super::{Event, MILLISECOND, World, hosts};
 use crate::frames;
 use crate::peers::{self, Client, Progress};
-use crate::plan::End;
+use crate::plan::{End, Reset};
 use crate::published;
 use holdfast_protection::Peer;
-use holdfast_wire::header::proto;
+use holdfast_wire::header::{proto, tcp_flags};
 
 /// Bytes of the first fragment behind its IPv4 header: the transport header, and all that a chain writes.
 const FIRST: usize = 8 + peers::WRITTEN;
+/// Between two probes of a server whose client may be gone, ns.
+const KEEP_ALIVE: u64 = 300 * MILLISECOND;
 
 /// Pairs of connections with one reply key, each both ways: from one end to two services with one
 /// backend, by one switch.
@@ -130,7 +132,8 @@ impl World {
             let text = format!("a packet of connection {} came by switch {switch}", self.clients[at].id());
             self.checkers.violate("one switch", text);
         }
-        let before = self.clients[at].due();
+        self.note_reset(self.clients[at].id(), true, self.clients[at].judges(&seen), &seen);
+        let (before, was_reset) = (self.clients[at].due(), self.clients[at].was_reset());
         if let Some(reply) = self.clients[at].on_frame(seen, self.now) {
             self.client_sends(at, reply);
         }
@@ -138,6 +141,37 @@ impl World {
         if due != before && due != u64::MAX {
             self.at(due, Event::ClientTimer(at));
         }
+        if self.clients[at].was_reset() && !was_reset {
+            self.at(self.now + KEEP_ALIVE, Event::KeepAlive(at));
+        }
+    }
+
+    /// A reset has come to an end that took it so. None is dropped that comes in place of a segment, where the flow is as it was. One that answers a segment may be: more may have
+    /// come to the segment's sender, which has asked for what follows since, and will hear of that.
+    fn note_reset(&mut self, id: u32, is_client: bool, how: Option<Reset>, seen: &frames::Seen<'_>) {
+        let Some(how) = how else { return };
+        self.resets.push((id, is_client, how));
+        // Answers have no acknowledgement, but to a SYN that came once more, as to one of nobody's.
+        let is_answer = seen.flags & tcp_flags::ACK == 0 || is_client && seen.sequence == 0;
+        if how == Reset::Ignored && !is_answer && self.scenario.preset.is_strict() {
+            let who = if is_client { "client" } else { "server" };
+            self.checkers.violate("resets", format!("the {who} of connection {id} drops a reset with number {}", seen.sequence));
+        }
+    }
+
+    /// A server asks whether the client that was reset is still there, until it is reset itself.
+    pub(super) fn keep_alive(&mut self, at: usize) {
+        let switch = self.switch_of_client(at);
+        if let Some(probe) = self.server.keep_alive(switch, &self.clients[at]) {
+            self.sends(false, switch, probe, false);
+            self.at(self.now + KEEP_ALIVE, Event::KeepAlive(at));
+        }
+    }
+
+    /// Whether a client was reset, and its server was not.
+    pub(super) fn is_half_reset(&self, at: usize) -> bool {
+        let client = &self.clients[at];
+        client.was_reset() && self.server.keep_alive(self.switch_of_client(at), client).is_some()
     }
 
     fn server_receives(&mut self, is_inside: bool, switch: u16, seen: frames::Seen<'_>, in_fragments: bool) {
@@ -145,6 +179,10 @@ impl World {
         // In a calm world two runs may differ only by what the chain does: initial sequence numbers
         // are fixed.
         let random = if self.plan.calm { 7 } else { drawn };
+        if let Some(how) = self.server.judges(switch, &seen) {
+            let client = peers::whose(&self.clients, &seen).map_or(0, |(client, _)| client.id());
+            self.note_reset(client, false, Some(how), &seen);
+        }
         if let Some(reply) = self.server.on_frame(switch, seen, random) {
             self.sends(is_inside, switch, reply, in_fragments && seen.protocol != proto::TCP);
         }
@@ -152,6 +190,6 @@ impl World {
 
     /// Whether a connection has finished, or the other one with its reply key has.
     pub(super) fn is_done(&self, at: usize) -> bool {
-        self.clients[at].progress() == Progress::Done || self.has_lost(at)
+        self.clients[at].progress() == Progress::Done && !self.is_half_reset(at) || self.has_lost(at)
     }
 }

@@ -231,7 +231,8 @@ impl World {
     fn move_flows(&mut self, node: NodeId, to: Option<NodeId>, limit: u64) {
         if self.order(&Order::Move { from: node, to, limit, selector: "any".to_owned() }) {
             self.faults.moves += 1;
-            self.say(format_args!("move {limit} flows from runtime {node} to {to:?}"));
+            let to = to.map_or_else(|| "any".to_owned(), |to| to.to_string());
+            self.say(format_args!("move {limit} flows from runtime {node} to runtime {to}"));
         }
     }
 

@@ -34,7 +34,7 @@ fn a_line_that_cannot_be_read_says_what_was_expected() {
     );
     assert_eq!(
         error("protection best"),
-        "line 1: expected a protection (none, nfvactor_at_replica, nfvactor_at_source, nfvactor_auto, nfactor, reinforce, rescue, rescue_at_once, rescue_paged), found `best`"
+        "line 1: expected a protection (none, nfvactor_at_replica, nfvactor_at_source, nfvactor_auto, nfactor, reinforce, rescue, rescue_at_once, rescue_paged, nfvactor_at_once), found `best`"
     );
 }
 

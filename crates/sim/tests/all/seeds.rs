@@ -1,6 +1,7 @@
 //! Worlds by the hundred, and the checkers checked.
 
-use holdfast_sim::{PUBLISHED_FROM as PUBLISHED, Planted, Report, Scenario, presets, run};
+use holdfast_sim::{COMBINED_FROM as COMBINED, LIMITED_FROM as LIMITED, PUBLISHED_FROM as PUBLISHED};
+use holdfast_sim::{Planted, Report, Scenario, presets, run};
 
 /// Seeds from here on stand for worlds with `reinforce`.
 const REINFORCE: u64 = 1_000_000;
@@ -22,7 +23,8 @@ fn broken(report: &Report) -> String {
 fn nothing_breaks_under_faults() {
     let (mut kills, mut coordinators, mut meanwhile, mut servers) = (0, 0, 0, 0);
     let from = |first: u64| first..first + 20;
-    for seed in (0..60).chain([REINFORCE, SERVED, PAGED, DIVIDED, PUBLISHED].into_iter().flat_map(from)) {
+    let families = [REINFORCE, SERVED, PAGED, DIVIDED, PUBLISHED, LIMITED, COMBINED];
+    for seed in (0..60).chain(families.into_iter().flat_map(from)) {
         let report = run(Scenario::of_seed(seed));
         assert!(report.violations.is_empty(), "{}", broken(&report));
         kills += report.faults.kills;

@@ -116,7 +116,9 @@ impl Side {
             return;
         }
         let count = self.count(flow) + 1;
-        self.flows.parts_mut(slot).1[..8].copy_from_slice(&count.to_be_bytes());
+        let (header, state) = self.flows.parts_mut(slot);
+        header.count(0, 10);
+        state[..8].copy_from_slice(&count.to_be_bytes());
         let contents = [&flow.to_be_bytes()[..], &count.to_be_bytes()].concat();
         let Some(packet) = self.packet(&contents) else { return };
         if let Some(logged) = self.protection.logged_mut() {

@@ -168,6 +168,8 @@ fn other_ways_to_say_the_same_are_understood() {
         ("protection: nfvactor ", "protection: { preset: nfvactor, release: source } "),
         ("protection: nfvactor ", "protection: { preset: nfvactor, release: auto } "),
         ("protection: nfvactor ", "protection: { flow: replica, release: auto } "),
+        ("protection: nfvactor ", "protection: { preset: nfvactor, release: at-once } "),
+        ("protection: nfvactor ", "protection: { flow: replica, release: at-once, unsaved_packets: 5 } "),
         ("protection: nfvactor ", "protection: { flow: replica, shared: partitioned, release: source, rebuild: replica } "),
         ("protection: nfvactor ", "protection: { flow: memory, release: at-once } "),
         ("protection: nfvactor ", "protection: { preset: nfvactor, shared: state-server } "),

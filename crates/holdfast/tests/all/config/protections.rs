@@ -89,14 +89,14 @@ pub(crate) const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "protection: nfvactor ",
         "protection: { flow: replica, release: write-back } ",
-        r"edge.yaml:10:43: nothing is written back to a replica: `release: replica`, `source` or `auto`, or `flow: paged`
+        r"edge.yaml:10:43: nothing is written back to a replica: `release: replica`, `source`, `auto` or `at-once`, or `flow: paged`
 10 |     protection: { flow: replica, release: write-back }          # or { flow: …, shared: …, release: …, rebuild: … }
    |                                           ^^^^^^^^^^",
     ),
     (
         "protection: nfvactor ",
         "protection: { preset: nfvactor, release: standby } ",
-        r"edge.yaml:10:46: a replica is no standby: `release: replica`, `source` or `auto`, or `preset: reinforce`
+        r"edge.yaml:10:46: a replica is no standby: `release: replica`, `source`, `auto` or `at-once`, or `preset: reinforce`
 10 |     protection: { preset: nfvactor, release: standby }          # or { flow: …, shared: …, release: …, rebuild: … }
    |                                              ^^^^^^^",
     ),
@@ -131,7 +131,7 @@ pub(crate) const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "protection: nfvactor ",
         "protection: { preset: nfvactor, relase: source } ",
-        r"edge.yaml:10:37: there is no key `relase` here: `preset`, `flow`, `shared`, `release`, `rebuild`, `snapshot_every`, `hold_s`, `write_back_ms`, `write_back_packets`, `resident_flows`, `checkpoint_ms`, `log_mib`, `level`; did you mean `release`?
+        r"edge.yaml:10:37: there is no key `relase` here: `preset`, `flow`, `shared`, `release`, `rebuild`, `snapshot_every`, `unsaved_packets`, `hold_s`, `write_back_ms`, `write_back_packets`, `resident_flows`, `checkpoint_ms`, `log_mib`, `level`; did you mean `release`?
 10 |     protection: { preset: nfvactor, relase: source }          # or { flow: …, shared: …, release: …, rebuild: … }
    |                                     ^^^^^^",
     ),
@@ -169,6 +169,13 @@ pub(crate) const MISTAKES: &[(&str, &str, &str)] = &[
         r"edge.yaml:10:52: a snapshot is due after 1 packet or more
 10 |     protection: { preset: nfactor, snapshot_every: 0 }          # or { flow: …, shared: …, release: …, rebuild: … }
    |                                                    ^",
+    ),
+    (
+        "protection: nfvactor ",
+        "protection: { preset: nfvactor, unsaved_packets: 5 } ",
+        r"edge.yaml:10:37: no packet leaves before the replica knows of it: leave `unsaved_packets` out, or `release: at-once`
+10 |     protection: { preset: nfvactor, unsaved_packets: 5 }          # or { flow: …, shared: …, release: …, rebuild: … }
+   |                                     ^^^^^^^^^^^^^^^",
     ),
     (
         "protection: nfvactor ",

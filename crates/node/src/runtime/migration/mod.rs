@@ -1,6 +1,6 @@
 //! Flows that move to another living runtime.
 //!
-//! Theory of operation (NFVactor, section VI-B; NFActor, section 5; DESIGN, section 5). Once told where flows shall go, the runtimes and the switch do it
+//! Theory of operation (NFVactor, NFActor: flow migration). Once told where flows shall go, the runtimes and the switch do it
 //! among themselves, a batch of flows per message:
 //! 1. *Prepare.* The target makes an empty actor under both keys of each flow, and says which are welcome: not those of which it has
 //!    a copy from an earlier owner that is still [needed](holdfast_protection::Protection::needs_earlier). The source goes on processing.

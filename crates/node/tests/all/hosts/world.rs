@@ -354,8 +354,19 @@ impl World {
 
     /// The same at the ports of a switch: the flows of all have the same keys.
     pub(crate) fn send_to(&mut self, switch: u16, at: usize, flows: u8) -> usize {
-        let released = |world: &World| world.hosts[at].released.iter().filter(|of| **of == switch).count();
-        let before = released(self);
+        let before = self.released(switch, at);
+        self.offer(switch, at, flows);
+        self.pass(20);
+        self.released(switch, at) - before
+    }
+
+    /// Packets of a switch that have left at a host so far.
+    pub(crate) fn released(&self, switch: u16, at: usize) -> usize {
+        self.hosts[at].released.iter().filter(|of| **of == switch).count()
+    }
+
+    /// A packet of every flow comes to a host's ports for a switch.
+    pub(crate) fn offer(&mut self, switch: u16, at: usize, flows: u8) {
         for flow in 0..flows {
             let mut packet = self.pool.take().expect("the pool is large enough");
             assert!(packet.copy_from(&datagram_from(flow, 9, 0)));
@@ -366,8 +377,6 @@ impl World {
             hub.handle_packet(switch, key, packet);
             hub.forward(now, out, &mut self.pool);
         }
-        self.pass(20);
-        released(self) - before
     }
 
     /// Flows that runtimes on these hosts own, and how many packets each has seen.

@@ -6,7 +6,7 @@
 //! sent has been saved or refused, so that neither routes nor leases are given away meanwhile. A holder whom nobody asks, or no longer,
 //! claims the routes of what it still keeps: the flows are served again, there.
 
-use super::NfActor;
+use super::NfvActor;
 use crate::copies::is_newer;
 use crate::flows::{ActorHeader, role};
 use crate::numbers::{reached, split_block, split_u32};
@@ -25,7 +25,7 @@ const SERVE_SCAN: u32 = 8192;
 const SERVE_SEND: usize = 256;
 
 /// Snapshots of flows of a dead runtime are here.
-pub(super) struct Keeping {
+struct Keeping {
     dead: Peer,
     /// When they are claimed; unknown until the time is.
     deadline: Option<u64>,
@@ -34,7 +34,7 @@ pub(super) struct Keeping {
 }
 
 /// A next incarnation asked for them.
-pub(super) struct Serving {
+struct Serving {
     to: Peer,
     /// Of lives up to this one.
     incarnation: u32,
@@ -46,12 +46,20 @@ pub(super) struct Serving {
 }
 
 /// What this runtime asks for: its predecessor's flows.
-pub(super) struct Fetching {
+struct Fetching {
     dead: Peer,
     /// When the last of it came; unknown until the time is.
     heard_at: Option<u64>,
     unasked: Vec<Peer>,
     asked: Vec<Peer>,
+}
+
+/// Snapshots that are kept, served, and fetched.
+#[derive(Default)]
+pub(in crate::nfvactor) struct Restoring {
+    keeping: Vec<Keeping>,
+    serving: Vec<Serving>,
+    fetching: Vec<Fetching>,
 }
 
 /// The time, once there is one: a life that no packet or tick has reached takes it for zero, and what it noted then would be long ago as soon as it knows.
@@ -81,27 +89,38 @@ pub(super) fn take_back(flows: &mut Flows, slot: Slot, node: u16, reason: DropRe
     }
 }
 
-impl NfActor {
+impl NfvActor {
     /// `dead` has failed: what is here of it is kept, and it says nothing any more.
-    pub(super) fn keep(&mut self, flows: &Flows, dead: Peer) {
+    pub(in crate::nfvactor) fn keep(&mut self, flows: &Flows, dead: Peer, out: &mut Outbox) {
         let Peer { node, incarnation } = dead;
-        self.inbound.close(dead, |()| {});
-        self.serving.retain(|serving| serving.to.node != node || !reached(incarnation, serving.to.incarnation));
-        if !self.keeping.iter().any(|keeping| keeping.dead == dead)
+        self.close(dead, out);
+        self.snapshots
+            .restoring
+            .serving
+            .retain(|serving| serving.to.node != node || !reached(incarnation, serving.to.incarnation));
+        if !self.snapshots.restoring.keeping.iter().any(|keeping| keeping.dead == dead)
             && flows.iter().any(|(_, header)| is_of(header, node, incarnation))
         {
-            self.keeping.push(Keeping { dead, deadline: None, unasked_since: None });
+            self.snapshots.restoring.keeping.push(Keeping { dead, deadline: None, unasked_since: None });
         }
     }
 
-    pub(super) fn begin_fetching(&mut self, dead: Peer) {
+    /// A turn of all that is under way: answers, fetched snapshots, claims.
+    pub(in crate::nfvactor) fn restore_some(&mut self, flows: &mut Flows, out: &mut Outbox) {
+        self.fetch(out);
+        self.serve(flows, out);
+        self.give_up_waiting(flows, out);
+        self.give_up_fetching();
+    }
+
+    pub(in crate::nfvactor) fn begin_fetching(&mut self, dead: Peer) {
         let unasked = self.links.iter().map(|link| link.peer).collect();
-        self.fetching.push(Fetching { dead, heard_at: None, unasked, asked: Vec::new() });
+        self.snapshots.restoring.fetching.push(Fetching { dead, heard_at: None, unasked, asked: Vec::new() });
     }
 
     /// Asks whom it has not asked yet.
-    pub(super) fn fetch(&mut self, out: &mut Outbox) {
-        for fetching in &mut self.fetching {
+    fn fetch(&mut self, out: &mut Outbox) {
+        for fetching in &mut self.snapshots.restoring.fetching {
             while let Some(&peer) = fetching.unasked.last() {
                 if let Some(link) = self.links.find(peer) {
                     let number = link.numbers.next();
@@ -116,26 +135,32 @@ impl NfActor {
                 fetching.unasked.pop();
             }
         }
-        self.fetching.retain(|fetching| !fetching.unasked.is_empty() || !fetching.asked.is_empty());
+        self.snapshots.restoring.fetching.retain(|fetching| !fetching.unasked.is_empty() || !fetching.asked.is_empty());
     }
 
     /// A runtime asks for the flows of its earlier lives, up to one.
-    pub(super) fn handle_fetch(&mut self, flows: &Flows, from: Peer, body: &[u8]) -> Result<(), DropReason> {
+    pub(in crate::nfvactor) fn handle_fetch(
+        &mut self,
+        flows: &Flows,
+        from: Peer,
+        body: &[u8],
+        out: &mut Outbox,
+    ) -> Result<(), DropReason> {
         let (number, rest) = split_u32(body)?;
         let (incarnation, rest) = split_u32(rest)?;
         if !rest.is_empty() || incarnation == from.incarnation || !reached(from.incarnation, incarnation) {
             return Err(DropReason::Malformed);
         }
-        self.take_number(from, number)?;
+        self.take_commit(from, number)?;
         // It may be heard of sooner than that its predecessor failed.
-        self.keep(flows, Peer { node: from.node, incarnation });
-        self.serving.push(Serving { to: from, incarnation, at: 0, said_all: None, unknown_since: None });
+        self.keep(flows, Peer { node: from.node, incarnation }, out);
+        self.snapshots.restoring.serving.push(Serving { to: from, incarnation, at: 0, said_all: None, unknown_since: None });
         Ok(())
     }
 
     /// Sends what was asked for, as far as there is room.
-    pub(super) fn serve(&mut self, flows: &mut Flows, out: &mut Outbox) {
-        for serving in &mut self.serving {
+    fn serve(&mut self, flows: &mut Flows, out: &mut Outbox) {
+        for serving in &mut self.snapshots.restoring.serving {
             let to = serving.to;
             let Some(link) = self.links.find(to) else { continue };
             let limit = if serving.said_all.is_some() { serving.at } else { flows.reach() };
@@ -151,7 +176,7 @@ impl NfActor {
                         self.blocked = true;
                         break;
                     }
-                    link.note_sent(number, flows, slot, self.now);
+                    link.note_sent(number, flows, slot, self.now, false);
                     let header = flows.header_mut(slot);
                     (header.peer_incarnation, header.commit) = (to.incarnation, number);
                     sent += 1;
@@ -160,7 +185,7 @@ impl NfActor {
             }
             if sent > 0 {
                 let deadline = known(self.now).map(|now| now + PATIENCE);
-                let kept = self.keeping.iter_mut().filter(|keeping| keeping.dead.node == to.node);
+                let kept = self.snapshots.restoring.keeping.iter_mut().filter(|keeping| keeping.dead.node == to.node);
                 kept.for_each(|keeping| keeping.deadline = deadline);
             }
             if serving.at >= flows.reach() && serving.said_all.is_none() {
@@ -176,9 +201,9 @@ impl NfActor {
     }
 
     /// Everything up to this record has been saved or refused there.
-    pub(super) fn finish_serving(&mut self, to: Peer, saved: u32) {
-        let keeping = &mut self.keeping;
-        self.serving.retain(|serving| {
+    pub(in crate::nfvactor) fn finish_serving(&mut self, to: Peer, saved: u32) {
+        let keeping = &mut self.snapshots.restoring.keeping;
+        self.snapshots.restoring.serving.retain(|serving| {
             let is_done = serving.to == to && serving.said_all.is_some_and(|number| reached(saved, number));
             if is_done {
                 keeping.retain(|kept| kept.dead.node != to.node || !reached(serving.incarnation, kept.dead.incarnation));
@@ -188,19 +213,19 @@ impl NfActor {
     }
 
     /// Claims what was kept for too long.
-    pub(super) fn give_up_waiting(&mut self, flows: &mut Flows, out: &mut Outbox) {
+    fn give_up_waiting(&mut self, flows: &mut Flows, out: &mut Outbox) {
         let Some(now) = known(self.now) else { return };
         let links = &self.links;
         // Who asked and left before it was answered would be waited for as long as it lives, and might wait for that itself.
-        self.serving.retain_mut(|serving| {
+        self.snapshots.restoring.serving.retain_mut(|serving| {
             let since = *serving.unknown_since.get_or_insert(now);
             if links.has(serving.to) {
                 serving.unknown_since = None;
             }
             serving.unknown_since.is_none() || now < since + PATIENCE
         });
-        let (links, serving) = (&self.links, &self.serving);
-        self.keeping.retain_mut(|keeping| {
+        let (links, serving) = (&self.links, &self.snapshots.restoring.serving);
+        self.snapshots.restoring.keeping.retain_mut(|keeping| {
             let node = keeping.dead.node;
             let has_successor = links.life(node).is_some();
             let is_asked = serving.iter().any(|serving| serving.to.node == node);
@@ -222,7 +247,7 @@ impl NfActor {
     }
 
     /// One of this runtime's own flows comes back.
-    pub(super) fn handle_restored(
+    pub(in crate::nfvactor) fn handle_restored(
         &mut self,
         flows: &mut Flows,
         from: Peer,
@@ -231,19 +256,19 @@ impl NfActor {
     ) -> Result<(), DropReason> {
         let (number, block) = split_block(flows, body)?;
         let heard_at = known(self.now);
-        let fetching = self.fetching.iter_mut().find(|fetching| fetching.asked.contains(&from));
+        let fetching = self.snapshots.restoring.fetching.iter_mut().find(|fetching| fetching.asked.contains(&from));
         let me = fetching.map(|fetching| {
             fetching.heard_at = heard_at;
             fetching.dead.node
         });
-        self.take_number(from, number)?;
+        self.take_commit(from, number)?;
         let Some(me) = me else {
             // Also who is not waited for any more is answered: it has the flow, and goes on with it.
-            self.inbound.from(from).refuse(number, DropReason::Fenced);
+            self.refuse(from, number, DropReason::Fenced);
             return Ok(());
         };
         if let Err(reason) = self.adopt(flows, from, me, block, out) {
-            self.inbound.from(from).refuse(number, reason);
+            self.refuse(from, number, reason);
             return Err(reason);
         }
         Ok(())
@@ -271,8 +296,8 @@ impl NfActor {
         }
         let header = flows.header_mut(slot);
         (header.peer, header.peer_incarnation) = (from.node, from.incarnation);
-        if let Some(link) = self.link(from) {
-            link.snapshots += 1;
+        if let Some(link) = self.links.find(from) {
+            link.copies += 1;
         }
         if was != role::CLAIMING {
             out.late_claims.push((me, slot));
@@ -281,60 +306,62 @@ impl NfActor {
     }
 
     /// A holder has sent all that it had.
-    pub(super) fn handle_fetched(&mut self, from: Peer, body: &[u8]) -> Result<(), DropReason> {
+    pub(in crate::nfvactor) fn handle_fetched(&mut self, from: Peer, body: &[u8]) -> Result<(), DropReason> {
         let (number, rest) = split_u32(body)?;
         let (incarnation, rest) = split_u32(rest)?;
         if !rest.is_empty() {
             return Err(DropReason::Malformed);
         }
         // That it is not waited for any more is no reason to let it wait for an answer.
-        self.take_number(from, number)?;
-        for fetching in self.fetching.iter_mut().filter(|fetching| fetching.dead.incarnation == incarnation) {
+        self.take_commit(from, number)?;
+        for fetching in self.snapshots.restoring.fetching.iter_mut().filter(|fetching| fetching.dead.incarnation == incarnation) {
             fetching.asked.retain(|peer| *peer != from);
         }
-        self.fetching.retain(|fetching| !fetching.unasked.is_empty() || !fetching.asked.is_empty());
+        self.snapshots.restoring.fetching.retain(|fetching| !fetching.unasked.is_empty() || !fetching.asked.is_empty());
         Ok(())
     }
 
     /// These have failed or are leaving: nothing is sent to them. What has been asked for still comes from who is leaving.
-    pub(super) fn forget_absent(&mut self, gone: &[Peer]) {
-        self.serving.retain(|serving| !gone.contains(&serving.to));
-        for fetching in &mut self.fetching {
+    pub(in crate::nfvactor) fn forget_absent(&mut self, gone: &[Peer]) {
+        self.snapshots.restoring.serving.retain(|serving| !gone.contains(&serving.to));
+        for fetching in &mut self.snapshots.restoring.fetching {
             fetching.unasked.retain(|peer| !gone.contains(peer));
         }
-        self.fetching.retain(|fetching| !fetching.unasked.is_empty() || !fetching.asked.is_empty());
+        self.snapshots.restoring.fetching.retain(|fetching| !fetching.unasked.is_empty() || !fetching.asked.is_empty());
     }
 
     /// It has failed: nothing comes from it.
-    pub(super) fn forget_dead(&mut self, dead: Peer) {
-        for fetching in &mut self.fetching {
+    pub(in crate::nfvactor) fn forget_dead(&mut self, dead: Peer) {
+        for fetching in &mut self.snapshots.restoring.fetching {
             fetching.asked.retain(|peer| peer.node != dead.node || !reached(dead.incarnation, peer.incarnation));
         }
-        self.fetching.retain(|fetching| !fetching.unasked.is_empty() || !fetching.asked.is_empty());
+        self.snapshots.restoring.fetching.retain(|fetching| !fetching.unasked.is_empty() || !fetching.asked.is_empty());
     }
 
     /// Waits no longer for those of whom nothing has come for so long that they claim what they have themselves.
-    pub(super) fn give_up_fetching(&mut self) {
+    fn give_up_fetching(&mut self) {
         let Some(now) = known(self.now) else { return };
-        self.fetching.retain_mut(|fetching| now < *fetching.heard_at.get_or_insert(now) + PATIENCE);
+        self.snapshots.restoring.fetching.retain_mut(|fetching| now < *fetching.heard_at.get_or_insert(now) + PATIENCE);
     }
 
     /// Of what `dead` had, something is neither where it is to be served nor given up.
-    pub(super) fn is_waiting_for(&self, dead: Peer) -> bool {
+    pub(in crate::nfvactor) fn is_waiting_for(&self, dead: Peer) -> bool {
         let is_earlier = |node: u16, incarnation: u32| node == dead.node && reached(incarnation, dead.incarnation);
-        self.keeping.iter().any(|keeping| is_earlier(keeping.dead.node, keeping.dead.incarnation))
-            || self.serving.iter().any(|serving| is_earlier(serving.to.node, serving.incarnation))
-            || self.fetching.iter().any(|fetching| fetching.dead == dead)
+        self.snapshots.restoring.keeping.iter().any(|keeping| is_earlier(keeping.dead.node, keeping.dead.incarnation))
+            || self.snapshots.restoring.serving.iter().any(|serving| is_earlier(serving.to.node, serving.incarnation))
+            || self.snapshots.restoring.fetching.iter().any(|fetching| fetching.dead == dead)
     }
 
-    pub(super) fn is_restoring(&self) -> bool {
-        !(self.keeping.is_empty() && self.serving.is_empty() && self.fetching.is_empty())
+    pub(in crate::nfvactor) fn is_restoring(&self) -> bool {
+        !(self.snapshots.restoring.keeping.is_empty()
+            && self.snapshots.restoring.serving.is_empty()
+            && self.snapshots.restoring.fetching.is_empty())
     }
 
     /// There is something to ask for or to send, and somebody to whom.
-    pub(super) fn has_restoring_to_do(&self) -> bool {
+    pub(in crate::nfvactor) fn has_restoring_to_do(&self) -> bool {
         let is_there = |peer: &Peer| self.links.has(*peer);
-        self.serving.iter().any(|serving| serving.said_all.is_none() && is_there(&serving.to))
-            || self.fetching.iter().any(|fetching| fetching.unasked.iter().any(is_there))
+        self.snapshots.restoring.serving.iter().any(|serving| serving.said_all.is_none() && is_there(&serving.to))
+            || self.snapshots.restoring.fetching.iter().any(|fetching| fetching.unasked.iter().any(is_there))
     }
 }

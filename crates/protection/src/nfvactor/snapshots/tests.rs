@@ -2,7 +2,9 @@
 
 use super::restore::{PATIENCE, SHORT_PATIENCE};
 use super::*;
-use holdfast_wire::{MemoryPool, PacketPool};
+use crate::plan::Plan;
+use crate::{Protection, Slot, kind};
+use holdfast_wire::{FlowKey, MemoryPool, PacketPool};
 
 const MILLISECOND: u64 = 1_000_000;
 const STATE_LEN: usize = 16;
@@ -17,7 +19,7 @@ fn key(flow: u16) -> FlowKey {
 
 struct Node {
     me: Peer,
-    protection: NfActor,
+    protection: NfvActor,
     flows: Flows,
     out: Outbox,
     pool: MemoryPool,
@@ -29,7 +31,7 @@ impl Node {
     fn new(me: Peer, capacity: usize, peers: &[Peer]) -> Node {
         let mut node = Node {
             me,
-            protection: NfActor::new(Plan::NFACTOR),
+            protection: NfvActor::new(Plan::NFACTOR),
             flows: Flows::new(capacity, STATE_LEN, 7, 3),
             out: Outbox::default(),
             pool: MemoryPool::new(64),
@@ -439,7 +441,7 @@ fn the_snapshot_of_a_refused_claim_is_forgotten() {
     again.protection.unclaimed(&mut again.flows, slot);
     again.flows.remove(slot);
     talk(&mut [&mut again, &mut b], MILLISECOND);
-    assert_eq!((b.flows.len(), again.protection.links[0].snapshots), (0, 0));
+    assert_eq!((b.flows.len(), again.protection.links[0].copies), (0, 0));
 }
 
 /// A flow moves from A to B: the copy that A keeps is its snapshot, and C, which held the last one, forgets it.

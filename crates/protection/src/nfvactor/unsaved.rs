@@ -1,0 +1,60 @@
+//! A bound on what a failure undoes: so many packets of a flow may have left unsaved.
+//!
+//! A packet may leave as soon as all but so many of its flow's latest packets are in what the
+//! replica has said it has saved. It waits here like those of [`Release::Source`](crate::plan::Release::Source), which is the
+//! same with none that may be undone. Packets are counted by the flow's header, so what one
+//! owner counted the next one knows.
+
+use super::link::{Latched, UnderWay};
+use crate::flows::ActorHeader;
+use crate::plan::Plan;
+use holdfast_wire::fault::{Fault, is_planted};
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Unsaved {
+    limit: u32,
+    /// By slot: its generation, and packets of the flow that its replica knows of.
+    known: Vec<(u32, u32)>,
+}
+
+/// Packets of the flow so far. The count wraps.
+pub(super) fn packets(header: &ActorHeader) -> u32 {
+    header.packets().iter().fold(0, |sum: u32, packets| sum.wrapping_add(*packets as u32))
+}
+
+impl Unsaved {
+    pub(super) fn new(plan: &Plan) -> Unsaved {
+        let limit = if plan.forgets_by_count() { plan.unsaved_packets } else { 0 };
+        Unsaved { limit, known: Vec::new() }
+    }
+
+    /// Packets leave at once.
+    pub(super) fn is_counted(&self) -> bool {
+        self.limit > 0
+    }
+
+    /// The replica has a state that was sent.
+    #[inline]
+    pub(super) fn note_saved(&mut self, sent: &UnderWay) {
+        if !self.is_counted() || sent.is_question {
+            return;
+        }
+        let at = sent.slot as usize;
+        if at >= self.known.len() {
+            self.known.resize((at + 1).next_power_of_two(), (0, 0));
+        }
+        self.known[at] = (sent.generation, sent.packets);
+    }
+
+    /// A failure now, with this packet gone, would undo no more than it may.
+    #[inline]
+    pub(super) fn may_leave(&self, packet: &Latched) -> bool {
+        if !self.is_counted() {
+            return false;
+        }
+        let known = self.known.get(packet.slot as usize).filter(|(generation, _)| *generation == packet.generation);
+        let unsaved = packet.packets.wrapping_sub(known.map_or(0, |(_, packets)| *packets));
+        unsaved <= self.limit || is_planted(Fault::IgnoresInterval)
+    }
+}
