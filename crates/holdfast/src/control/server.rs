@@ -98,7 +98,8 @@ impl Server {
             // Removed with its directory, perhaps.
             let made = make_directory(&self.path)
                 .map_err(|error| format!("the control socket {path} was removed and cannot be made again: {error}"))?;
-            self.made = self.made.take().or(made.map(Made));
+            // A second `Made` of the same directory would remove it when it is dropped.
+            self.made = self.made.take().or_else(|| made.map(Made));
             self.lock = Some(Lock::take(&self.path, self.service.pid).map_err(|refusal| match refusal {
                 Refusal::Held(Some(pid)) => format!("the control socket {path} was taken by another box, process {pid}"),
                 Refusal::Held(None) => format!("the control socket {path} was taken by another box"),
