@@ -1,8 +1,8 @@
 //! A box is asked for all it has while packets go on.
 
 use anyhow::{Result, ensure};
+use holdfast_control::Client;
 use holdfast_control::flows::Flows;
-use holdfast_control::{Call, Client};
 use holdfast_lab::udp::Datagrams;
 use holdfast_lab::{Interrupt, until};
 use holdfast_tests::network::{Chain, Network, Options, PATIENT, SERVER};
@@ -53,16 +53,16 @@ fn questions_about_many_flows_stop_nothing(interrupt: &Interrupt) -> Result<()> 
     let undisturbed = during(&network, interrupt, || Ok(()))?;
     let asked = during(&network, interrupt, || {
         let list: Flows = serde_json::from_str(&network.running.ask("flows --limit 1000000 icmp")?)?;
-        let listed: BTreeSet<u16> = list.flows.iter().map(|flow| flow.source.port()).collect();
+        let listed: BTreeSet<u16> = list.flows.iter().map(|flow| flow.source_port()).collect();
         ensure!(list.flows.len() == listed.len(), "{} flows are listed as {}", listed.len(), list.flows.len());
         ensure!(identifiers.iter().all(|id| listed.contains(id)) && !list.truncated, "{} flows are listed", listed.len());
         network.running.ask("check --live --for 1")?;
         let crowd = |_| {
             let client = Client::new(Some(network.running.control()))?;
             for _ in 0..5 {
-                client.ask(Call::Status)?;
-                client.ask(Call::Flows { filter: "tcp".to_owned(), limit: 1_000_000, after: None })?;
-                client.ask(Call::Flows { filter: String::new(), limit: 1_000_000, after: None })?;
+                client.status()?;
+                client.list("tcp", 1_000)?;
+                client.list("", 1_000)?;
             }
             Ok(())
         };

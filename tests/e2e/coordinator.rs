@@ -114,7 +114,7 @@ fn a_runtime_that_dies_meanwhile_is_recovered(interrupt: &Interrupt) -> Result<(
     signal_pid(victim.pid, Signal::KILL)?;
     network
         .running
-        .wait_for("the box knows that it is not safe", PATIENCE, interrupt, |status| status.protected != Protected::Yes)?;
+        .wait_for("the box knows that it is not safe", PATIENCE, interrupt, |status| status.protected() != Protected::Yes)?;
     signal_pid(last.pid, Signal::KILL)?;
     let failover = network.wait_recovered(&victim)?;
     ensure!(failover.flows > 0 && failover.lost == 0, "{failover:?}");
@@ -204,7 +204,7 @@ fn a_lost_log_does_not_end_the_box(interrupt: &Interrupt) -> Result<()> {
     let connections = [held.verify(interrupt)?, more.verify(interrupt)?];
     ensure!(connections.iter().all(|connections| connections.broken == 0), "{connections:?}");
     let status = network.running.status()?;
-    ensure!(status.protected != Protected::Yes && status.runtimes().count() == 3, "{status:?}");
+    ensure!(status.protected() != Protected::Yes && status.runtimes().count() == 3, "{status:?}");
     drop((held, more));
     network.stop()
 }

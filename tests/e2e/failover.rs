@@ -291,7 +291,7 @@ fn the_status_tells_the_story(interrupt: &Interrupt) -> Result<()> {
     ensure!((failover.runtime, failover.incarnation) == (victim.id, victim.incarnation), "{failover:?}");
     ensure!(failover.flows > 0 && failover.recovered_us.is_some_and(|us| us > 0), "{failover:?}");
     let after = network.running.status()?;
-    ensure!(after.protected == Protected::Yes, "{after:?}");
+    ensure!(after.protected() == Protected::Yes, "{after:?}");
     let untouched = |process: &&holdfast_control::status::Process| process.id != victim.id;
     ensure_same(before.runtimes().filter(untouched), &after)?;
     drop(stream);

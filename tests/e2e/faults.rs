@@ -433,7 +433,7 @@ fn garbage_is_dropped_with_a_reason(interrupt: &Interrupt) -> Result<()> {
     for reason in ["truncated", "bad_version", "bad_length", "bad_checksum", "unknown_ethertype"] {
         ensure!(after.dropped(reason) > before.dropped(reason), "no {reason} among {:?}", after.drops);
     }
-    let names = |status: &holdfast_control::status::Status| -> Vec<(u16, u64, u32)> {
+    let names = |status: &holdfast_control::status::Status| -> Vec<(u32, u64, u32)> {
         status.processes.iter().map(|process| (process.id, process.incarnation, process.pid)).collect()
     };
     ensure!(names(&before) == names(&after) && after.failovers.is_empty(), "a process failed: {after:?}");

@@ -119,11 +119,11 @@ fn service_moves_as_planned(interrupt: &Interrupt) -> Result<()> {
     let held = cluster.hold(VIRTUAL, 60)?;
     cluster.wait_safe()?;
     let status = cluster.wait_serving(WITNESS, SERVING[0])?;
-    ensure!(status.protected == Protected::Yes, "{status:?}");
+    ensure!(status.protected() == Protected::Yes, "{status:?}");
     let device = &cluster.on(SERVING[0])?.status()?.ports[0].device;
     let host = cluster.namespace(SERVING[0])?;
     host.ip(&format!("link set {device} down"))?;
-    let is_unsafe = |status: &Status| status.protected != Protected::Yes || status.survives != UNIT_HOST;
+    let is_unsafe = |status: &Status| status.protected() != Protected::Yes || status.survives != UNIT_HOST;
     cluster.wait_for(WITNESS, "the link that is down is seen", is_unsafe)?;
     cluster.wait_serving(WITNESS, SERVING[1])?;
     ensure_unbroken(&held, interrupt).context("a link is down")?;

@@ -41,7 +41,7 @@ fn service_passes_before_two_patiences_have_passed(interrupt: &Interrupt) -> Res
     // A coordinator that has just begun gives every host the time to be heard.
     let enough = 1_000 + PER_SECOND * 4 * HOST_MS / 1_000;
     until("datagrams return for a while", PATIENCE, interrupt, || Ok((stream.datagrams().returned > enough).then_some(())))?;
-    let dead: Vec<u16> = cluster.on(second)?.status()?.runtimes().filter(|one| one.host == first).map(|one| one.id).collect();
+    let dead: Vec<u32> = cluster.on(second)?.status()?.runtimes().filter(|one| one.host == first).map(|one| one.id).collect();
     let killed_at = Clock::new().now();
     cluster.kill(first)?;
     let status = cluster.wait_for(second, "the dead host's runtimes are given up, and their flows recovered", |status| {

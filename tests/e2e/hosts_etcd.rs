@@ -54,7 +54,7 @@ fn lose_a_runtime(cluster: &Cluster, dead: Option<&str>) -> Result<()> {
     let mut runtimes: Vec<Process> = Vec::new();
     for host in EQUALS.into_iter().filter(|host| Some(*host) != dead) {
         let what = "a failure of a process would be survived";
-        let status = cluster.wait_for(host, what, |status| status.protected == Protected::Yes)?;
+        let status = cluster.wait_for(host, what, |status| status.protected() == Protected::Yes)?;
         runtimes.extend(status.runtimes().filter(|one| one.host == host && one.pid != 0).cloned());
     }
     let victim = runtimes.into_iter().max_by_key(|one| one.flows).context("there are runtimes")?;
@@ -171,7 +171,7 @@ fn etcd_is_away(interrupt: &Interrupt) -> Result<()> {
     for name in EQUALS {
         cluster.wait_for(name, "it says that etcd is away, and nobody leads", |status| {
             own_coordinator(status, name).is_some_and(|own| own.state == STATE_CANDIDATE)
-                && status.protected != Protected::Yes
+                && status.protected() != Protected::Yes
                 && status.election.as_ref().is_some_and(|election| election.silent_ms.is_some())
         })?;
     }

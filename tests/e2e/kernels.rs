@@ -112,7 +112,7 @@ fn play(functions: Functions, interrupt: &Interrupt) -> Result<()> {
     together("ends", begun()?)?;
     let rests = begun()?;
     // Whichever owns a flow, or its replica, has died then; the last one only just.
-    let runtimes: Vec<u16> = network.running.status()?.runtimes().map(|process| process.id).collect();
+    let runtimes: Vec<u32> = network.running.status()?.runtimes().map(|process| process.id).collect();
     for (at, id) in runtimes.iter().enumerate() {
         network.wait_protected()?;
         let status = network.running.status()?;

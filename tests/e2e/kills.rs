@@ -5,7 +5,7 @@
 //! may be hit twice before it has a copy again. Such flows may be lost, and only they; the
 //! status counts them, and the box goes on.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use holdfast_control::flows::{Flow, Flows};
 use holdfast_control::status::{Failover, Protected, Status};
 use holdfast_io::process::lives;
@@ -45,7 +45,7 @@ const RESCUE: Row = Row { protection: "rescue", may_lose: |struck| runtimes(stru
 
 /// How many runtimes are struck so often.
 fn runtimes(struck: &[Target], often: usize) -> usize {
-    let mut count = BTreeMap::<u16, usize>::new();
+    let mut count = BTreeMap::<u32, usize>::new();
     for target in struck {
         if let Role::Runtime(node) = target.role {
             *count.entry(node).or_default() += 1;
@@ -132,7 +132,7 @@ struct Scene {
     /// How much of what is wrong in the book the story has.
     told_wrong: usize,
     /// Every failure that the status has told of. The status keeps the latest ones.
-    failovers: BTreeMap<(u16, u64), Failover>,
+    failovers: BTreeMap<(u32, u64), Failover>,
     network: Network,
 }
 
@@ -193,7 +193,7 @@ impl Scene {
     }
 
     fn wait_safe(&mut self, interrupt: &Interrupt) -> Result<Status> {
-        self.wait_for("the box is safe", interrupt, |status| status.protected == Protected::Yes)
+        self.wait_for("the box is safe", interrupt, |status| status.protected() == Protected::Yes)
     }
 
     fn flows(&self, filter: &str) -> Result<Vec<Flow>> {
@@ -207,8 +207,8 @@ impl Scene {
         let open = self.traffic.open();
         let mut known = BTreeSet::new();
         for said in self.flows("tcp from any to any port 5201")? {
-            if let Some(Open { flow, .. }) = open.iter().find(|open| open.port == said.source.port()) {
-                self.traffic.compare_mapping(*flow, said.translated_source);
+            if let Some(Open { flow, .. }) = open.iter().find(|open| open.port == said.source_port()) {
+                self.traffic.compare_mapping(*flow, said.translated_source.parse()?);
                 known.insert(*flow);
             }
         }
@@ -221,9 +221,9 @@ impl Scene {
         let came = self.traffic.came();
         let mut compared = 0;
         for said in self.flows("udp from any to any port 7007")? {
-            if let Some((_, flow, seen)) = came.iter().find(|(port, ..)| *port == said.source.port()) {
-                let [to_server, to_client] = said.packets;
-                self.traffic.compare(*flow, *seen, [to_client, to_server], said.translated_source);
+            if let Some((_, flow, seen)) = came.iter().find(|(port, ..)| *port == said.source_port()) {
+                let [to_server, to_client] = said.packets[..] else { bail!("{said:?}") };
+                self.traffic.compare(*flow, *seen, [to_client, to_server], said.translated_source.parse()?);
                 compared += 1;
             }
         }
@@ -326,7 +326,7 @@ fn goes_on(scene: &mut Scene, held: &KeepAlive, interrupt: &Interrupt) -> Result
     begun.with_context(|| {
         let ports: Vec<u16> = still.iter().map(|one| one.port).collect();
         let said: Result<Vec<Flow>> = scene.flows("tcp from any to any port 5201");
-        let said = said.map(|all| all.into_iter().filter(|one| ports.contains(&one.source.port())).collect::<Vec<_>>());
+        let said = said.map(|all| all.into_iter().filter(|one| ports.contains(&one.source_port())).collect::<Vec<_>>());
         format!("before {sum:?}, now {:?}; standing still: {still:?}, of which the box says {said:?}", scene.traffic.sum())
     })?;
     scene.ensure_not_remapped()?;
@@ -424,7 +424,7 @@ fn play_round(scene: &mut Scene, first: usize, episodes: &mut Vec<Episode>, inte
             let is_known = episodes.last().is_none_or(|episode| episode.stopped.is_empty());
             if is_known
                 && known_from.is_some_and(|from| Instant::now() >= from)
-                && scene.look().is_some_and(|status| status.protected == Protected::Yes)
+                && scene.look().is_some_and(|status| status.protected() == Protected::Yes)
             {
                 episodes.push(Episode::default());
                 known_from = None;

@@ -1,7 +1,7 @@
 //! Runtimes are killed again and again, and a ledger of what clients and servers have seen must balance: what a box has let out once it stands by. Random ports make every new flow's
 //! mapping one that cannot be found again by doing the same.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use holdfast_control::flows::Flows;
 use holdfast_control::status::Status;
 use holdfast_lab::{Interrupt, until};
@@ -161,11 +161,11 @@ fn compare(network: &Network, traffic: &Traffic) -> Result<usize> {
     let said: Flows = serde_json::from_str(&network.running.ask("flows --limit 10000 udp from any to any port 7007")?)?;
     let mut compared = 0;
     for flow in &said.flows {
-        let known = came.iter().find(|(port, ..)| *port == flow.source.port());
+        let known = came.iter().find(|(port, ..)| *port == flow.source_port());
         if let Some((_, number, seen)) = known {
             // Forward is towards the server.
-            let [to_server, to_client] = flow.packets;
-            traffic.compare(*number, *seen, [to_client, to_server], flow.translated_source);
+            let [to_server, to_client] = flow.packets[..] else { bail!("{flow:?}") };
+            traffic.compare(*number, *seen, [to_client, to_server], flow.translated_source.parse()?);
             compared += 1;
         }
     }
@@ -200,7 +200,7 @@ fn balances(protection: &'static str, interrupt: &Interrupt) -> Result<()> {
 /// Workers are killed, whose standbys go on: the ledger balances as ever, and the coordinator has nothing to do.
 fn has_no_gap(protection: &'static str, interrupt: &Interrupt) -> Result<()> {
     let (network, traffic) = start(protection, interrupt)?;
-    let runtimes: Vec<u16> = network.running.status()?.runtimes().map(|process| process.id).collect();
+    let runtimes: Vec<u32> = network.running.status()?.runtimes().map(|process| process.id).collect();
     for id in runtimes.repeat(takeovers()) {
         let which = |status: &Status| {
             let runtime = status.runtime(id).context("it is there")?;

@@ -146,7 +146,7 @@ fn it_is_never_given_up(interrupt: &Interrupt) -> Result<()> {
     }
     let status = until("it serves", RECOVERY_LIMIT, interrupt, || {
         let is_back = |status: &Status| role(status, "manager").is_ok_and(|manager| manager.pid == last);
-        Ok(network.running.status().ok().filter(|status| status.protected == Protected::Yes && is_back(status)))
+        Ok(network.running.status().ok().filter(|status| status.protected() == Protected::Yes && is_back(status)))
     })?;
     ensure_same(before.runtimes(), &status)?;
     ensure_unbroken(&held, interrupt)?;

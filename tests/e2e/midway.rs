@@ -6,9 +6,10 @@
 //! runtime has let their packets out. *Flow*: then the target is stopped and the third one goes on, so what the source sends arrives nowhere.
 
 use anyhow::{Context, Result, ensure};
-use holdfast_control::moves::Progress;
+use holdfast_control::Client;
+use holdfast_control::api::get_progress_request::What;
+use holdfast_control::api::{MigrateRequest, Progress};
 use holdfast_control::status::{Process, ROLE_SWITCH, Status};
-use holdfast_control::{Call, Client};
 use holdfast_lab::process::signal_pid;
 use holdfast_lab::requirements::*;
 use holdfast_lab::{Interrupt, keepalive, until};
@@ -107,15 +108,15 @@ impl<'a> Migration<'a> {
     }
 
     fn begin(&mut self) -> Result<()> {
-        let call = Call::Move { from: self.source.id, to: Some(self.target.id), limit: self.wanted, filter: String::new() };
-        let answer = self.client.ask(call)?;
-        let order = answer["order"].as_u64().and_then(|order| u32::try_from(order).ok());
-        self.order = order.with_context(|| format!("no number in {answer}"))?;
+        let (from, to, limit) = (self.source.id, Some(self.target.id), Some(self.wanted));
+        let order = MigrateRequest { from, to, limit, filter: String::new() };
+        let progress = self.client.migrate(order)?.progress()?;
+        self.order = progress.order.with_context(|| format!("no number in {progress:?}"))?;
         Ok(())
     }
 
     fn progress(&self) -> Result<Progress> {
-        Ok(serde_json::from_value(self.client.ask(Call::Moving { order: self.order })?)?)
+        Ok(self.client.progress_of(What::Order(self.order))?)
     }
 
     fn stop(&mut self, pid: u32) -> Result<()> {
@@ -233,7 +234,7 @@ impl<'a> Migration<'a> {
     }
 
     /// Waits until these have reported three times: packets come to one of them all the time.
-    fn wait_reports(&self, ids: &[u16]) -> Result<()> {
+    fn wait_reports(&self, ids: &[u32]) -> Result<()> {
         let packets = |status: &Status| -> u64 { ids.iter().filter_map(|id| status.runtime(*id)).map(|one| one.packets).sum() };
         for _ in 0..3 {
             let before = packets(&self.network.running.status()?);

@@ -1,7 +1,7 @@
 //! Flows move between living runtimes under load: nothing is lost, nothing is reordered, no connection notices; also when one of the two dies meanwhile.
 
 use anyhow::{Context, Result, ensure};
-use holdfast_control::moves::Progress;
+use holdfast_control::api::Progress;
 use holdfast_control::status::{STATE_DRAINED, STATE_RUNNING, Status};
 use holdfast_lab::keepalive::KeepAlive;
 use holdfast_lab::process::signal_pid;
@@ -34,7 +34,7 @@ pub(crate) fn tests() -> Vec<Test> {
     ]
 }
 
-fn ids(status: &Status) -> Vec<u16> {
+fn ids(status: &Status) -> Vec<u32> {
     status.runtimes().map(|process| process.id).collect()
 }
 
@@ -165,7 +165,7 @@ fn iperf3_goes_on_while_runtimes_are_drained(interrupt: &Interrupt) -> Result<()
     network.stop()
 }
 
-fn wait_for_state(network: &Network, id: u16, state: &str) -> Result<()> {
+fn wait_for_state(network: &Network, id: u32, state: &str) -> Result<()> {
     let is_so = |status: &Status| status.runtime(id).is_some_and(|process| process.state == state);
     network.running.wait_for(&format!("runtime {id} is {state}"), RECOVERY_LIMIT, network.lab.interrupt(), is_so).map(drop)
 }

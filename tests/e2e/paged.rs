@@ -201,7 +201,7 @@ fn half_of_the_server(interrupt: &Interrupt) -> Result<()> {
         download.goes_on(interrupt)?;
     }
     let status = network.running.status()?;
-    ensure!(status.protected == Protected::Yes, "nothing has to be told to a server that goes on: {status:?}");
+    ensure!(status.protected() == Protected::Yes, "nothing has to be told to a server that goes on: {status:?}");
     let victim = network.running.busiest(None)?;
     network.running.kill(&victim, network.promised, RECOVERY_LIMIT, interrupt)?;
     ensure_unbroken(&held, interrupt)?;

@@ -73,7 +73,7 @@ impl Scene {
         let status = self.network.running.wait_for("it is set aside", LIMIT, interrupt, |status| {
             let is_over =
                 status.failovers.len() == failures && status.failovers.iter().all(|failover| failover.recovered_us.is_some());
-            drops(status, "quarantined") == 1 && is_over && status.protected == Protected::Yes
+            drops(status, "quarantined") == 1 && is_over && status.protected() == Protected::Yes
         })?;
         let path = format!("{}.quarantine.pcapng", self.network.running.control().display());
         let kept = until("it is in the capture", GIVE_UP, interrupt, || Ok(std::fs::read(&path).ok()))?;
@@ -173,7 +173,7 @@ fn where_nothing_is_processed_again_it_ends_one(interrupt: &Interrupt) -> Result
     let scene = Scene::build("nfvactor", PATIENT, interrupt)?;
     scene.socket.send(b"<abort!>")?;
     scene.network.running.wait_for("one has failed", LIMIT, interrupt, |status| {
-        status.failovers.len() == 1 && status.failovers[0].recovered_us.is_some() && status.protected == Protected::Yes
+        status.failovers.len() == 1 && status.failovers[0].recovered_us.is_some() && status.protected() == Protected::Yes
     })?;
     scene.answers(interrupt)?;
     scene.goes_on(interrupt)?;

@@ -116,7 +116,7 @@ fn an_ordinary_user_runs_a_box(interrupt: &Interrupt) -> Result<()> {
     process.wait_while_running("it is ready", GIVE_UP, interrupt, said_ready)?;
     let status = || -> Result<Status> {
         let client = holdfast_control::Client::new(Some(&control))?;
-        Ok(serde_json::from_value(client.ask(holdfast_control::Call::Status)?)?)
+        Ok(client.status()?)
     };
     let before = status()?;
     ensure_small(&before)?;

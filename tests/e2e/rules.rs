@@ -52,7 +52,7 @@ fn apply(network: &Network, name: &str, text: &str, options: &[&str]) -> Result<
 }
 
 /// The chain and the owner of every TCP flow, by its source.
-fn tcp_flows(network: &Network) -> Result<BTreeMap<SocketAddr, (String, u16)>> {
+fn tcp_flows(network: &Network) -> Result<BTreeMap<String, (String, u32)>> {
     let flows: Flows = serde_json::from_str(&network.running.ask("flows")?)?;
     let tcp = flows.flows.into_iter().filter(|flow| flow.protocol == 6);
     Ok(tcp.map(|flow| (flow.source, (flow.chain.unwrap_or_default(), flow.owner))).collect())
@@ -130,7 +130,7 @@ fn tenants_have_runtimes_of_their_own(interrupt: &Interrupt) -> Result<()> {
     network.serve_web()?;
     let (_echo, stream) = network.stream(20, 200)?;
     let held = network.hold(&format!("{SERVER}:80"), 20)?;
-    let clusters = |network: &Network| -> Result<BTreeMap<u16, String>> {
+    let clusters = |network: &Network| -> Result<BTreeMap<u32, String>> {
         let status = network.running.status()?;
         Ok(status.runtimes().map(|runtime| (runtime.id, runtime.cluster.clone().unwrap_or_default())).collect())
     };
@@ -245,7 +245,7 @@ fn who_is_rejected_is_told_and_the_operator_sees_it(interrupt: &Interrupt) -> Re
         }
     }
 
-    let runtimes: Vec<u16> = network.running.status()?.runtimes().map(|process| process.id).collect();
+    let runtimes: Vec<u32> = network.running.status()?.runtimes().map(|process| process.id).collect();
     for id in runtimes {
         network.wait_protected()?;
         let status = network.running.status()?;

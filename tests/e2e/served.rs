@@ -15,7 +15,7 @@ use holdfast_tests::standby::{Half, kill_half_of_server};
 use holdfast_tests::verdict::{ensure_served, ensure_unbroken};
 use rustix::process::Signal;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 pub(crate) fn tests() -> Vec<Test> {
@@ -76,7 +76,7 @@ fn ensure_whole(network: &Network) -> Result<()> {
 /// That many flows have a place of their own among the outside addresses and ports; no two have the same.
 fn ensure_translated(network: &Network, count: usize) -> Result<()> {
     let flows: Flows = serde_json::from_str(&network.running.ask("flows --limit 10000")?)?;
-    let outside: BTreeSet<String> = flows.flows.iter().map(|flow| flow.translated_source.to_string()).collect();
+    let outside: BTreeSet<String> = flows.flows.iter().map(|flow| flow.translated_source.clone()).collect();
     ensure!(
         outside.len() == flows.flows.len() && outside.len() >= count,
         "{} flows have {} ports",
@@ -302,9 +302,9 @@ fn numbers_rest_under(protection: &'static str, rests: u64, interrupt: &Interrup
     until("all have an identifier outside", GIVE_UP, interrupt, || {
         Ok((ping.ask(everybody(), ANSWER)?.len() == usize::from(USED)).then_some(()))
     })?;
-    let mappings = |network: &Network| -> Result<BTreeMap<u16, SocketAddr>> {
+    let mappings = |network: &Network| -> Result<BTreeMap<u16, String>> {
         let flows: Flows = serde_json::from_str(&network.running.ask("flows --limit 10000")?)?;
-        Ok(flows.flows.iter().map(|flow| (flow.source.port(), flow.translated_source)).collect())
+        Ok(flows.flows.iter().map(|flow| (flow.source_port(), flow.translated_source.clone())).collect())
     };
     let before = mappings(&network)?;
     network.wait_protected()?;

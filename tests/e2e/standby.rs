@@ -191,7 +191,7 @@ fn two_levels_keep_apart(interrupt: &Interrupt) -> Result<()> {
             None => is_gold(runtime),
             Some(standby) => !is_gold(runtime) && standby.pid != 0,
         };
-        status.protected == Protected::Yes && status.runtimes().all(is_right)
+        status.protected() == Protected::Yes && status.runtimes().all(is_right)
     };
     let wait_safe = || network.running.wait_for("each level is what it is", GIVE_UP, interrupt, is_safe);
     for _ in 0..3 {
@@ -216,7 +216,7 @@ fn two_levels_keep_apart(interrupt: &Interrupt) -> Result<()> {
     }
     ensure_perfect(&stream.finish(), 20, std::iter::once(&network.running))?;
     let status = network.running.status()?;
-    let failed: Vec<u16> = status.failovers.iter().map(|failover| failover.runtime).collect();
+    let failed: Vec<u32> = status.failovers.iter().map(|failover| failover.runtime).collect();
     ensure!(failed.len() == 2 && status.failovers.iter().all(|failover| failover.lost == 0), "{:?}", status.failovers);
     drop(held);
     network.stop()

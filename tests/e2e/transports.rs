@@ -127,7 +127,7 @@ fn connections_outlive(
 
 /// Kills the worker of every runtime: its standby goes on.
 fn kill_workers(network: &Network) -> Result<()> {
-    let ids: Vec<u16> = network.running.status()?.runtimes().map(|process| process.id).collect();
+    let ids: Vec<u32> = network.running.status()?.runtimes().map(|process| process.id).collect();
     for id in ids {
         let takeovers = |status: &Status| {
             status.runtime(id).and_then(|process| Some((process.pid, process.local_standby.as_ref()?.takeovers)))

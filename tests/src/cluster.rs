@@ -406,7 +406,7 @@ impl Cluster {
 
     /// Waits until one host may die, as the last of those that live sees it.
     pub fn wait_safe(&self) -> Result<Status> {
-        let is_safe = |status: &Status| status.protected == Protected::Yes && status.survives == status::UNIT_HOST;
+        let is_safe = |status: &Status| status.protected() == Protected::Yes && status.survives == status::UNIT_HOST;
         self.wait_for(self.observer(), "every flow would survive a host", is_safe)
     }
 

@@ -25,9 +25,9 @@ pub enum Role {
     /// The coordinator.
     Coordinator,
     /// A runtime with this node id, 0 while that is not known.
-    Runtime(u16),
+    Runtime(u32),
     /// A state server with this node id.
-    Server(u16),
+    Server(u32),
 }
 
 /// The part of a process in its role.
@@ -79,7 +79,7 @@ impl fmt::Display for Target {
 pub struct Cast {
     guard: u32,
     /// Node ids and incarnations by process group.
-    groups: BTreeMap<u32, (u16, u64)>,
+    groups: BTreeMap<u32, (u32, u64)>,
     /// Workers and standbys, as the last status named them.
     named: BTreeMap<u32, Part>,
 }
@@ -165,7 +165,7 @@ impl Target {
     /// The status names another process in its place. `None` of those it does not name.
     pub fn is_replaced(&self, status: &Status) -> Option<bool> {
         let of_role = |role: &str| status.processes.iter().find(|process| process.role == role);
-        let of_node = |node: u16| with_groups(status).find(|process| process.id == node);
+        let of_node = |node: u32| with_groups(status).find(|process| process.id == node);
         let is_another = |pid: Option<u32>| Some(pid.is_some_and(|pid| pid != 0 && pid != self.pid));
         match (self.role, self.part) {
             (Role::Manager, _) => is_another(of_role("manager").map(|process| process.pid)),

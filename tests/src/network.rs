@@ -204,7 +204,7 @@ impl Network {
     pub fn wait_protected(&self) -> Result<()> {
         if self.promised {
             let what = "everything is protected";
-            self.running.wait_for(what, RECOVERY_LIMIT, self.lab.interrupt(), |status| status.protected == Protected::Yes)?;
+            self.running.wait_for(what, RECOVERY_LIMIT, self.lab.interrupt(), |status| status.protected() == Protected::Yes)?;
         }
         Ok(())
     }
@@ -242,7 +242,7 @@ impl Network {
     /// Kills every runtime, one after the other, each when the one before is back and everything is protected again: whichever owned a
     /// flow has failed then. `between` runs after each.
     pub fn kill_each_runtime(&self, mut between: impl FnMut() -> Result<()>) -> Result<()> {
-        let runtimes: Vec<u16> = self.running.status()?.runtimes().map(|process| process.id).collect();
+        let runtimes: Vec<u32> = self.running.status()?.runtimes().map(|process| process.id).collect();
         ensure!(runtimes.len() == 3, "three runtimes are configured, there are {runtimes:?}");
         for id in runtimes {
             self.wait_protected()?;

@@ -15,7 +15,7 @@ pub const BOTH: &str = "{ preset: reinforce, level: local+remote }";
 /// Every runtime has a standby, and what is promised besides holds.
 pub fn is_ready(status: &Status) -> bool {
     let has_standby = |runtime: &Process| runtime.local_standby.is_some_and(|standby| standby.pid != 0);
-    status.protected == Protected::Yes && status.runtimes().all(has_standby)
+    status.protected() == Protected::Yes && status.runtimes().all(has_standby)
 }
 
 /// The runtime that has most flows, with its standby.

@@ -1,148 +1,71 @@
-//! The commands' half: one client for both doors, and the local socket's side of it.
+//! Whoever asks a box: one client, whichever way the box is reached.
 
+use crate::api::control_client::ControlClient;
+use crate::api::*;
+use crate::connection::{ANSWER, Door, Target};
+use crate::endpoint::Endpoint;
 use crate::exit::{self, Failure};
-use crate::flows::{self, Flow, Flows};
-use crate::moves::Progress;
-use crate::remote::{Endpoint, RemoteClient, Streamed};
 use crate::tls::TlsPaths;
-use crate::{BUSY, Call, Line, MAX_ANSWER, PATIENCE, VERSION, check_path, find};
-use serde_json::Value;
-use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
-use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use crate::{FLOWS_PER_ANSWER, MAX_ANSWER, MAX_FILE};
+use std::fmt;
+use std::future::Future;
+use std::path::{Component, Path};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use tokio::runtime::Runtime;
+use tokio::time::timeout;
+use tonic::Streaming;
+use tonic::transport::Channel;
 
-/// Between two questions how far something is.
-const LOOK: Duration = Duration::from_millis(20);
-
-/// The answer, if it is no refusal.
-///
-/// # Errors
-/// What the box says is wrong, with its exit code.
-pub fn agreed(answer: Value) -> Result<Value, Failure> {
-    match answer.get("error").and_then(Value::as_str) {
-        Some(error) => {
-            let code = answer.get("code").and_then(Value::as_u64).and_then(|code| u8::try_from(code).ok());
-            Err(Failure::new(code.unwrap_or(exit::NEGATIVE), error.to_owned()))
-        }
-        None => Ok(answer),
-    }
-}
-
-/// Which box is meant, and who asks.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Target {
-    /// The control socket's path, or `https://` and the place of a control API. Without it, the only box on this machine.
-    pub control: Option<String>,
-    /// The certificate with which a control API is asked.
-    pub tls: Option<TlsPaths>,
-}
-
-impl Target {
-    /// The box that listens at a path.
-    pub fn local(path: &Path) -> Target {
-        Target { control: Some(path.display().to_string()), tls: None }
-    }
-
-    /// The path, where nothing else can be meant.
-    ///
-    /// # Errors
-    /// If a control API is meant.
-    pub fn path(&self) -> Result<Option<PathBuf>, Failure> {
-        match self.control.as_deref() {
-            Some(url) if url.contains("://") => {
-                Err(Failure::new(exit::USAGE, format!("`--control {url}`: this takes the path of the control socket")))
-            }
-            control => Ok(control.map(PathBuf::from)),
-        }
-    }
-
-    fn remote(&self) -> Result<Option<(Endpoint, TlsPaths)>, Failure> {
-        let usage = |text: String| Failure::new(exit::USAGE, text);
-        let Some((scheme, place)) = self.control.as_deref().and_then(|control| control.split_once("://")) else {
-            return match &self.tls {
-                Some(_) => Err(usage("`--tls` is for a control API: `--control https://ADDRESS:PORT` says which".to_owned())),
-                None => Ok(None),
-            };
-        };
-        if scheme != "https" {
-            return Err(usage(format!(
-                "`--control {scheme}://…`: the control API is asked with certificates, `https://ADDRESS:PORT`"
-            )));
-        }
-        let endpoint = place.strip_suffix('/').unwrap_or(place).parse().map_err(usage)?;
-        let tls = self.tls.clone().ok_or_else(|| {
-            usage("`--control https://…` needs `--tls DIR`, your certificate: `holdfast certify` makes one".to_owned())
-        })?;
-        Ok(Some((endpoint, tls)))
-    }
-}
+/// A host's answer to one that joins has at most so many bytes: a configuration and some files.
+const MAX_JOIN: usize = 2 * MAX_FILE;
 
 /// Asks one box.
-#[derive(Debug, Clone)]
-pub struct Client(Door);
+#[derive(Clone)]
+pub struct Client(Arc<Asking>);
 
-#[derive(Debug, Clone)]
-enum Door {
-    Local(Local),
-    Remote(Arc<RemoteClient>),
+struct Asking {
+    door: Door,
+    runtime: Runtime,
+    /// The connection, where one is kept: over TLS. A socket is opened anew for each call, so that a client that asks now
+    /// and then takes no place, and asks the box's next manager too.
+    api: OnceLock<ControlClient<Channel>>,
 }
 
-/// The box's control socket.
-#[derive(Debug, Clone)]
-struct Local {
-    path: PathBuf,
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Client").field(&self.0.door).finish()
+    }
 }
 
 /// What a box has begun and is not done with.
-pub struct Work(Way);
-
-enum Way {
-    /// The client polls the box for progress. `has_begun` is false while a box that timed
-    /// out has not confirmed the start.
-    Asked { local: Local, call: Call, has_begun: bool },
-    /// The box streams its progress.
-    Told(Box<Streamed>),
+pub struct Work {
+    client: Client,
+    stream: Streaming<Progress>,
 }
 
 impl Work {
-    /// Waits until it is done; `each` is given every state on the way.
+    /// How far it is, when that has changed.
     ///
     /// # Errors
     /// If the box answers no more, or refuses.
+    pub fn progress(&mut self) -> Result<Progress, Failure> {
+        let client = &self.client.0;
+        // An order takes as long as it takes; whether the box is alive the connection's pings tell.
+        let told = client.runtime.block_on(self.stream.message()).map_err(|status| client.door.refusal(&status))?;
+        told.ok_or_else(|| Failure::new(exit::UNAVAILABLE, "the box stopped telling how far it is: `holdfast status` shows it"))
+    }
+
+    /// Waits until it is done; `each` is given every state on the way.
+    ///
+    /// # Errors
+    /// As [`Work::progress`].
     pub fn watch(mut self, mut each: impl FnMut(&Progress)) -> Result<Progress, Failure> {
-        let mut answered_at = Instant::now();
         loop {
-            let answer = match &mut self.0 {
-                Way::Asked { local, call, has_begun } => match local.ask(call.clone()).and_then(agreed) {
-                    // A failed poll does not stop the move or drain, which most often is
-                    // what keeps the box busy. A box that has not begun a drain yet
-                    // answers that it knows of none.
-                    Err(failure)
-                        if answered_at.elapsed() < BUSY
-                            && (failure.code == exit::TIMEOUT || failure.code == exit::NEGATIVE && !*has_begun) =>
-                    {
-                        std::thread::sleep(LOOK);
-                        continue;
-                    }
-                    answer => {
-                        (*has_begun, answered_at) = (true, Instant::now());
-                        answer?
-                    }
-                },
-                Way::Told(streamed) => streamed.next()?.ok_or_else(|| {
-                    Failure::new(exit::UNAVAILABLE, "the box stopped telling how far it is: `holdfast status` shows it")
-                })?,
-            };
-            let progress: Progress = serde_json::from_value(answer)
-                .map_err(|error| Failure::new(exit::UNAVAILABLE, format!("the box's answer is of another version: {error}")))?;
+            let progress = self.progress()?;
             each(&progress);
             if progress.done {
                 return Ok(progress);
-            }
-            if let Way::Asked { .. } = self.0 {
-                std::thread::sleep(LOOK);
             }
         }
     }
@@ -154,12 +77,7 @@ impl Client {
     /// # Errors
     /// If there is none, or more than one.
     pub fn new(path: Option<&Path>) -> Result<Client, Failure> {
-        let path = match path {
-            Some(path) => path.to_owned(),
-            None => find()?,
-        };
-        check_path(&path)?;
-        Ok(Client(Door::Local(Local { path })))
+        Client::at(Door::socket(path)?)
     }
 
     /// Of the box that is meant.
@@ -167,85 +85,156 @@ impl Client {
     /// # Errors
     /// If that is none.
     pub fn to(target: &Target) -> Result<Client, Failure> {
-        match target.remote()? {
-            Some((endpoint, tls)) => Ok(Client(Door::Remote(Arc::new(RemoteClient::new(endpoint, tls)?)))),
-            None => Client::new(target.control.as_deref().map(Path::new)),
+        Client::at(target.door()?)
+    }
+
+    /// The box is looked at with the first call.
+    fn at(door: Door) -> Result<Client, Failure> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
+        let runtime = runtime.map_err(|error| Failure::new(exit::UNAVAILABLE, format!("a client: {error}")))?;
+        Ok(Client(Arc::new(Asking { door, runtime, api: OnceLock::new() })))
+    }
+
+    fn api(&self) -> Result<ControlClient<Channel>, Failure> {
+        let Asking { door, runtime, api } = &*self.0;
+        if let Some(api) = api.get() {
+            return Ok(api.clone());
+        }
+        let channel = runtime.block_on(door.channel())?;
+        let new = ControlClient::new(channel).max_decoding_message_size(MAX_ANSWER);
+        match door {
+            Door::Socket(_) => Ok(new),
+            Door::Api { .. } => Ok(api.get_or_init(|| new).clone()),
         }
     }
 
-    /// Asks for one answer.
+    /// Waits for an answer as long as a box may take.
+    fn wait<T>(&self, answer: impl Future<Output = Result<T, tonic::Status>>) -> Result<T, Failure> {
+        self.wait_for(ANSWER, answer)
+    }
+
+    fn wait_for<T>(&self, patience: Duration, answer: impl Future<Output = Result<T, tonic::Status>>) -> Result<T, Failure> {
+        let Asking { door, runtime, .. } = &*self.0;
+        let answered = runtime.block_on(async { timeout(patience, answer).await });
+        answered.map_err(|_| door.late())?.map_err(|status| door.refusal(&status))
+    }
+
+    fn broken(&self, what: &str) -> Failure {
+        self.0.door.broken(what)
+    }
+
+    /// Is the packet loop alive?
     ///
     /// # Errors
     /// If no box answers in time, or it refuses.
-    pub fn ask(&self, call: Call) -> Result<Value, Failure> {
-        agreed(self.ask_for_either(call)?)
+    pub fn ping(&self) -> Result<PingReply, Failure> {
+        let mut api = self.api()?;
+        self.wait(api.ping(PingRequest {})).map(tonic::Response::into_inner)
     }
 
-    /// As [`Client::ask`], but a refusal is an answer too: it has an `error`. See [`agreed`]. A control API answers so only where more is to be said than what is
-    /// wrong ([`Call::Apply`]).
+    /// What the box says about itself.
     ///
     /// # Errors
-    /// If no box answers in time.
-    pub fn ask_for_either(&self, call: Call) -> Result<Value, Failure> {
-        match &self.0 {
-            Door::Local(local) => local.ask(call),
-            Door::Remote(remote) => remote.ask(call),
-        }
+    /// As [`Client::ping`].
+    pub fn status(&self) -> Result<Status, Failure> {
+        let mut api = self.api()?;
+        self.wait(api.get_status(GetStatusRequest {})).map(tonic::Response::into_inner)
     }
 
-    /// Begins what takes its time: [`Call::Move`], [`Call::Drain`].
+    /// Moves flows between runtimes.
     ///
     /// # Errors
-    /// As [`Client::ask`].
-    pub fn begin(&self, call: Call) -> Result<Work, Failure> {
-        let local = match &self.0 {
-            Door::Local(local) => local,
-            Door::Remote(remote) => return Ok(Work(Way::Told(Box::new(remote.begin(call)?)))),
-        };
-        let answer = local.ask(call.clone()).and_then(agreed);
-        if let (Call::Drain { runtime, .. }, Err(failure)) = (&call, &answer)
-            && failure.code == exit::TIMEOUT
-        {
-            let call = Call::Draining { runtime: *runtime };
-            return Ok(Work(Way::Asked { local: local.clone(), call, has_begun: false }));
-        }
-        let answer = answer?;
-        let watched = match call {
-            Call::Drain { runtime, .. } => Call::Draining { runtime },
-            _ => {
-                let order = answer["order"].as_u64().and_then(|order| u32::try_from(order).ok());
-                let order = order.ok_or_else(|| Failure::new(exit::UNAVAILABLE, "the box's answer is of another version"))?;
-                Call::Moving { order }
-            }
-        };
-        Ok(Work(Way::Asked { local: local.clone(), call: watched, has_begun: true }))
+    /// As [`Client::ping`].
+    pub fn migrate(&self, request: MigrateRequest) -> Result<Work, Failure> {
+        let mut api = self.api()?;
+        let stream = self.wait(api.migrate(request))?.into_inner();
+        Ok(Work { client: self.clone(), stream })
     }
 
-    /// Lists up to `limit` flows that match a selector; `take` gets them in batches.
-    /// Returns true if there are, or may be, more. [`Flows`] says what a list guarantees.
+    /// Takes a runtime out of service; with `force` also if flows would not survive a failure without it.
     ///
     /// # Errors
-    /// As [`Client::ask`], and what `take` says.
+    /// As [`Client::ping`].
+    pub fn drain(&self, runtime: u32, force: bool) -> Result<Work, Failure> {
+        let mut api = self.api()?;
+        let stream = self.wait(api.drain(DrainRequest { runtime, force }))?.into_inner();
+        Ok(Work { client: self.clone(), stream })
+    }
+
+    /// How far something is that was begun before.
+    ///
+    /// # Errors
+    /// As [`Client::ping`].
+    pub fn progress_of(&self, what: get_progress_request::What) -> Result<Progress, Failure> {
+        let mut api = self.api()?;
+        self.wait(api.get_progress(GetProgressRequest { what: Some(what) })).map(tonic::Response::into_inner)
+    }
+
+    /// Begins to bring a drained runtime back.
+    ///
+    /// # Errors
+    /// As [`Client::ping`].
+    pub fn restore(&self, runtime: u32) -> Result<(), Failure> {
+        let mut api = self.api()?;
+        let begun = self.wait(async {
+            let mut stream = api.restore(RestoreRequest { runtime }).await?.into_inner();
+            stream.message().await
+        });
+        begun.map(drop)
+    }
+
+    /// Has the box go by another configuration, all of it or nothing; with `dry_run` it only says what would change.
+    ///
+    /// # Errors
+    /// As [`Client::ping`]. A configuration that cannot be applied is an answer.
+    pub fn apply(&self, file: String, text: String, dry_run: bool) -> Result<apply_reply::Result, Failure> {
+        let mut api = self.api()?;
+        let reply = self.wait(api.apply(ApplyRequest { file, text, dry_run }))?.into_inner();
+        reply.result.ok_or_else(|| self.broken("its answer says nothing"))
+    }
+
+    /// Ends the box's part on this host. The process that is stopping.
+    ///
+    /// # Errors
+    /// As [`Client::ping`].
+    pub fn stop(&self) -> Result<u32, Failure> {
+        let mut api = self.api()?;
+        self.wait(api.stop(StopRequest {})).map(|reply| reply.into_inner().pid)
+    }
+
+    /// Lists up to `limit` flows that match a selector; `take` gets them in batches, and may take its time for each.
+    /// Returns true if there are, or may be, more. [`ListFlowsReply`] says what a list guarantees.
+    ///
+    /// # Errors
+    /// As [`Client::ping`], and what `take` says.
     pub fn flows(
         &self,
         filter: &str,
         limit: u32,
         mut take: impl FnMut(Vec<Flow>) -> Result<(), Failure>,
     ) -> Result<bool, Failure> {
-        let local = match &self.0 {
-            Door::Local(local) => local,
-            Door::Remote(remote) => return remote.flows(filter, limit, &mut take),
-        };
-        let (mut left, mut after) = (limit, None);
+        let (mut left, mut after) = (limit, Vec::new());
         loop {
-            let answer = agreed(local.ask(Call::Flows { filter: filter.to_owned(), limit: left, after })?)?;
-            let list: Flows = serde_json::from_value(answer).map_err(|error| local.broken(&error.to_string()))?;
-            left = left.saturating_sub(list.flows.len() as u32);
-            take(list.flows)?;
-            if left == 0 || list.next.is_none() {
-                return Ok(list.truncated);
+            // A piece of the list, in messages. The API has no way to ask for none, and who does wants to know whether there
+            // are any.
+            let wanted = left.clamp(1, FLOWS_PER_ANSWER);
+            let request = ListFlowsRequest { filter: filter.to_owned(), limit: wanted, after };
+            let mut api = self.api()?;
+            let (mut flows, mut truncated, mut next) = (Vec::new(), false, Vec::new());
+            let mut stream = self.wait(api.list_flows(request))?.into_inner();
+            while let Some(reply) = self.wait(stream.message())? {
+                (truncated, next) = (reply.truncated, reply.next);
+                flows.extend(reply.flows);
             }
-            after = list.next;
+            if limit == 0 {
+                return Ok(truncated || !flows.is_empty());
+            }
+            left = left.saturating_sub(flows.len() as u32);
+            take(flows)?;
+            if left == 0 || next.is_empty() {
+                return Ok(truncated);
+            }
+            after = next;
         }
     }
 
@@ -253,139 +242,93 @@ impl Client {
     ///
     /// # Errors
     /// As there.
-    pub fn list(&self, filter: &str, limit: u32) -> Result<Flows, Failure> {
+    pub fn list(&self, filter: &str, limit: u32) -> Result<ListFlowsReply, Failure> {
         let mut all = Vec::new();
         let truncated = self.flows(filter, limit, |flows| {
             all.extend(flows);
             Ok(())
         })?;
-        Ok(Flows { version: flows::VERSION, flows: all, truncated, next: None })
+        Ok(ListFlowsReply { flows: all, truncated, next: Vec::new() })
     }
 
     /// Traces packets; `step` is given every step as it comes. How many packets were seen.
     ///
     /// # Errors
-    /// As [`Client::ask`], and what `step` says.
+    /// As [`Client::ping`], and what `step` says.
     pub fn trace(
         &self,
         selector: String,
         count: u32,
         wait: Duration,
-        mut step: impl FnMut(&Value) -> Result<(), Failure>,
+        mut step: impl FnMut(&TraceStep) -> Result<(), Failure>,
     ) -> Result<u64, Failure> {
-        match &self.0 {
-            Door::Local(local) => local.trace(selector, count, wait, &mut step),
-            Door::Remote(remote) => remote.trace(selector, count, wait, &mut step),
+        let mut api = self.api()?;
+        let wait_ms = wait.as_millis().min(u128::from(u64::MAX)) as u64;
+        let mut stream = self.wait(api.trace(TraceRequest { selector, count, wait_ms }))?.into_inner();
+        loop {
+            let reply = self.wait_for(wait.saturating_add(ANSWER), stream.message())?;
+            match reply.and_then(|reply| reply.event) {
+                Some(trace_reply::Event::Step(seen)) => step(&seen)?,
+                Some(trace_reply::Event::Done(TraceDone { packets })) => return Ok(packets),
+                None => return Err(self.broken("it stopped in the middle of a trace")),
+            }
         }
     }
 }
 
-impl Local {
-    fn ask(&self, call: Call) -> Result<Value, Failure> {
-        let mut reader = self.send(call, PATIENCE * 3)?;
-        self.receive(&mut reader)?.ok_or_else(|| self.broken("it closed the connection"))
-    }
+/// What a host gets that joins.
+pub struct Fetched {
+    /// The cluster's name.
+    pub cluster: String,
+    /// The configuration.
+    pub text: String,
+    /// What it names: path from its directory, and contents.
+    pub files: Vec<(String, zeroize::Zeroizing<Vec<u8>>)>,
+}
 
-    fn trace(
-        &self,
-        selector: String,
-        count: u32,
-        wait: Duration,
-        step: &mut dyn FnMut(&Value) -> Result<(), Failure>,
-    ) -> Result<u64, Failure> {
-        let call = Call::Trace { selector, count, wait_ms: wait.as_millis().min(u128::from(u64::MAX)) as u64 };
-        let mut reader = self.send(call, wait.saturating_add(PATIENCE * 3))?;
-        loop {
-            let answer = self.receive(&mut reader)?.ok_or_else(|| self.broken("it stopped in the middle of a trace"))?;
-            let answer = agreed(answer)?;
-            if answer.get("done").is_some() {
-                return Ok(answer["packets"].as_u64().unwrap_or(0));
-            }
-            step(&answer["step"])?;
+/// Fetches what the host of this name needs to run its part of the box, from one that runs.
+///
+/// # Errors
+/// If nobody answers there, or refuses.
+pub fn fetch(endpoint: Endpoint, tls: TlsPaths, host: &str) -> Result<Fetched, Failure> {
+    let from = endpoint.to_string();
+    let client = Client::at(Door::Api { endpoint, tls })?;
+    let mut api = client.api()?.max_decoding_message_size(MAX_JOIN);
+    let JoinReply { cluster, text, files } = client.wait(api.join(JoinRequest { host: host.to_owned() }))?.into_inner();
+    let mut kept = Vec::with_capacity(files.len());
+    for File { path, contents } in files {
+        let contents = zeroize::Zeroizing::new(contents);
+        if !is_inside(&path) {
+            let text = format!("{from} sends a file that would lie outside the state directory");
+            return Err(Failure::new(exit::CONFIGURATION, text));
         }
+        kept.push((path, contents));
     }
+    Ok(Fetched { cluster, text, files: kept })
+}
 
-    fn send(&self, call: Call, patience: Duration) -> Result<BufReader<UnixStream>, Failure> {
-        let mut stream = UnixStream::connect(&self.path).map_err(|error| self.failure(&error))?;
-        stream.set_read_timeout(Some(patience)).map_err(|error| self.failure(&error))?;
-        stream.set_write_timeout(Some(PATIENCE)).map_err(|error| self.failure(&error))?;
-        let line =
-            serde_json::to_string(&Line { version: VERSION, request: call }).map_err(|error| self.broken(&error.to_string()))?;
-        // A box that has no seat free answers without reading, and closes: what it said is still there to be read.
-        match writeln!(stream, "{line}") {
-            Err(error) if !matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => {
-                Err(self.failure(&error))
-            }
-            _ => Ok(BufReader::new(stream)),
-        }
-    }
-
-    fn receive(&self, reader: &mut BufReader<UnixStream>) -> Result<Option<Value>, Failure> {
-        let mut line = Vec::new();
-        let count = reader.take(MAX_ANSWER as u64).read_until(b'\n', &mut line).map_err(|error| self.failure(&error))?;
-        if count == 0 {
-            return Ok(None);
-        }
-        serde_json::from_slice(&line).map(Some).map_err(|_| self.broken("its answer is no JSON"))
-    }
-
-    fn broken(&self, what: &str) -> Failure {
-        Failure::new(exit::UNAVAILABLE, format!("the box at {}: {what}", self.path.display()))
-    }
-
-    fn failure(&self, error: &std::io::Error) -> Failure {
-        let path = self.path.display();
-        match error.kind() {
-            ErrorKind::PermissionDenied => {
-                Failure::new(exit::PERMISSION, format!("{path}: only the user who started the box may ask it: use sudo"))
-            }
-            ErrorKind::WouldBlock | ErrorKind::TimedOut => {
-                Failure::new(exit::TIMEOUT, format!("{path}: the box does not answer"))
-            }
-            ErrorKind::NotFound => Failure::new(exit::UNAVAILABLE, format!("no box is running with the control socket {path}")),
-            ErrorKind::ConnectionRefused => {
-                Failure::new(exit::UNAVAILABLE, format!("{path}: the box that listened here has ended"))
-            }
-            _ => Failure::new(exit::UNAVAILABLE, format!("no box answers at {path}: {error}")),
-        }
-    }
+/// True of a path that stays where it begins: files that go along to a host that joins are written there.
+pub fn is_inside(path: &str) -> bool {
+    let mut parts = Path::new(path).components().peekable();
+    parts.peek().is_some() && parts.all(|part| matches!(part, Component::Normal(_)))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use serde_json::json;
-    use std::os::unix::net::UnixListener;
+    use super::is_inside;
 
-    /// A box that drains many flows is too busy to confirm the start in time, and later
-    /// to report its progress. The client sends the drain once and polls until the box
-    /// answers.
     #[test]
-    fn who_watches_a_busy_box_waits() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("box.sock");
-        let listener = UnixListener::bind(&path).unwrap();
-        let late = json!({ "version": VERSION, "error": "the box did not answer in time", "code": exit::TIMEOUT });
-        let unknown = json!({ "version": VERSION, "error": "nobody has drained that runtime" });
-        let progress = |moved: u64, done: bool| json!({ "version": VERSION, "runtime": 16, "moved": moved, "refused": 0, "had": 600_000, "done": done, "failed": false, "took_us": 1 });
-        let answers = [late.clone(), late.clone(), unknown, progress(1, false), late, progress(600_000, true)];
-        let answering = std::thread::spawn(move || {
-            let mut asked = Vec::new();
-            for (answer, stream) in answers.iter().zip(listener.incoming().flatten()) {
-                let mut line = String::new();
-                BufReader::new(&stream).read_line(&mut line).unwrap();
-                asked.push(serde_json::from_str::<Line>(&line).unwrap().request);
-                writeln!(&mut &stream, "{answer}").unwrap();
-            }
-            asked
-        });
-        let client = Client::new(Some(&path)).unwrap();
-        let mut seen = Vec::new();
-        let done =
-            client.begin(Call::Drain { runtime: 16, force: false }).and_then(|work| work.watch(|now| seen.push(now.moved)));
-        assert_eq!((done.map(|done| done.moved).ok(), seen), (Some(600_000), vec![1, 600_000]));
-        let asked = answering.join().unwrap();
-        assert_eq!(asked[0], Call::Drain { runtime: 16, force: false });
-        assert!(asked[1..].iter().all(|call| *call == Call::Draining { runtime: 16 }), "it is asked for once");
+    fn a_path_that_leaves_the_directory_does_not_go_along() {
+        for (path, expected) in [
+            ("cluster.key", true),
+            ("tls/etcd-ca.pem", true),
+            ("", false),
+            ("/etc/key", false),
+            ("../key", false),
+            ("a/../../key", false),
+            (".", false),
+        ] {
+            assert_eq!(is_inside(path), expected, "{path}");
+        }
     }
 }

@@ -1,25 +1,34 @@
-//! What is asked of a box, and who asks: the schema of questions and answers, and one client for both doors of a box.
+//! What is asked of a box, and who asks: the schema of questions and answers, and one client.
 //!
-//! The control socket speaks lines of JSON, each `{"version":1,"request":…}` with a [`Call`]; the control API ([`remote`]) speaks gRPC over mutual TLS,
-//! and its messages have the same fields. In: questions of commands, of the laboratory and of tests. Out: the objects that `--json` prints, or a
-//! [`Failure`](exit::Failure) with its exit code. Never: a part of the box. What answers is the daemon's, and does not come with this crate.
+//! A box is asked by gRPC, through its Unix socket or over mutual TLS: the same messages, which [`api`] has as the .proto file
+//! says them. In: questions of commands, of the laboratory and of tests. Out: the objects that `--json` prints, or a
+//! [`Failure`](exit::Failure) with its exit code. Never: a part of the box. What answers is the daemon's, and does not come
+//! with this crate.
 #![forbid(unsafe_code)]
 
 pub mod certify;
 mod client;
+mod connection;
+mod endpoint;
 pub mod exit;
 pub mod flows;
-pub mod moves;
-pub mod remote;
 pub mod secret;
 pub mod status;
 pub mod table;
 pub mod tls;
 
-pub use client::{Client, Target, Work, agreed};
+/// The types of the .proto file. They are kept as a file: `tests/generated.rs` says when it is not what the .proto file
+/// gives, and makes it anew.
+#[allow(missing_docs, unreachable_pub, clippy::all)]
+#[rustfmt::skip]
+pub mod api;
+
+pub use client::{Client, Fetched, Work, fetch, is_inside};
+pub use connection::{Target, TlsConnection, channel_over, connect_tls};
+pub use endpoint::{CONTROL_PORT, Endpoint, control_address};
 
 use exit::Failure;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -27,11 +36,11 @@ use std::time::Duration;
 pub const VERSION: u32 = 1;
 /// Longest configuration file, bytes.
 pub const MAX_FILE: usize = 4 << 20;
-/// Longest request, bytes; one client at a time may ask for more, with a configuration in it.
-pub const MAX_REQUEST: usize = 64 * 1024;
+/// Longest message of a client, bytes: a configuration and its name.
+pub const MAX_REQUEST: usize = MAX_FILE + (64 << 10);
 /// Longest answer, bytes.
 pub const MAX_ANSWER: usize = 64 << 20;
-/// Flows in one answer at most: whoever wants more asks again from where it ends ([`Client::flows`] does).
+/// Flows that [`Client::flows`] asks for at a time: it asks again from where the answer ends.
 pub const FLOWS_PER_ANSWER: u32 = 1_000;
 /// How long a client may take to ask or to take an answer, and the loop to give it.
 pub const PATIENCE: Duration = Duration::from_secs(5);
@@ -39,94 +48,6 @@ pub const PATIENCE: Duration = Duration::from_secs(5);
 pub const BUSY: Duration = Duration::from_secs(60);
 /// Longest path of a Unix socket: `sun_path` without its final zero (unix(7)).
 const MAX_PATH: usize = 107;
-
-/// What a client can ask for.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum Call {
-    /// Is the packet loop alive?
-    Ping,
-    /// [`crate::status::Status`].
-    Status,
-    /// [`crate::flows::Flows`]: no more than [`FLOWS_PER_ANSWER`] of them, and where the rest begins.
-    Flows {
-        /// A selector that the tuple before or after NAT must match; empty for all.
-        #[serde(default)]
-        filter: String,
-        /// At most so many.
-        limit: u32,
-        /// Cursor to continue from: the `next` of the previous answer.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        after: Option<flows::Place>,
-    },
-    /// The steps of the next packets.
-    Trace {
-        /// Which packets; empty for all.
-        #[serde(default)]
-        selector: String,
-        /// How many.
-        count: u32,
-        /// For how long at most, milliseconds.
-        wait_ms: u64,
-    },
-    /// Move flows from one runtime to another: answered with the number of the order, for [`Call::Moving`].
-    Move {
-        /// Whose.
-        from: u16,
-        /// To which; without it, to all others by turns.
-        #[serde(default)]
-        to: Option<u16>,
-        /// At most so many.
-        limit: u64,
-        /// A selector that the tuple before or after NAT must match; empty for all.
-        #[serde(default)]
-        filter: String,
-    },
-    /// How far an order is: [`crate::moves::Progress`].
-    Moving {
-        /// Its number.
-        order: u32,
-    },
-    /// Take a runtime out of service: its flows move, and it ends.
-    Drain {
-        /// Which.
-        runtime: u16,
-        /// Also if flows would not survive a failure without it.
-        #[serde(default)]
-        force: bool,
-    },
-    /// How far that is: [`crate::moves::Progress`].
-    Draining {
-        /// Which.
-        runtime: u16,
-    },
-    /// Bring a drained runtime back.
-    Restore {
-        /// Which.
-        runtime: u16,
-    },
-    /// Go by another configuration, all of it or nothing.
-    Apply {
-        /// Its name, for messages.
-        file: String,
-        /// All of it.
-        text: String,
-        /// Only say what would change.
-        dry_run: bool,
-    },
-    /// End as on SIGTERM.
-    Stop,
-}
-
-/// A line of a client, as it goes through the control socket.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Line {
-    /// [`VERSION`].
-    pub version: u32,
-    /// What is asked.
-    pub request: Call,
-}
 
 /// The default place of a cluster's socket.
 pub fn default_path(cluster: &str) -> PathBuf {
@@ -191,4 +112,18 @@ pub fn check_path(path: &Path) -> Result<(), Failure> {
         return Err(Failure::new(exit::UNAVAILABLE, message));
     }
     Ok(())
+}
+
+/// Without its contents: they are secrets.
+impl std::fmt::Debug for api::File {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("File").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+/// A message as an object with a version, as `--json` prints it.
+pub fn object(message: &impl Serialize) -> serde_json::Value {
+    let mut object = serde_json::to_value(message).unwrap_or_default();
+    object["version"] = VERSION.into();
+    object
 }

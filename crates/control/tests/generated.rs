@@ -7,60 +7,36 @@ use tonic_prost_build::Builder;
 /// Command that makes the files anew.
 const COMMAND: &str = "`REGENERATE=1 cargo test -p holdfast-control --test generated`";
 
-/// What the commands print, or are told, as JSON too: serde takes them over by the names of their fields.
-const OBJECTS: [&str; 29] = [
-    "Applied",
-    "Bfd",
-    "ControlApi",
-    "Election",
-    "Failover",
-    "Flow",
-    "FlowTable",
-    "Host",
-    "Leader",
-    "LocalStandby",
-    "Mistake",
-    "Network",
-    "PingReply",
-    "Pool",
-    "Port",
-    "Process",
-    "Progress",
-    "Refused",
-    "RestoreProgress",
-    "Retry",
-    "Rule",
-    "RuleChanges",
-    "Rules",
-    "ServerPool",
-    "Statistic",
-    "StatisticValue",
-    "Status",
-    "StopReply",
-    "TraceStep",
+/// Fields that are not in an object of JSON while they are absent. Others that are absent are null there.
+const LEFT_OUT: [&str; 11] = [
+    "FlowTable.forgotten",
+    "FlowTable.half_open",
+    "Pool.server",
+    "Process.busy_permille",
+    "Process.local_standby",
+    "Process.name",
+    "Process.retry",
+    "Progress.order",
+    "Retry.next_ms",
+    "Status.control",
+    "Status.election",
 ];
 
-/// The control API, both sides of it.
+/// The control API, both sides of it. The commands print its messages as JSON too: serde takes them over by the names of their
+/// fields.
 fn control() -> Builder {
-    let mut builder = tonic_prost_build::configure();
-    for message in OBJECTS {
-        let derive = "#[derive(serde::Serialize, serde::Deserialize)] #[serde(default)]";
-        builder = builder.message_attribute(format!("holdfast.control.v1.{message}"), derive);
-    }
-    builder
-        .skip_debug(["holdfast.control.v1.File"])
-        .field_attribute("holdfast.control.v1.Status.protected", "#[serde(with = \"super::protected\")]")
-        .field_attribute("holdfast.control.v1.Status.control", "#[serde(skip_serializing_if = \"Option::is_none\")]")
-        .field_attribute("holdfast.control.v1.Status.election", "#[serde(skip_serializing_if = \"Option::is_none\")]")
-        .field_attribute("holdfast.control.v1.Pool.server", "#[serde(skip_serializing_if = \"Option::is_none\")]")
-        .field_attribute("holdfast.control.v1.FlowTable.half_open", "#[serde(skip_serializing_if = \"Option::is_none\")]")
-        .field_attribute("holdfast.control.v1.FlowTable.forgotten", "#[serde(skip_serializing_if = \"Option::is_none\")]")
-        .field_attribute("holdfast.control.v1.Process.name", "#[serde(skip_serializing_if = \"Option::is_none\")]")
-        .field_attribute("holdfast.control.v1.Process.local_standby", "#[serde(skip_serializing_if = \"Option::is_none\")]")
-        .field_attribute("holdfast.control.v1.Process.retry", "#[serde(skip_serializing_if = \"Option::is_none\")]")
-        .field_attribute("holdfast.control.v1.Retry.next_ms", "#[serde(skip_serializing_if = \"Option::is_none\")]")
-        .field_attribute("holdfast.control.v1.Process.busy_permille", "#[serde(skip_serializing_if = \"Option::is_none\")]")
-        .btree_map(".")
+    let of = |field: &str| format!("holdfast.control.v1.{field}");
+    let builder = tonic_prost_build::configure()
+        .type_attribute(".", "#[derive(serde::Serialize, serde::Deserialize)]")
+        .message_attribute(".", "#[serde(default)]")
+        .skip_debug([of("File")])
+        .field_attribute(of("Status.protected"), "#[serde(with = \"crate::status::protected\")]")
+        .field_attribute(of("ListFlowsReply.next"), "#[serde(skip_serializing_if = \"Vec::is_empty\")]")
+        .btree_map(".");
+    let leave_out = |builder: Builder, field: &&str| {
+        builder.field_attribute(of(field), "#[serde(skip_serializing_if = \"Option::is_none\")]")
+    };
+    LEFT_OUT.iter().fold(builder, leave_out)
 }
 
 /// The types, as they come out of the .proto file of this package below `root`.
@@ -85,7 +61,7 @@ fn check(kept: &str, made: &str, source: &str) {
 #[test]
 fn the_types_are_those_of_the_proto_file() {
     let file = "holdfast/control/v1/control.proto";
-    check("src/remote/api.rs", &generate(control(), "proto", file, "holdfast.control.v1"), file);
+    check("src/api.rs", &generate(control(), "proto", file, "holdfast.control.v1"), file);
 }
 
 #[test]

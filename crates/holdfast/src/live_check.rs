@@ -9,10 +9,9 @@ use holdfast_control::flows::{Flow, Flows};
 use holdfast_control::status::{Pool, STATE_RUNNING, ServerPool, Status};
 use holdfast_node::address::STATE_SERVER;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
 
 /// A mapping in its chain, and who has it: the tuples of flows before the chain.
-type Shared<'a> = BTreeMap<(Option<&'a str>, u16, SocketAddr, SocketAddr), BTreeSet<(SocketAddr, SocketAddr)>>;
+type Shared<'a> = BTreeMap<(Option<&'a str>, u32, &'a str, &'a str), BTreeSet<(&'a str, &'a str)>>;
 
 /// What `looks` at a box, one after the other, and its flows at the beginning and at the end say.
 pub fn checks(looks: &[Status], flows: [&Flows; 2]) -> Vec<Check> {
@@ -41,8 +40,9 @@ fn pool(at: usize, looks: &[Status]) -> Check {
         return Check::ok(name, found);
     };
     // The first one: numbers are its.
-    let is_there =
-        |look: &Status| look.processes.iter().any(|process| process.id == STATE_SERVER && process.state == STATE_RUNNING);
+    let is_there = |look: &Status| {
+        look.processes.iter().any(|process| process.id == u32::from(STATE_SERVER) && process.state == STATE_RUNNING)
+    };
     if !looks.iter().all(is_there) {
         let remedy = "it is started again, and runtimes tell it what they have: ask again in a second";
         return Check::warn(name, "the state server is away", remedy);
@@ -83,9 +83,9 @@ fn mappings([before, after]: [&Flows; 2]) -> Check {
     fn shared(flows: &Flows) -> Shared<'_> {
         let mut by_mapping = Shared::new();
         for Flow { chain, protocol, source, destination, translated_source, translated_destination, .. } in &flows.flows {
-            let mapping = (chain.as_deref(), *protocol, *translated_source, *translated_destination);
+            let mapping = (chain.as_deref(), *protocol, translated_source.as_str(), translated_destination.as_str());
             // A flow that moves may be told of by both.
-            by_mapping.entry(mapping).or_default().insert((*source, *destination));
+            by_mapping.entry(mapping).or_default().insert((source.as_str(), destination.as_str()));
         }
         by_mapping.retain(|_, who| who.len() > 1);
         by_mapping
@@ -101,8 +101,8 @@ fn mappings([before, after]: [&Flows; 2]) -> Check {
         let found = format!("{} are all {} > {} outside", flows.join(", "), mapping.2, mapping.3);
         return Check::fail(exit::NEGATIVE, "mappings", found, "replies reach one of them only: report this");
     }
-    let who = |flow: &Flow| (flow.protocol, flow.source, flow.destination);
-    let count = after.flows.iter().map(who).collect::<BTreeSet<_>>().len();
+    let who = after.flows.iter().map(|flow| (flow.protocol, &flow.source, &flow.destination));
+    let count = who.collect::<BTreeSet<_>>().len();
     Check::ok("mappings", format!("{count} flows, each with one of its own"))
 }
 
@@ -170,7 +170,7 @@ mod tests {
         let with = |states: [&str; 2]| {
             let mut look = served(10, 4, [80, 4, 10, 6]);
             let first = look.processes[0].clone();
-            let server = |(id, state): (u16, &str)| Process { id, state: state.into(), ..first.clone() };
+            let server = |(id, state): (u32, &str)| Process { id, state: state.into(), ..first.clone() };
             look.processes = [65534, 65533].into_iter().zip(states).map(server).collect();
             outcome(&[look])
         };
@@ -181,22 +181,16 @@ mod tests {
 
     #[test]
     fn two_flows_with_one_mapping_are_found() {
-        let flow = |source: &str, owner: u16| Flow {
+        let flow = |source: &str, owner: u32| Flow {
             protocol: 17,
-            source: source.parse().unwrap(),
-            destination: "192.0.2.7:53".parse().unwrap(),
-            translated_source: "198.51.100.4:1024".parse().unwrap(),
-            translated_destination: "192.0.2.7:53".parse().unwrap(),
+            source: source.to_owned(),
+            destination: "192.0.2.7:53".to_owned(),
+            translated_source: "198.51.100.4:1024".to_owned(),
+            translated_destination: "192.0.2.7:53".to_owned(),
             owner,
-            chain: None,
-            state: String::new(),
-            replica: None,
-            epoch: 0,
-            age_ms: 0,
-            packets: [0; 2],
-            bytes: [0; 2],
+            ..Flow::default()
         };
-        let list = |flows: Vec<Flow>| Flows { version: 1, flows, truncated: false, next: None };
+        let list = |flows: Vec<Flow>| Flows { flows, ..Flows::default() };
         let moving = list(vec![flow("10.0.0.1:5", 16), flow("10.0.0.1:5", 17)]);
         let two = list(vec![flow("10.0.0.1:5", 16), flow("10.0.0.2:6", 17)]);
         assert_eq!(mappings([&moving, &moving]).outcome, Outcome::Ok);

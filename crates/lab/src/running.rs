@@ -5,7 +5,7 @@ use super::wait::{Interrupt, until_every};
 use super::{Lab, Namespace};
 use anyhow::{Context, Result, bail};
 use holdfast_control::status::{self, Protected, Status};
-use holdfast_control::{Call, Client};
+use holdfast_control::{Client, object};
 use rustix::process::Signal;
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -40,7 +40,7 @@ pub struct RunningBox {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Victim {
     /// Node id.
-    pub id: u16,
+    pub id: u32,
     /// Its incarnation.
     pub incarnation: u64,
     /// Its process.
@@ -145,10 +145,8 @@ impl RunningBox {
 
     /// Asks for the status, as `holdfast status --json` does, from this process.
     pub fn status(&self) -> Result<Status> {
-        let answer = Client::new(Some(&self.control)).and_then(|client| client.ask(Call::Status));
-        let answer = answer.map_err(|error| quoting(error.into(), &self.process.last_words()))?;
-        let status = serde_json::from_value::<Status>(answer.clone());
-        let status = status.with_context(|| format!("reading the status:\n{answer}"))?;
+        let status = Client::new(Some(&self.control)).and_then(|client| client.status());
+        let status = status.map_err(|error| quoting(error.into(), &self.process.last_words()))?;
         if status.version != status::VERSION {
             bail!("the status has version {}, understood is {}", status.version, status::VERSION);
         }
@@ -189,7 +187,7 @@ impl RunningBox {
     }
 
     /// The runtime that owns most flows, not counting `except`. Fails if none owns any: killing it would show nothing.
-    pub fn busiest(&self, except: Option<u16>) -> Result<Victim> {
+    pub fn busiest(&self, except: Option<u32>) -> Result<Victim> {
         let status = self.status()?;
         let process = status.busiest_runtime(except).with_context(|| format!("no runtime serves: {status:?}"))?;
         if process.flows == 0 {
@@ -216,7 +214,7 @@ impl RunningBox {
             let what = format!("everything is protected again after the failure of runtime {}", victim.id);
             let recovered = |status: &Status| {
                 let failover = status.failover(victim.id, victim.incarnation);
-                status.protected == Protected::Yes && failover.is_some_and(|failover| failover.recovered_us.is_some())
+                status.protected() == Protected::Yes && failover.is_some_and(|failover| failover.recovered_us.is_some())
             };
             status = self.wait_for(&what, limit, interrupt, recovered)?;
             protected = Some(killed.elapsed());
@@ -238,8 +236,8 @@ impl Drop for RunningBox {
         let state = match self.process.try_wait() {
             Ok(Some(status)) if status.success() => return,
             Ok(Some(status)) => format!("has ended ({status})"),
-            _ => match Client::new(Some(&self.control)).and_then(|client| client.ask(Call::Status)) {
-                Ok(status) => format!("was running: {status}"),
+            _ => match Client::new(Some(&self.control)).and_then(|client| client.status()) {
+                Ok(status) => format!("was running: {}", object(&status)),
                 Err(error) => format!("was running: {error}"),
             },
         };

@@ -5,18 +5,11 @@ use holdfast_control::flows::{Flow, Flows};
 use holdfast_control::status::{self, Election, Protected, Status};
 use holdfast_control::table::print;
 use holdfast_control::table::{Style, Table, Tone};
-use holdfast_control::{Call, Client, Target};
-use serde::de::DeserializeOwned;
-use serde_json::Value;
+use holdfast_control::{Client, Target, object};
 use std::time::{Duration, Instant};
 
 /// Between two looks whether it is safe.
 const LOOK: Duration = Duration::from_millis(100);
-
-pub(super) fn read<T: DeserializeOwned>(answer: Value) -> Result<T, Failure> {
-    serde_json::from_value(answer)
-        .map_err(|error| Failure::new(exit::UNAVAILABLE, format!("the box's answer is of another version: {error}")))
-}
 
 fn or_dash<T: ToString>(value: Option<T>) -> String {
     value.map_or("-".to_owned(), |value| value.to_string())
@@ -30,31 +23,27 @@ fn counted(count: usize, what: &str) -> String {
 pub(super) fn status(target: &Target, patience: Option<Duration>, json: bool) -> Result<(), Failure> {
     let client = Client::to(target)?;
     let began_at = Instant::now();
-    let mut answer = client.ask(Call::Status)?;
-    while patience.is_some_and(|patience| began_at.elapsed() < patience) && !is_safe(&answer) {
+    let mut status = client.status()?;
+    let is_safe = |status: &Status| status.protected() == Protected::Yes;
+    while patience.is_some_and(|patience| began_at.elapsed() < patience) && !is_safe(&status) {
         std::thread::sleep(LOOK);
-        match client.ask(Call::Status) {
-            Ok(now) => answer = now,
+        match client.status() {
+            Ok(now) => status = now,
             // The manager may be restarting: ask again until the timeout.
             Err(failure) if [exit::UNAVAILABLE, exit::TIMEOUT].contains(&failure.code) => {}
             Err(failure) => return Err(failure),
         }
     }
-    let safe = is_safe(&answer);
     match json {
-        true => print(&format!("{answer}\n"))?,
-        false => print(&status_text(&read(answer)?, Style::of_stdout()))?,
+        true => print(&format!("{}\n", object(&status)))?,
+        false => print(&status_text(&status, Style::of_stdout()))?,
     }
     match patience {
-        _ if safe => Ok(()),
+        _ if is_safe(&status) => Ok(()),
         Some(patience) => Err(Failure::new(exit::TIMEOUT, format!("it was not safe within {} s", patience.as_secs()))),
         // The answer says it.
         None => Err(Failure::new(exit::NEGATIVE, "")),
     }
-}
-
-fn is_safe(answer: &Value) -> bool {
-    answer["protected"] == "yes"
 }
 
 /// How full the tables of flows are: all switches together, and what is nearly full.
@@ -74,25 +63,26 @@ fn tables_text(status: &Status, style: Style) -> String {
         true => String::new(),
         false => style.paint(&format!("; nearly full: {} (holdfast explain flow_tables)", full.join(", ")), Tone::Caution),
     };
-    let fill = percent((used * 1000 / size) as u16);
+    let fill = percent((used * 1000 / size) as u32);
     format!("flows: {used} of {size} ({fill}), {half_open} half open{early}{warning}\n")
 }
 
-fn percent(permille: u16) -> String {
+fn percent(permille: u32) -> String {
     format!("{} %", permille / 10)
 }
 
 fn status_text(status: &Status, style: Style) -> String {
-    let protected = match status.protected {
-        Protected::Yes => style.paint("yes", Tone::Good),
-        Protected::ReSynchronising => style.paint("re-synchronising", Tone::Caution),
-        Protected::No => style.paint("no", Tone::Bad),
+    let tone = match status.protected() {
+        Protected::Yes => Tone::Good,
+        Protected::ReSynchronising => Tone::Caution,
+        Protected::No | Protected::Unspecified => Tone::Bad,
     };
+    let protected = style.paint(status.protected().word(), tone);
     let weakness = match status.may_forget {
         0 => String::new(),
         packets => format!(" (weakly: a failure may undo up to {packets} packets of a flow, and what was under way)"),
     };
-    let unit = match (status.protected, status.hosts.is_empty()) {
+    let unit = match (status.protected(), status.hosts.is_empty()) {
         (Protected::Yes, false) if status.survives == status::UNIT_HOST => ", whichever host fails",
         (Protected::Yes, false) => ", whichever process fails; not every host may",
         _ => "",
@@ -124,7 +114,7 @@ fn status_text(status: &Status, style: Style) -> String {
     }
     if let Some(rules) = &status.rules {
         let wait = if rules.in_force { "" } else { ", not in force everywhere yet" };
-        text += &format!("rules: version {}, {}{wait}\n", rules.version, counted(rules.count, "rule"));
+        text += &format!("rules: version {}, {}{wait}\n", rules.version, counted(rules.count as usize, "rule"));
     }
     if let Some(election) = &status.election {
         text += &election_text(election, style);
@@ -309,6 +299,7 @@ fn age(ms: u64) -> String {
 }
 
 fn flows_text(list: &Flows, style: Style) -> String {
+    let number = |numbers: &[u64], at: usize| or_dash(numbers.get(at));
     let row = |flow: &Flow| {
         vec![
             flow.protocol_name(),
@@ -318,10 +309,10 @@ fn flows_text(list: &Flows, style: Style) -> String {
             flow.owner.to_string(),
             or_dash(flow.replica),
             age(flow.age_ms),
-            flow.packets[0].to_string(),
-            flow.packets[1].to_string(),
-            flow.bytes[0].to_string(),
-            flow.bytes[1].to_string(),
+            number(&flow.packets, 0),
+            number(&flow.packets, 1),
+            number(&flow.bytes, 0),
+            number(&flow.bytes, 1),
         ]
     };
     let head =
@@ -335,17 +326,9 @@ fn flows_text(list: &Flows, style: Style) -> String {
 
 pub(super) fn trace(target: &Target, selector: &str, count: u32, wait: Duration, json: bool) -> Result<(), Failure> {
     let client = Client::to(target)?;
-    let word = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-    let seen = client.trace(selector.to_owned(), count, wait, |step| {
-        let line = match json {
-            true => {
-                let mut step = step.clone();
-                step["version"] = holdfast_control::VERSION.into();
-                format!("{step}\n")
-            }
-            false => format!("packet {}  {}  {}\n", word(&step["packet"]), word(&step["place"]), word(&step["text"])),
-        };
-        print(&line)
+    let seen = client.trace(selector.to_owned(), count, wait, |step| match json {
+        true => print(&format!("{}\n", object(step))),
+        false => print(&format!("packet {}  {}  {}\n", step.packet, step.place, step.text)),
     })?;
     if seen == 0 && count > 0 {
         return Err(Failure::new(exit::TIMEOUT, "no packet matched in time"));
@@ -356,7 +339,9 @@ pub(super) fn trace(target: &Target, selector: &str, count: u32, wait: Duration,
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::{Request, Server, listen_and_stop};
     use serde_json::json;
+    use std::sync::Arc;
 
     #[test]
     fn status_is_a_table_with_what_happened_below() {
@@ -570,29 +555,26 @@ mod tests {
     }
 
     /// A box that answers with these words, one after the other, and with the last one from then on.
-    fn box_that_says(words: &'static [&'static str]) -> (tempfile::TempDir, Target) {
+    fn box_that_says(words: &'static [&'static str]) -> (tempfile::TempDir, Server, Target) {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("box.sock");
-        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let (requests, asked) = std::sync::mpsc::channel();
+        let server = listen_and_stop(&path, requests, Arc::new(|| {}), Arc::new(|| {})).unwrap();
         std::thread::spawn(move || {
-            for (at, stream) in listener.incoming().flatten().enumerate() {
+            for (at, asked) in asked.into_iter().enumerate() {
                 let protected = words[at.min(words.len() - 1)];
-                let mut line = String::new();
-                let _ = std::io::BufRead::read_line(&mut std::io::BufReader::new(&stream), &mut line);
-                let _ = std::io::Write::write_all(
-                    &mut &stream,
-                    format!("{}\n", serde_json::json!({ "version": 1, "protected": protected, "processes": [] })).as_bytes(),
-                );
+                let Request::Status(answer) = asked else { panic!("{asked:?}") };
+                answer.give(serde_json::from_value(json!({ "version": 1, "protected": protected })).unwrap());
             }
         });
-        (directory, Target::local(&path))
+        (directory, server, Target::local(&path))
     }
 
     /// The exit code says whether it is safe; who waits is told when it is, or that it was not in time.
     #[test]
     fn the_exit_code_is_the_answer() {
         let code = |words, patience: Option<u64>| {
-            let (_directory, target) = box_that_says(words);
+            let (_directory, _server, target) = box_that_says(words);
             status(&target, patience.map(Duration::from_secs), true).map_err(|failure| failure.code)
         };
         assert_eq!(code(&["yes"], None), Ok(()));

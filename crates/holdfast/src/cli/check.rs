@@ -1,6 +1,5 @@
 //! `holdfast check`: this machine, and a configuration file; or a box that runs.
 
-use super::asking::read;
 use crate::config::{self, Memory, Plan};
 use crate::files;
 use crate::host_check::{self, Check, Outcome};
@@ -9,7 +8,7 @@ use holdfast_control::exit::{self, Failure};
 use holdfast_control::status::Status;
 use holdfast_control::table::print;
 use holdfast_control::table::{Style, Table, Tone};
-use holdfast_control::{Call, Client, MAX_FILE, Target};
+use holdfast_control::{Client, MAX_FILE, Target};
 use serde_json::{Value, json};
 use std::io::Read;
 use std::path::Path;
@@ -66,7 +65,7 @@ pub(super) fn live(target: &Target, time: Duration, json: bool) -> Result<(), Fa
     let end = Instant::now() + time;
     let mut looks: Vec<Status> = Vec::new();
     while looks.is_empty() || Instant::now() < end {
-        looks.push(read(client.ask(Call::Status)?)?);
+        looks.push(client.status()?);
         std::thread::sleep(LOOK_INTERVAL);
     }
     let checks = live_check::checks(&looks, [&first, &client.list("", u32::MAX)?]);

@@ -13,12 +13,11 @@ mod reference;
 
 use crate::run;
 use clap::Subcommand;
-use holdfast_control::Target;
 use holdfast_control::certify::Subject;
 use holdfast_control::exit::Failure;
-use holdfast_control::remote::Endpoint;
 use holdfast_control::table::print;
 use holdfast_control::tls::TlsPaths;
+use holdfast_control::{Endpoint, Target};
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;

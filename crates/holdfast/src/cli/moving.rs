@@ -4,11 +4,11 @@
 //! is, elsewhere with a new line every few seconds. If they are interrupted they say how far it
 //! is, and the box goes on.
 
+use holdfast_control::api::{MigrateRequest, Progress};
 use holdfast_control::exit::{self, Failure};
-use holdfast_control::moves::Progress;
-use holdfast_control::status::{STATE_DRAINED, STATE_RUNNING, STATE_STARTING, Status};
+use holdfast_control::status::{STATE_DRAINED, STATE_RUNNING, STATE_STARTING};
 use holdfast_control::table::print;
-use holdfast_control::{Call, Client, Target, VERSION, Work};
+use holdfast_control::{Client, Target, VERSION, Work, object};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::io::{IsTerminal, Write};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -31,7 +31,8 @@ pub(super) fn migrate(
     let watched = Watched::new(&format!(
         "the flows of runtime {from} move on without this command: `holdfast status` shows where flows are"
     ))?;
-    let progress = watched.watch(client.begin(Call::Move { from, to, limit, filter: selector.to_owned() })?)?;
+    let request = MigrateRequest { from: from.into(), to: to.map(u32::from), limit: Some(limit), filter: selector.to_owned() };
+    let progress = watched.watch(client.migrate(request)?)?;
     tell(&progress, "moved", json)?;
     match progress {
         Progress { failed: true, .. } => Err(Failure::new(
@@ -53,8 +54,7 @@ pub(super) fn drain(target: &Target, what: &str, force: bool, json: bool) -> Res
         "the box goes on draining {what} without this command: `holdfast status` says when it is drained, and then `holdfast restore {what}` brings it back"
     ))?;
     // All of them leave before the first flow moves: none of them is another's target.
-    let begun =
-        runtimes.into_iter().map(|runtime| client.begin(Call::Drain { runtime, force })).collect::<Result<Vec<_>, _>>()?;
+    let begun = runtimes.into_iter().map(|runtime| client.drain(runtime, force)).collect::<Result<Vec<_>, _>>()?;
     let mut done = Vec::new();
     for work in begun {
         let progress = watched.watch(work)?;
@@ -64,7 +64,10 @@ pub(super) fn drain(target: &Target, what: &str, force: bool, json: bool) -> Res
         done.push(progress);
     }
     if let Some(host) = host.filter(|_| json) {
-        print(&format!("{}\n", serde_json::json!({ "version": VERSION, "host": host, "runtimes": done })))?;
+        print(&format!(
+            "{}\n",
+            serde_json::json!({ "version": VERSION, "host": host, "runtimes": done.iter().map(object).collect::<Vec<_>>() })
+        ))?;
     }
     match done.iter().find(|progress| progress.failed) {
         Some(Progress { runtime, .. }) => Err(Failure::new(
@@ -79,7 +82,7 @@ pub(super) fn restore(target: &Target, what: &str, json: bool) -> Result<(), Fai
     let client = Client::to(target)?;
     let (runtimes, _) = meant(&client, what, |state| state == STATE_DRAINED)?;
     for runtime in runtimes {
-        client.ask(Call::Restore { runtime })?;
+        client.restore(runtime)?;
         match json {
             true => print(&format!("{}\n", serde_json::json!({ "version": VERSION, "runtime": runtime })))?,
             false => print(&format!("runtime {runtime} is being started\n"))?,
@@ -89,19 +92,18 @@ pub(super) fn restore(target: &Target, what: &str, json: bool) -> Result<(), Fai
 }
 
 /// A runtime by its number, or those of a host that are in the wanted state, with the host's name.
-fn meant(client: &Client, what: &str, wanted: impl Fn(&str) -> bool) -> Result<(Vec<u16>, Option<String>), Failure> {
-    if let Ok(runtime) = what.parse() {
-        return Ok((vec![runtime], None));
+fn meant(client: &Client, what: &str, wanted: impl Fn(&str) -> bool) -> Result<(Vec<u32>, Option<String>), Failure> {
+    if let Ok(runtime) = what.parse::<u16>() {
+        return Ok((vec![runtime.into()], None));
     }
-    let status: Status = serde_json::from_value(client.ask(Call::Status)?)
-        .map_err(|error| Failure::new(exit::UNAVAILABLE, format!("the box's answer is of another version: {error}")))?;
+    let status = client.status()?;
     if !status.hosts.iter().any(|host| host.name == what) {
         let hosts: Vec<&str> = status.hosts.iter().map(|host| host.name.as_str()).collect();
         let known = if hosts.is_empty() { "the box is on one host".to_owned() } else { format!("hosts: {}", hosts.join(", ")) };
         return Err(Failure::new(exit::NEGATIVE, format!("`{what}` is neither a runtime's number nor a host; {known}")));
     }
     let of_host = status.runtimes().filter(|runtime| runtime.host == what && wanted(&runtime.state));
-    let runtimes: Vec<u16> = of_host.map(|runtime| runtime.id).collect();
+    let runtimes: Vec<u32> = of_host.map(|runtime| runtime.id).collect();
     if runtimes.is_empty() {
         return Err(Failure::new(exit::NEGATIVE, format!("no runtime of {what} is meant: `holdfast status` says what they are")));
     }
@@ -141,7 +143,7 @@ impl Watched {
         let is_terminal = is_terminal();
         let mut told_at = Instant::now();
         work.watch(|progress| {
-            *self.latest.lock().unwrap_or_else(PoisonError::into_inner) = Some(progress.clone());
+            *self.latest.lock().unwrap_or_else(PoisonError::into_inner) = Some(*progress);
             if is_terminal {
                 let end = if progress.done { CLEAR } else { "" };
                 let _ = write!(std::io::stderr(), "\r{}{end}", so_far(progress));
@@ -167,7 +169,7 @@ fn so_far(progress: &Progress) -> String {
 
 fn tell(progress: &Progress, what: &str, json: bool) -> Result<(), Failure> {
     if json {
-        return print(&format!("{}\n", serde_json::to_value(progress).unwrap_or_default()));
+        return print(&format!("{}\n", object(progress)));
     }
     let Progress { runtime, moved, took_us, .. } = progress;
     print(&format!("runtime {runtime} {what} {moved} flows in {}.{:03} ms\n", took_us / 1000, took_us % 1000))

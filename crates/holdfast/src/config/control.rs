@@ -3,7 +3,7 @@
 use super::mistake::Mistake;
 use super::raw::{Config, HostSettings, TlsConfig};
 use super::source::Spot;
-use holdfast_control::remote::control_address;
+use holdfast_control::control_address;
 use holdfast_control::tls::TlsPaths;
 use std::net::SocketAddr;
 

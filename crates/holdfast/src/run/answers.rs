@@ -1,20 +1,17 @@
 //! Answers to clients' requests.
 //!
 //! In: one request per turn of the packet loop, and what runtimes and the coordinator
-//! answer to the requests forwarded to them. Out: answers that the client's thread
-//! formats; the CPU time that questions took. Never: a walk through a table, a wait.
+//! answer to the requests forwarded to them. Out: answers that the caller's thread
+//! makes; the CPU time that questions took. Never: a walk through a table, a wait.
 
-use super::changes::{self, Change};
 use super::reports;
-use super::{MILLISECOND, Manager};
-use crate::control::{Answer, Asked, Request, place_words};
-use holdfast_control::VERSION;
+use super::{MILLISECOND, Manager, changes};
+use crate::control::{Answer, Page, Request, Running, Traced};
+use holdfast_control::api::{PingReply, Status};
 use holdfast_io::process::thread_time;
 use holdfast_node::message::Refusal;
 use holdfast_wire::selector::Selector;
-use serde_json::{Value, json};
 use std::collections::VecDeque;
-use std::sync::mpsc::Sender;
 
 /// Requests for flows that wait for a runtime; beyond this the oldest is dropped, because
 /// its client has given up.
@@ -26,12 +23,12 @@ const DEVICE_LOOK_INTERVAL: u64 = 50 * MILLISECOND;
 #[derive(Default)]
 pub(super) struct Waiting {
     /// For the status: until every device has been looked at.
-    statuses: VecDeque<Sender<Answer>>,
+    statuses: VecDeque<Answer<Status>>,
     /// Requests that another process answers, by number.
-    flows: Vec<(u32, Sender<Answer>)>,
-    orders: Vec<(u32, Sender<Answer>)>,
+    flows: Vec<(u32, Answer<Page>)>,
+    pub(super) orders: Vec<(u32, Answer<u32>)>,
     /// New rules, by version: until they are in force.
-    pub(super) rules: Vec<(u64, Sender<Answer>)>,
+    pub(super) rules: Vec<(u64, Answer<u64>)>,
     /// The longest CPU time of one step for a question, ns, since it was last asked for.
     longest: u64,
 }
@@ -45,15 +42,6 @@ impl Waiting {
     pub(super) fn is_due(&self) -> bool {
         !self.statuses.is_empty()
     }
-}
-
-/// An answer whose JSON object exists already; only for small ones.
-pub(super) fn known(object: Value) -> Answer {
-    Box::new(move || object)
-}
-
-fn error(text: impl Into<String>) -> Answer {
-    known(json!({ "version": VERSION, "error": text.into() }))
 }
 
 impl Manager {
@@ -73,113 +61,100 @@ impl Manager {
     }
 
     /// Answers a request, or begins to.
-    pub(super) fn handle_asked(&mut self, asked: Asked) {
+    pub(super) fn handle_asked(&mut self, asked: Request) {
         self.measure(|manager| manager.answer(asked));
     }
 
-    fn answer(&mut self, asked: Asked) {
-        let answer: Answer = match asked.request {
-            Request::Ping => {
-                let longest = core::mem::take(&mut self.waiting.longest) / 1000;
-                let of_runtimes = self.host.hub.manager.take_longest();
-                known(json!({ "version": VERSION, "longest_us": longest, "runtimes_longest_us": of_runtimes }))
-            }
-            Request::Status => {
+    fn answer(&mut self, asked: Request) {
+        match asked {
+            Request::Ping(answer) => answer.give(PingReply {
+                longest_us: core::mem::take(&mut self.waiting.longest) / 1000,
+                runtimes_longest_us: self.host.hub.manager.take_longest().into(),
+                ..PingReply::default()
+            }),
+            Request::Status(answer) => {
                 // A device that went a moment ago is not up.
                 let now = self.clock.now();
                 if self.device_look.is_older(now, DEVICE_LOOK_INTERVAL) {
                     self.device_look.begin(now);
                 }
-                self.waiting.statuses.push_back(asked.answer);
-                return;
+                self.waiting.statuses.push_back(answer);
             }
-            Request::Flows { limit, filter, at } => {
+            Request::Flows { limit, filter, at, answer } => {
                 let request = self.host.hub.manager.request_flows(limit, &filter, at);
-                self.waiting.flows.push((request, asked.answer));
-                return;
+                self.waiting.flows.push((request, answer));
             }
-            Request::Configuration => {
-                let (file, text, rules) = (self.file.clone(), self.text.clone(), self.rules_wanted());
+            Request::Configuration(answer) => {
                 let record = self.host.hub.manager.fabric().max_record();
-                Box::new(move || json!({ "version": VERSION, "file": file, "text": &*text, "rules": rules, "record": record }))
+                let (file, text, rules) = (self.file.clone(), self.text.clone(), self.rules_wanted());
+                answer.give(Running { file, text, rules, record });
             }
-            Request::Apply { based_on, text, memory, rules } => {
+            Request::Apply { based_on, text, memory, rules, answer } => {
                 if !self.host.hub.has_coordinator() {
-                    known(changes::answer(Err(Refusal::Away)))
+                    answer.refuse(changes::why(Refusal::Away));
                 } else if self.rules_wanted() == based_on {
                     // The name stays: what the file names lies beside the one that the box began with.
                     (self.text, self.applied) = (text, Some(memory));
-                    self.waiting.rules.push((rules.version(), asked.answer));
+                    self.waiting.rules.push((rules.version(), answer));
                     self.host.hub.manager.set_rules(rules);
-                    return;
                 } else {
-                    error("other rules were applied meanwhile: try again")
+                    answer.refuse("other rules were applied meanwhile: try again");
                 }
             }
-            Request::Trace { selector, count } => match selector.parse::<Selector>() {
+            Request::Trace { selector, count, answer } => match selector.parse::<Selector>() {
                 Ok(selector) => {
                     let count = count.min(10_000);
                     self.host.hub.serving_mut().for_each(|switch| switch.set_trace(selector.clone(), count));
-                    known(json!({ "version": VERSION }))
+                    answer.give(());
                 }
-                Err(wrong) => error(wrong.to_string()),
+                Err(wrong) => answer.refuse(wrong.to_string()),
             },
-            Request::Change(call) => {
-                let now = self.clock.now();
-                match self.change(&call, now) {
-                    Change::Known(answer) => known(answer),
-                    Change::Asked(ticket) => {
-                        self.waiting.orders.push((ticket, asked.answer));
-                        return;
-                    }
-                }
-            }
-            Request::Traces => {
+            Request::Order(order, answer) => self.order(order, answer),
+            Request::Progress(work, answer) => match self.progress(work, self.clock.now()) {
+                Ok(progress) => answer.give(progress),
+                Err(why) => answer.refuse(why),
+            },
+            Request::Traces(answer) => {
                 let mut steps = vec![core::mem::take(&mut self.host.hub.manager.traces)];
                 steps.extend(self.host.hub.serving_mut().map(|switch| core::mem::take(&mut switch.traces)));
                 // A runtime's trace steps arrive with its next report.
                 let whole = self.clock.now().saturating_sub(self.trace_delay);
                 let plan = self.plan.clone();
-                Box::new(move || {
-                    let steps: Vec<_> = steps.iter().flatten().map(|step| reports::step(step, &plan)).collect();
-                    json!({ "version": VERSION, "whole": whole, "steps": steps })
-                })
+                answer.make(move || {
+                    let steps = steps.iter().flatten().map(|step| reports::step(step, &plan)).collect();
+                    Ok(Traced { whole, steps })
+                });
             }
-        };
-        // The client may have gone.
-        let _ = asked.answer.send(answer);
+        }
     }
 
     /// Passes on what others have answered, and says one status.
     pub(super) fn pass_answers_on(&mut self) {
         if self.device_look.is_over()
-            && let Some(asked) = self.waiting.statuses.pop_front()
+            && let Some(answer) = self.waiting.statuses.pop_front()
         {
             let (status, statistics) = (self.status(), self.statistics_now());
-            // The client may have gone.
-            let _ = asked.send(Box::new(move || reports::whole(status, statistics)));
+            answer.make(move || Ok(Status { statistics: statistics.named(), ..status }));
         }
         let (manager, plan) = (&mut self.host.hub.manager, &self.plan);
-        self.waiting.flows.retain(|(request, answer)| match manager.take_flows(*request) {
-            Some(page) => {
-                let plan = plan.clone();
-                let _ = answer.send(Box::new(move || match page.flows() {
-                    Ok(flows) => {
-                        json!({ "version": VERSION, "flows": reports::flows(&flows, &plan), "next": page.next.map(place_words) })
-                    }
-                    Err(_) => json!({ "version": VERSION, "error": "a runtime has sent a list that is none" }),
-                }));
-                false
+        for (request, answer) in core::mem::take(&mut self.waiting.flows) {
+            let Some(page) = manager.take_flows(request) else {
+                self.waiting.flows.push((request, answer));
+                continue;
+            };
+            let plan = plan.clone();
+            answer.make(move || match page.flows() {
+                Ok(flows) => Ok(Page { flows: reports::flows(&flows, &plan), next: page.next }),
+                Err(_) => Err("a runtime has sent a list that is none".to_owned()),
+            });
+        }
+        for (ticket, answer) in core::mem::take(&mut self.waiting.orders) {
+            match manager.take_answer(ticket) {
+                Some(Ok(order)) => answer.give(order),
+                Some(Err(refusal)) => answer.refuse(changes::why(refusal)),
+                None => self.waiting.orders.push((ticket, answer)),
             }
-            None => true,
-        });
-        self.waiting.orders.retain(|(ticket, answer)| match manager.take_answer(*ticket) {
-            Some(result) => {
-                let _ = answer.send(known(changes::answer(result)));
-                false
-            }
-            None => true,
-        });
+        }
         if self.waiting.flows.len() > MOST_WAITING {
             self.waiting.flows.remove(0);
         }

@@ -1,92 +1,73 @@
 //! What clients want changed: the manager passes it on to the coordinator, and tells how far it is.
 
 use super::Manager;
-use super::answers::known;
-use holdfast_control::moves::Progress;
-use holdfast_control::{Call, VERSION};
+use crate::control::{Answer, Work};
+use holdfast_control::api::Progress;
 use holdfast_node::message::{Order, Refusal};
-use serde_json::{Value, json};
 
-/// What becomes of a client's request.
-pub(super) enum Change {
-    /// The answer.
-    Known(Value),
-    /// The coordinator was asked; the answer comes under this ticket.
-    Asked(u32),
-}
-
-fn refused(error: impl Into<String>) -> Value {
-    json!({ "version": VERSION, "error": error.into() })
-}
-
-/// What the coordinator has answered.
-pub(super) fn answer(result: Result<u32, Refusal>) -> Value {
-    match result {
-        Ok(0) => json!({ "version": VERSION }),
-        Ok(order) => json!({ "version": VERSION, "order": order }),
-        Err(Refusal::NotServing(node)) => {
-            refused(format!("runtime {node} serves no flows: `holdfast status` lists those that do"))
-        }
-        Err(Refusal::NotDrained(node)) => refused(format!("runtime {node} is not drained: `holdfast status` says what it is")),
-        Err(Refusal::Same) => refused("the flows are there already: name two runtimes"),
-        Err(Refusal::NobodyElse) => refused("there is no other runtime that could have the flows"),
-        Err(Refusal::Unsafe(node)) => refused(format!(
+/// Why the coordinator does not carry an order out.
+pub(super) fn why(refusal: Refusal) -> String {
+    match refusal {
+        Refusal::NotServing(node) => format!("runtime {node} serves no flows: `holdfast status` lists those that do"),
+        Refusal::NotDrained(node) => format!("runtime {node} is not drained: `holdfast status` says what it is"),
+        Refusal::Same => "the flows are there already: name two runtimes".to_owned(),
+        Refusal::NobodyElse => "there is no other runtime that could have the flows".to_owned(),
+        Refusal::Unsafe(node) => format!(
             "without runtime {node} flows would not survive a failure, because one would be left: restore another first, or drain it all the same with --force"
-        )),
-        Err(Refusal::OtherCluster(node)) => refused(format!("runtime {node} is of another cluster: flows move inside their own")),
-        Err(Refusal::Leaving) => refused("it is being drained already"),
-        Err(Refusal::Away) => refused("the coordinator is away and will be back in a moment: try again"),
+        ),
+        Refusal::OtherCluster(node) => format!("runtime {node} is of another cluster: flows move inside their own"),
+        Refusal::Leaving => "it is being drained already".to_owned(),
+        Refusal::Away => "the coordinator is away and will be back in a moment: try again".to_owned(),
     }
 }
 
 impl Manager {
-    /// Begins what a client wants changed, or tells how far it is.
-    pub(super) fn change(&mut self, call: &Call, now: u64) -> Change {
-        let has_coordinator = self.host.hub.has_coordinator();
-        let manager = &mut self.host.hub.manager;
-        let order = match call {
-            Call::Moving { order } => {
-                let Some(order) = manager.moves().iter().find(|known| known.request == *order) else {
-                    return Change::Known(refused("the box does not remember that order"));
-                };
-                let progress = Progress {
-                    version: VERSION,
-                    runtime: order.from.node,
+    /// Passes an order on to the coordinator; the answer comes from there.
+    pub(super) fn order(&mut self, order: Order, answer: Answer<u32>) {
+        if self.host.hub.has_coordinator() {
+            let ticket = self.host.hub.manager.order(order);
+            self.waiting.orders.push((ticket, answer));
+        } else {
+            answer.refuse(why(Refusal::Away));
+        }
+    }
+
+    /// How far an order is.
+    pub(super) fn progress(&self, work: Work, now: u64) -> Result<Progress, &'static str> {
+        let manager = &self.host.hub.manager;
+        let took = |began: u64, ended: Option<u64>| ended.unwrap_or(now).saturating_sub(began) / 1000;
+        match work {
+            Work::Moving(number) => {
+                let order = manager.moves().iter().find(|known| known.request == number);
+                let order = order.ok_or("the box does not remember that order")?;
+                Ok(Progress {
+                    runtime: order.from.node.into(),
                     moved: order.moved,
                     refused: order.refused,
                     had: None,
                     done: order.ended_at.is_some(),
                     failed: order.failed,
-                    took_us: order.ended_at.unwrap_or(now).saturating_sub(order.began_at) / 1000,
-                };
-                return Change::Known(serde_json::to_value(progress).unwrap_or_default());
+                    took_us: took(order.began_at, order.ended_at),
+                    order: Some(number),
+                })
             }
-            Call::Draining { runtime } => {
-                let Some(drain) = manager.drains().iter().rev().find(|drain| drain.peer.node == *runtime) else {
-                    return Change::Known(refused("nobody has drained that runtime"));
-                };
+            Work::Draining(runtime) => {
+                let drain = manager.drains().iter().rev().find(|drain| drain.peer.node == runtime);
+                let drain = drain.ok_or("nobody has drained that runtime")?;
                 // What is said of members comes on its own: who is told that it is over finds it so.
                 let is_there = manager.status().any(|one| one.member.peer() == drain.peer && one.member.state.serves());
-                let progress = Progress {
-                    version: VERSION,
-                    runtime: *runtime,
+                Ok(Progress {
+                    runtime: runtime.into(),
                     moved: drain.moved,
                     refused: 0,
                     had: Some(drain.had),
                     done: drain.ended_at.is_some() && !is_there,
                     failed: drain.failed,
-                    took_us: drain.ended_at.unwrap_or(now).saturating_sub(drain.began_at) / 1000,
-                };
-                return Change::Known(serde_json::to_value(progress).unwrap_or_default());
+                    took_us: took(drain.began_at, drain.ended_at),
+                    order: None,
+                })
             }
-            Call::Move { from, to, limit, filter } => {
-                Order::Move { from: *from, to: *to, limit: *limit, selector: filter.clone() }
-            }
-            Call::Drain { runtime, force } => Order::Drain { node: *runtime, force: *force },
-            Call::Restore { runtime } => Order::Restore(*runtime),
-            _ => return Change::Known(refused("not a request that changes something")),
-        };
-        if has_coordinator { Change::Asked(manager.order(order)) } else { Change::Known(answer(Err(Refusal::Away))) }
+        }
     }
 
     /// The version of the rules that every switch goes by. Of several, the coordinator knows.
@@ -107,14 +88,13 @@ impl Manager {
     /// New rules are applied when every switch goes by them.
     pub(super) fn answer_rules(&mut self) {
         let in_force = self.rules_in_force();
-        let waiting = &mut self.waiting.rules;
-        let had = waiting.len();
-        waiting.retain(|(version, answer)| {
-            if in_force >= *version {
-                let _ = answer.send(known(json!({ "version": VERSION, "rules": version })));
+        let had = self.waiting.rules.len();
+        for (version, answer) in core::mem::take(&mut self.waiting.rules) {
+            match in_force >= version {
+                true => answer.give(version),
+                false => self.waiting.rules.push((version, answer)),
             }
-            in_force < *version
-        });
+        }
         // Not before: a next life that began with the text of rules that nobody has would think them applied.
         if had > 0 && self.waiting.rules.is_empty() {
             self.keep_text();

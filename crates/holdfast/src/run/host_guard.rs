@@ -12,9 +12,9 @@ use super::{MILLISECOND, ManagerNotes, devices, join, privileges, random_seed, r
 use crate::config;
 use crate::control;
 use crate::files;
+use holdfast_control::Endpoint;
 use holdfast_control::default_path;
 use holdfast_control::exit::{self, Failure};
-use holdfast_control::remote::Endpoint;
 use holdfast_control::tls::{Identity, TlsPaths};
 use holdfast_io::process::{self, Clock, Watched};
 use holdfast_io::{Heartbeat, Mailbox, wait};

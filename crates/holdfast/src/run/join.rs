@@ -8,8 +8,8 @@
 use super::devices;
 use crate::config;
 use holdfast_control::exit::{self, Failure};
-use holdfast_control::remote::{Endpoint, fetch};
 use holdfast_control::tls::TlsPaths;
+use holdfast_control::{Endpoint, fetch};
 use std::fs::{DirBuilder, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};

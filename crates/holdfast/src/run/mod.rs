@@ -38,7 +38,7 @@ pub use start::manager_main;
 pub use state_server::main as state_server_main;
 
 use crate::config::Plan;
-use crate::control::{Asked, Server};
+use crate::control::{Request, Server};
 use answers::Waiting;
 use devices::DeviceLook;
 use guard::Guard;
@@ -191,7 +191,7 @@ impl Manager {
     fn serve(
         &mut self,
         signals: &Signals<'_>,
-        asked: &Receiver<Asked>,
+        asked: &Receiver<Request>,
         wake: BorrowedFd<'_>,
         control: &Path,
         server: &mut Server,

@@ -3,6 +3,8 @@
 use super::lives::LONG_LIFE_OF_MANAGER;
 use super::{MILLISECOND, Manager};
 use crate::config::{self, NamedPool, NamedStatistic, Plan, SwitchEntry};
+use holdfast_control::api::TraceStep;
+use holdfast_control::flows::Flow;
 use holdfast_control::status::{self, Bfd, Failover, Port, Process, Status};
 use holdfast_node::address::{COORDINATOR, switch_node, switch_number};
 use holdfast_node::bfd::Session;
@@ -11,7 +13,6 @@ use holdfast_node::message::{self, FlowInfo, MemberState};
 use holdfast_node::rules::Rule;
 use holdfast_node::switch::Switch;
 use holdfast_wire::{DropCounters, DropReason};
-use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt;
 use std::sync::Arc;
@@ -70,11 +71,6 @@ pub(super) fn notify_systemd(state: &str) {
     }
 }
 
-/// A status with what flows have counted.
-pub(super) fn whole(status: Status, statistics: Counted) -> Value {
-    serde_json::to_value(Status { statistics: statistics.named(), ..status }).unwrap_or_default()
-}
-
 /// The flows' statistics by index, before names are attached.
 pub(super) struct Counted {
     plan: Arc<Plan>,
@@ -82,7 +78,8 @@ pub(super) struct Counted {
 }
 
 impl Counted {
-    fn named(self) -> Vec<status::Statistic> {
+    /// With their names; not on the packet loop's thread.
+    pub(super) fn named(self) -> Vec<status::Statistic> {
         let statistic = |(statistic, values): (&NamedStatistic, Vec<i64>)| {
             let value = |(index, value): (usize, &i64)| status::StatisticValue { name: statistic.name(index), value: *value };
             status::Statistic {
@@ -99,34 +96,32 @@ impl Counted {
     }
 }
 
-pub(super) fn flows(flows: &[FlowInfo], plan: &Plan) -> Vec<Value> {
+pub(super) fn flows(flows: &[FlowInfo], plan: &Plan) -> Vec<Flow> {
     let end = |ip: std::net::IpAddr, port: u16| std::net::SocketAddr::new(ip, port).to_string();
-    flows
-        .iter()
-        .map(|flow| {
-            let (from, to) = flow.key.ports();
-            let (translated_to, translated_from) = flow.reply.ports();
-            json!({
-                "protocol": flow.key.protocol,
-                "source": end(flow.key.source_ip(), from),
-                "destination": end(flow.key.destination_ip(), to),
-                "translated_source": end(flow.reply.destination_ip(), translated_from),
-                "translated_destination": end(flow.reply.source_ip(), translated_to),
-                "chain": plan.chains.get(usize::from(flow.chain)).map(|chain| &chain.name),
-                "state": flow.state,
-                "owner": flow.owner,
-                "replica": (flow.replica != 0).then_some(flow.replica),
-                "epoch": flow.epoch,
-                "age_ms": flow.age / 1_000_000,
-                "packets": flow.packets,
-                "bytes": flow.bytes,
-            })
-        })
-        .collect()
+    let flow = |flow: &FlowInfo| {
+        let (from, to) = flow.key.ports();
+        let (translated_to, translated_from) = flow.reply.ports();
+        Flow {
+            protocol: flow.key.protocol.into(),
+            source: end(flow.key.source_ip(), from),
+            destination: end(flow.key.destination_ip(), to),
+            translated_source: end(flow.reply.destination_ip(), translated_from),
+            translated_destination: end(flow.reply.source_ip(), translated_to),
+            chain: plan.chains.get(usize::from(flow.chain)).map(|chain| chain.name.clone()),
+            state: flow.state.clone(),
+            owner: flow.owner.into(),
+            replica: (flow.replica != 0).then_some(flow.replica.into()),
+            epoch: flow.epoch,
+            age_ms: flow.age / 1_000_000,
+            packets: flow.packets.to_vec(),
+            bytes: flow.bytes.to_vec(),
+        }
+    };
+    flows.iter().map(flow).collect()
 }
 
-/// A step of a traced packet, with names in place of numbers.
-pub(super) fn step(step: &message::TraceStep, plan: &Plan) -> Value {
+/// A step of a traced packet, with names in place of numbers, behind its place in the packet's way.
+pub(super) fn step(step: &message::TraceStep, plan: &Plan) -> (u32, TraceStep) {
     let switch = switch_number(step.node).and_then(|number| plan.switches.get(usize::from(number)));
     let place = match switch {
         Some(SwitchEntry { name: Some(name), .. }) => format!("switch {name}"),
@@ -142,7 +137,7 @@ pub(super) fn step(step: &message::TraceStep, plan: &Plan) -> Value {
         }
         (None, None) => step.text.clone(),
     };
-    json!({ "packet": step.stamp, "node": step.node, "stage": step.stage, "place": place, "text": text })
+    (step.stage.into(), TraceStep { packet: step.stamp, node: step.node.into(), text, place })
 }
 
 impl Manager {
@@ -209,10 +204,10 @@ impl Manager {
         let of_switch = |switch: &Switch| {
             let (used, size) = (switch.len() as u64, switch.capacity() as u64);
             status::FlowTable {
-                id: switch.node(),
+                id: switch.node().into(),
                 used,
                 size,
-                fill_permille: (used * 1000 / size.max(1)) as u16,
+                fill_permille: (used * 1000 / size.max(1)) as u32,
                 half_open: Some(switch.half_open() as u64),
                 forgotten: None,
             }
@@ -220,10 +215,10 @@ impl Manager {
         let size = (self.plan.limits.flows * self.plan.chains.len()) as u64;
         let runtimes = self.host.hub.manager.status().filter(|runtime| runtime.member.state.serves());
         let of_runtime = runtimes.map(|RuntimeStatus { member, report, .. }| status::FlowTable {
-            id: member.node,
+            id: member.node.into(),
             used: report.flows,
             size,
-            fill_permille: report.fill,
+            fill_permille: report.fill.into(),
             half_open: None,
             forgotten: Some(report.forgotten),
         });
@@ -295,19 +290,15 @@ impl Manager {
         own.add(&self.hosts_network.drops());
         let role = |role: &str, id: u16, flows: u64, packets: u64, drops: &DropCounters| Process {
             role: role.to_owned(),
-            id,
+            id: id.into(),
             incarnation: self.incarnation.into(),
             pid,
             host: host.clone(),
-            name: None,
-            cluster: None,
             state: status::STATE_RUNNING.to_owned(),
             flows,
             packets,
-            busy_permille: None,
             drops: named(drops),
-            local_standby: None,
-            retry: None,
+            ..Process::default()
         };
         let mut all = self.host.drops();
         all.add(&self.drops);
@@ -392,7 +383,7 @@ impl Manager {
             let worker = self.workers.iter().find(|worker| worker.peer == member.peer());
             processes.push(Process {
                 role: status::ROLE_RUNTIME.to_owned(),
-                id: member.node,
+                id: member.node.into(),
                 incarnation: member.incarnation.into(),
                 pid: worker.map_or(0, |worker| worker.pid()),
                 host: name_of(member.host),
@@ -413,7 +404,7 @@ impl Manager {
                     false => report.flows,
                 },
                 packets: report.packets,
-                busy_permille: member.state.serves().then_some(report.busy_permille),
+                busy_permille: member.state.serves().then_some(report.busy_permille.into()),
                 drops: named(&drops),
                 local_standby: worker.and_then(|worker| worker.local_standby()),
                 retry: retried.map(|retried| self.retry(&retried)),
@@ -429,7 +420,7 @@ impl Manager {
                 None => failover.lost(self.plan.switches.len()),
             };
             Failover {
-                runtime: failover.dead.node,
+                runtime: failover.dead.node.into(),
                 incarnation: failover.dead.incarnation.into(),
                 cause: cause_of(failover),
                 detected_at_ns: failover.detected_at,
@@ -453,7 +444,7 @@ impl Manager {
                 device: device.clone(),
                 driver: port.driver().to_owned(),
                 mac,
-                mtu: port.mtu(),
+                mtu: port.mtu().into(),
                 up: port.is_up(),
                 received: traffic.0,
                 transmitted: traffic.1,
@@ -468,7 +459,7 @@ impl Manager {
         Status {
             version: status::VERSION,
             pools: self.pools_status(),
-            // The client's thread adds the statistics with their names: see [`whole`].
+            // The caller's thread adds the statistics with their names: see [`Counted`].
             statistics: Vec::new(),
             survives: match standing.is_some_and(|standing| standing.survives_host) {
                 true => status::UNIT_HOST.to_owned(),
@@ -493,7 +484,7 @@ impl Manager {
             protected: {
                 let remotely =
                     manager.protected(self.host.hub.has_coordinator(), &self.host.hub.state_servers().collect::<Vec<_>>());
-                self.levels.protected(remotely, |runtimes| self.protected_locally(runtimes))
+                self.levels.protected(remotely, |runtimes| self.protected_locally(runtimes)).into()
             },
             may_forget: self.levels.may_forget(),
             copies_differed: manager.status().map(|status| status.report.differed).sum(),
@@ -503,7 +494,7 @@ impl Manager {
             ports: ports.collect(),
             rules: is_serving.then(|| status::Rules {
                 version: self.rules_in_force(),
-                count: self.host.hub.serving().map(|switch| switch.rules().rules().len()).sum(),
+                count: self.host.hub.serving().map(|switch| switch.rules().rules().len() as u64).sum(),
                 in_force: self.rules_in_force() == self.rules_wanted(),
             }),
             election,

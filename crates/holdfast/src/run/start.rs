@@ -13,7 +13,7 @@ use super::state_server::ServerGuard;
 use super::{BURST, MILLISECOND, Manager, ManagerNotes, Signals, devices, keys, lines, privileges, random_seed, switch_config};
 use crate::config::{self, ControlEntry, Plan};
 use crate::control;
-use crate::control::remote::Limits;
+use crate::control::Limits;
 use holdfast_control::exit::{self, Failure};
 use holdfast_io::port::{Losses, Port};
 use holdfast_io::process::{Clock, die_with_parent, inherited_all};

@@ -1,12 +1,20 @@
 //! The command as a whole: what it prints where, and how it ends.
 
+use holdfast::control::{Request, Work, listen_and_stop};
+use holdfast_control::api::Progress;
+use holdfast_node::message::Order;
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
-use std::io::{BufRead, BufReader, Write};
-use std::os::unix::net::UnixListener;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+/// Longer than anything here takes.
+const LIMIT: Duration = Duration::from_secs(60);
 
 const RIGHT: &str = "cluster: a\nports:\n  x: { device: no-such-dev, address: 10.0.0.1/24 }\nchains: { c: { functions: [forward] } }\nrules: [{ chain: c }]\n";
 
@@ -216,28 +224,38 @@ fn nothing_is_coloured_in_a_pipe() {
 fn an_interrupted_drain_says_what_it_leaves() {
     let directory = tempfile::tempdir().expect("a directory");
     let socket = directory.path().join("box.sock");
-    let listener = UnixListener::bind(&socket).expect("a socket");
+    let (requests, asked) = channel();
+    let _server = listen_and_stop(&socket, requests, Arc::new(|| {}), Arc::new(|| {})).expect("a box that listens");
     let path = socket.to_str().expect("a plain path");
     let draining = holdfast(&["--control", path, "drain", "16"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
-    let draining = draining.expect("the program starts");
-    let mut asked = 0;
-    for stream in listener.incoming().take(3) {
-        let stream = stream.expect("a client");
-        let mut line = String::new();
-        BufReader::new(&stream).read_line(&mut line).expect("a request");
-        let answer = match line.contains("draining") {
-            false => serde_json::json!({ "version": 1 }),
-            true => serde_json::json!({ "version": 1, "runtime": 16, "moved": 120, "refused": 0, "had": 600, "done": false,
-                "failed": false, "took_us": 1 }),
-        };
-        writeln!(&stream, "{answer}").expect("the client reads");
-        asked += 1;
+    let mut draining = draining.expect("the program starts");
+    match asked.recv_timeout(LIMIT) {
+        Ok(Request::Order(Order::Drain { node: 16, force: false }, answer)) => answer.give(0),
+        other => panic!("{other:?}"),
     }
-    assert_eq!(asked, 3, "it has had an answer before the last question");
+    // Every look finds one more flow moved, so that there is always news.
+    std::thread::spawn(move || {
+        for (moved, asked) in (1..).zip(asked) {
+            match asked {
+                Request::Progress(Work::Draining(16), answer) => {
+                    answer.give(Progress { runtime: 16, moved, had: Some(60_000), took_us: 1, ..Progress::default() });
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    });
+    let mut errors = BufReader::new(draining.stderr.take().expect("it is a pipe"));
+    let mut line = String::new();
+    errors.read_line(&mut line).expect("it says how far it is");
+    assert!(line.starts_with("runtime 16: ") && line.ends_with(" of 60000 flows moved\n"), "{line}");
     let pid = Pid::from_raw(draining.id() as i32).expect("a process");
     rustix::process::kill_process(pid, Signal::INT).expect("it is there");
-    let (code, out, err) = said(draining.wait_with_output().expect("it ends"));
+    let mut err = String::new();
+    errors.read_to_string(&mut err).expect("it writes UTF-8");
+    let (code, out, _) = said(draining.wait_with_output().expect("it ends"));
     assert_eq!((code, out.as_str()), (Some(130), ""));
-    assert!(err.starts_with("runtime 16: 120 of 600 flows moved; the box goes on draining 16"), "{err}");
-    assert!(err.contains("`holdfast restore 16`") && err.lines().count() == 1, "{err}");
+    // Lines ahead of the last one say how far it was.
+    let last = err.lines().last().unwrap_or_default();
+    assert!(last.starts_with("runtime 16: ") && last.contains(" of 60000 flows moved; the box goes on draining 16"), "{err}");
+    assert!(last.contains("`holdfast restore 16`"), "{err}");
 }

@@ -1,11 +1,19 @@
 //! The control socket against clients that behave and clients that do not. The packet loop is a thread that answers from a script.
 
-use holdfast::control::{self, Asked, MAX_CLIENTS, Request, Server};
+use holdfast::control::{self, MAX_CLIENTS, MAX_CONNECTIONS, Page, Request, Running, Server, Traced, Work};
+use holdfast_control::api::apply_reply::Result as Reply;
+use holdfast_control::api::control_client::ControlClient;
+use holdfast_control::api::{
+    Applied, Flow, ListFlowsRequest, MigrateRequest, PingReply, Progress, Rule, RuleChanges, TraceRequest, TraceStep,
+};
 use holdfast_control::exit;
-use holdfast_control::{Call, Client, MAX_REQUEST};
-use holdfast_node::message::Control;
-use serde_json::{Value, json};
-use std::io::{BufRead, BufReader, Read, Write};
+use holdfast_control::status::{Protected, Status};
+use holdfast_control::{Client, channel_over};
+use holdfast_node::message::{Control, Order, Place};
+use holdfast_protection::Peer;
+use holdfast_wire::selector::Selector;
+use holdfast_wire::{FlowKey, ip_bytes};
+use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -14,6 +22,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
+use tokio::runtime::Runtime;
+use tonic::transport::{Channel, Endpoint};
 
 const LIMIT: Duration = Duration::from_secs(10);
 
@@ -50,6 +60,8 @@ struct Box {
     stops: Arc<AtomicU32>,
     /// Counts of the traces that the loop was asked for.
     traces: Receiver<u32>,
+    /// What the loop was asked to change.
+    changes: Receiver<Order>,
     /// The rules that the loop was told to go by, in words, with the text that they are from.
     applied: Receiver<(Vec<String>, String)>,
     path: PathBuf,
@@ -57,10 +69,37 @@ struct Box {
     _scratch: Scratch,
 }
 
-fn flow(port: u16) -> Value {
-    json!({ "protocol": 6, "source": format!("10.0.0.2:{port}"), "destination": "203.0.113.10:80",
-        "translated_source": format!("198.51.100.4:{port}"), "translated_destination": "198.51.100.11:80", "chain": "web",
-        "state": "established", "owner": 16, "replica": 17, "epoch": 1, "age_ms": 5, "packets": [1, 2], "bytes": [3, 4] })
+fn flow(port: u16) -> Flow {
+    Flow {
+        protocol: 6,
+        source: format!("10.0.0.2:{port}"),
+        destination: "203.0.113.10:80".to_owned(),
+        translated_source: format!("198.51.100.4:{port}"),
+        translated_destination: "198.51.100.11:80".to_owned(),
+        chain: Some("web".to_owned()),
+        state: "established".to_owned(),
+        owner: 16,
+        replica: Some(17),
+        epoch: 1,
+        age_ms: 5,
+        packets: vec![1, 2],
+        bytes: vec![3, 4],
+    }
+}
+
+/// As a runtime looks for it.
+fn is_meant(flow: &Flow, filter: &str) -> bool {
+    let end = |text: &str| text.parse::<std::net::SocketAddr>().unwrap();
+    let (source, destination) = (end(&flow.source), end(&flow.destination));
+    let key = FlowKey {
+        source: ip_bytes(source.ip()),
+        destination: ip_bytes(destination.ip()),
+        source_port: source.port(),
+        destination_port: destination.port(),
+        protocol: 6,
+        scope: 0,
+    };
+    filter.parse::<Selector>().unwrap().matches_key(&key)
 }
 
 impl Box {
@@ -73,10 +112,11 @@ impl Box {
     fn start_with(steps: usize, flows: u32) -> Box {
         let scratch = Scratch::new();
         let path = scratch.socket();
-        let (requests, asked) = channel::<Asked>();
+        let (requests, asked) = channel::<Request>();
         let (wakes, stops) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
         let (traced, traces) = channel();
         let (applying, applied) = channel();
+        let (changing, changes) = channel();
         let count = |counter: &Arc<AtomicU32>| {
             let counter = counter.clone();
             Arc::new(move || {
@@ -87,37 +127,48 @@ impl Box {
         let server = server.unwrap_or_else(|failure| panic!("{failure}"));
         // Ends when the server and its clients' threads have.
         std::thread::spawn(move || {
-            let mut pending = Vec::new();
+            let mut pending: Vec<(u32, TraceStep)> = Vec::new();
             let (mut version, mut running) = (1, CONFIGURATION.to_owned());
             for asked in asked {
-                let answer = match asked.request {
-                    Request::Change(call) => serde_json::json!({ "version": 1, "asked": call }),
-                    Request::Ping => json!({ "version": 1 }),
-                    Request::Status => json!({ "version": 1, "protected": "yes", "processes": [] }),
-                    Request::Flows { limit, at, .. } => {
+                match asked {
+                    Request::Ping(answer) => answer.give(PingReply::default()),
+                    Request::Status(answer) => {
+                        answer.give(Status { protected: Protected::Yes.into(), version: 1, ..Status::default() });
+                    }
+                    Request::Flows { limit, at, filter, answer } => {
                         // As from a table of which some is walked at a time.
-                        let first = at.map_or(0, |place| place.slot);
+                        let first = at.map_or(0, |place: Place| place.slot);
                         let end = flows.min(first + limit.min(300));
-                        let next = (end < flows).then_some([16, 1, 0, end]);
-                        json!({ "version": 1, "flows": (first..end).map(|number| flow(number as u16 + 1)).collect::<Vec<_>>(), "next": next })
+                        let peer = Peer { node: 16, incarnation: 1 };
+                        let next = (end < flows).then_some(Place { peer, lane: 0, slot: end });
+                        let found = (first..end).map(|number| flow(number as u16 + 1)).filter(|flow| is_meant(flow, &filter));
+                        answer.give(Page { flows: found.collect(), next });
                     }
-                    Request::Trace { count, .. } => {
+                    Request::Trace { count, answer, .. } => {
                         let _ = traced.send(count);
-                        let packets = steps.min(count as usize);
+                        let packets = steps.min(count as usize) as u64;
                         // The last one is told of first.
-                        let step = |packet| json!({ "packet": packet, "node": 1, "stage": 0, "place": "switch", "text": "seen" });
-                        pending = (0..packets).rev().map(step).collect();
-                        json!({ "version": 1 })
+                        let step = |packet| TraceStep { packet, node: 1, place: "switch".to_owned(), text: "seen".to_owned() };
+                        pending = (0..packets).rev().map(|packet| (0, step(packet))).collect();
+                        answer.give(());
                     }
-                    Request::Traces => {
+                    Request::Traces(answer) => {
                         let steps = std::mem::take(&mut pending);
-                        let whole = if steps.is_empty() { u64::MAX } else { 0 };
-                        json!({ "version": 1, "whole": whole, "steps": steps })
+                        answer.give(Traced { whole: if steps.is_empty() { u64::MAX } else { 0 }, steps });
                     }
-                    Request::Configuration => {
-                        json!({ "version": 1, "file": "old.yaml", "text": running, "rules": version, "record": 2000 })
+                    Request::Order(order, answer) => {
+                        let _ = changing.send(order);
+                        answer.give(7);
                     }
-                    Request::Apply { based_on, text, rules, .. } => {
+                    Request::Progress(work, answer) => {
+                        assert_eq!(work, Work::Moving(7));
+                        answer.give(progress(1, true));
+                    }
+                    Request::Configuration(answer) => {
+                        let text = running.as_str().into();
+                        answer.give(Running { file: "old.yaml".to_owned(), text, rules: version, record: 2000 });
+                    }
+                    Request::Apply { based_on, text, rules, answer, .. } => {
                         assert_eq!(based_on, version, "the loop is told what the rules were compared with");
                         version += 1;
                         running = text.to_string();
@@ -127,13 +178,12 @@ impl Box {
                             other => panic!("{other:?}"),
                         });
                         let _ = applying.send((rules.map(|rule| rule.selector.to_string()).collect(), running.clone()));
-                        json!({ "version": 1, "rules": version })
+                        answer.give(version);
                     }
-                };
-                let _ = asked.answer.send(std::boxed::Box::new(|| answer));
+                }
             }
         });
-        Box { server: Some(server), wakes, stops, traces, applied, path, _scratch: scratch }
+        Box { server: Some(server), wakes, stops, traces, changes, applied, path, _scratch: scratch }
     }
 
     fn client(&self) -> Client {
@@ -146,25 +196,27 @@ impl Box {
         stream
     }
 
-    /// What the box answers to these bytes.
-    fn raw(&self, bytes: &[u8]) -> Value {
-        let mut stream = self.connect();
-        // A box that has read enough may close while more is written.
-        let _ = stream.write_all(bytes);
-        let _ = stream.shutdown(Shutdown::Write);
-        line(&mut BufReader::new(stream))
+    /// A client by hand, which reads when the test wants it to.
+    fn by_hand(&self) -> ByHand {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build().unwrap();
+        let channel = runtime.block_on(async {
+            let stream = tokio::net::UnixStream::connect(&self.path).await.expect("the box listens");
+            let channel = channel_over(stream, Endpoint::from_static("http://box")).await;
+            channel.expect("the box speaks HTTP/2")
+        });
+        ByHand { runtime, api: ControlClient::new(channel.clone()), channel }
     }
 }
 
-fn line(reader: &mut BufReader<UnixStream>) -> Value {
-    let mut line = String::new();
-    reader.read_line(&mut line).expect("the box answers");
-    serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line:?}"))
+/// See [`Box::by_hand`]. What it has opened ends with it.
+struct ByHand {
+    runtime: Runtime,
+    api: ControlClient<Channel>,
+    channel: Channel,
 }
 
-fn error(value: &Value) -> &str {
-    assert_eq!(value["version"], 1);
-    value["error"].as_str().unwrap_or_else(|| panic!("no error: {value}"))
+fn progress(moved: u64, done: bool) -> Progress {
+    Progress { runtime: 16, moved, had: Some(600_000), done, took_us: 1, ..Progress::default() }
 }
 
 /// Asks again until it is so.
@@ -186,20 +238,18 @@ fn refusal<T>(result: Result<T, exit::Failure>) -> exit::Failure {
 #[test]
 fn what_is_asked_is_answered_and_the_loop_is_woken_for_it() {
     let running = Box::start(0);
-    assert_eq!(running.client().ask(Call::Status).unwrap()["protected"], "yes");
+    assert_eq!(running.client().status().unwrap().protected(), Protected::Yes);
     assert_eq!(running.wakes.load(Ordering::SeqCst), 1);
-    let pong = running.client().ask(Call::Ping).unwrap();
-    assert_eq!(pong["pid"], std::process::id());
-    assert!(pong["answered_us"].is_u64());
+    let pong = running.client().ping().unwrap();
+    assert_eq!(pong.pid, std::process::id());
 
-    let flows = |filter: &str, limit| running.client().ask(Call::Flows { filter: filter.to_owned(), limit, after: None });
+    let flows = |filter: &str, limit| running.client().list(filter, limit);
     let all = flows("", 100).unwrap();
-    assert_eq!((all["flows"].as_array().unwrap().len(), &all["truncated"]), (5, &json!(false)));
-    assert_eq!(all["flows"][0], flow(1), "what the loop says is passed on as it is");
-    let some = flows("tcp from 10.0.0.2 port 2-3", 100).unwrap();
-    assert_eq!(some["flows"].as_array().unwrap().len(), 2);
+    assert_eq!((all.flows.len(), all.truncated), (5, false));
+    assert_eq!(all.flows[0], flow(1), "what the loop says is passed on as it is");
+    assert_eq!(flows("tcp from 10.0.0.2 port 2-3", 100).unwrap().flows.len(), 2);
     let cut = flows("", 3).unwrap();
-    assert_eq!((cut["flows"].as_array().unwrap().len(), &cut["truncated"]), (3, &json!(true)));
+    assert_eq!((cut.flows.len(), cut.truncated), (3, true));
     let wrong = refusal(flows("tcp form any", 1));
     assert_eq!(wrong.code, exit::NEGATIVE);
     assert!(wrong.message.contains("`form`") && wrong.message.contains("character 5"), "{wrong}");
@@ -210,40 +260,51 @@ fn what_is_asked_is_answered_and_the_loop_is_woken_for_it() {
 fn a_long_list_comes_in_pieces() {
     let running = Box::start_with(0, 2500);
     let client = running.client();
-    let first = client.ask(Call::Flows { filter: String::new(), limit: 10_000, after: None }).unwrap();
-    assert_eq!((first["flows"].as_array().unwrap().len(), &first["truncated"]), (1000, &json!(true)));
-    let after = serde_json::from_value(first["next"].clone()).unwrap();
-    let second = client.ask(Call::Flows { filter: String::new(), limit: 10_000, after }).unwrap();
-    assert_eq!(second["flows"][0], flow(1001));
+    let mut pieces = Vec::new();
+    let take = |flows: Vec<_>| {
+        pieces.push(flows.len());
+        Ok(())
+    };
+    assert!(!client.flows("", 10_000, take).unwrap());
+    assert_eq!(pieces, [1000, 1000, 500]);
     for (limit, truncated) in [(2499, true), (2500, false), (u32::MAX, false), (1000, true), (1700, true)] {
         let list = client.list("", limit).unwrap();
-        let ports: Vec<u32> = list.flows.iter().map(|flow| flow.source.port().into()).collect();
+        let ports: Vec<u32> = list.flows.iter().map(|flow| flow.source_port().into()).collect();
         assert_eq!(ports, (1..=limit.min(2500)).collect::<Vec<_>>());
         assert_eq!(list.truncated, truncated, "{limit}");
     }
     let some = client.list("from 10.0.0.2 port 900-2100", u32::MAX).unwrap();
     assert_eq!(some.flows.len(), 1201);
-    let wrong = refusal(client.ask(Call::Flows { filter: String::new(), limit: 1, after: Some([1 << 16, 0, 0, 0]) }));
-    assert!(wrong.message.contains("`after`"), "{wrong}");
+    let ByHand { runtime, mut api, .. } = running.by_hand();
+    for after in [vec![1 << 16, 0, 0, 0], vec![16, 1, 0]] {
+        let wrong = runtime.block_on(async {
+            let mut stream = api.list_flows(ListFlowsRequest { after, ..Default::default() }).await?.into_inner();
+            stream.message().await
+        });
+        let wrong = wrong.unwrap_err();
+        assert!(wrong.code() == tonic::Code::InvalidArgument && wrong.message().contains("`after`"), "{wrong}");
+    }
 }
 
-/// A client that asks for a long list and hardly reads has a piece of it, and that for some seconds; others are answered.
+/// Clients that ask for a long list and do not read it take every seat, for some seconds; the loop is asked for a piece or two
+/// of each list, and then others are answered again.
 #[test]
-fn a_client_that_hardly_reads_is_given_up() {
+fn clients_that_do_not_read_are_given_up() {
     let running = Box::start_with(0, 60_000);
-    let mut slow = running.connect();
-    writeln!(slow, r#"{{"version":1,"request":{{"flows":{{"limit":1000000}}}}}}"#).unwrap();
-    // Ten kilobytes a second: enough that no single write takes long, and not enough for the answer.
-    let mut last = Instant::now();
-    until("the box has closed the connection", || {
-        if last.elapsed() < Duration::from_millis(50) {
-            return false;
-        }
-        last = Instant::now();
-        assert!(running.client().ask(Call::Ping).is_ok());
-        let _ = slow.read(&mut [0; 500]);
-        slow.write(b" ").is_err()
-    });
+    let mut stuck: Vec<ByHand> = (0..MAX_CLIENTS).map(|_| running.by_hand()).collect();
+    let streams: Vec<_> = stuck
+        .iter_mut()
+        .map(|ByHand { runtime, api, .. }| {
+            let request = ListFlowsRequest { limit: 1_000_000, ..Default::default() };
+            runtime.block_on(api.list_flows(request)).expect("there is a seat")
+        })
+        .collect();
+    let refused = refusal(running.client().ping());
+    assert!(refused.code == exit::NEGATIVE && refused.message == "too many calls at a time: try again", "{refused}");
+    until("others are answered again", || running.client().ping().is_ok());
+    let asked = running.wakes.load(Ordering::SeqCst);
+    assert!(asked < 60_000 / 300 * MAX_CLIENTS as u32 / 4, "the loop was asked {asked} times");
+    drop((streams, stuck));
 }
 
 #[test]
@@ -259,7 +320,7 @@ fn the_socket_is_its_owners_only_and_goes_with_the_box() {
     let client = running.client();
     drop(running.server.take());
     assert!(!directory.exists(), "what it made is gone");
-    let gone = refusal(client.ask(Call::Ping));
+    let gone = refusal(client.ping());
     assert_eq!(gone.code, exit::UNAVAILABLE);
 }
 
@@ -277,11 +338,11 @@ fn a_removed_socket_is_made_again_and_its_name_stays_taken() {
     assert!(second().message.contains("running already"), "without its socket");
     assert!(look(&mut running).unwrap().contains("it is there again"));
     assert_eq!(look(&mut running), None);
-    assert_eq!(running.client().ask(Call::Status).unwrap()["protected"], "yes");
+    assert_eq!(running.client().status().unwrap().protected(), Protected::Yes);
 
     std::fs::remove_dir_all(&directory).unwrap();
     assert!(look(&mut running).unwrap().contains("it is there again"));
-    assert_eq!(running.client().ask(Call::Status).unwrap()["protected"], "yes");
+    assert_eq!(running.client().status().unwrap().protected(), Protected::Yes);
     assert!(second().message.contains("running already"), "with a new lock");
 
     std::fs::remove_file(&path).unwrap();
@@ -345,81 +406,75 @@ fn a_socket_that_a_killed_box_left_is_replaced_and_one_in_use_is_not() {
     assert!(refused.message.contains("at most 107 bytes"), "{refused}");
 }
 
+/// Whoever does not speak the protocol is shut out, however much is said; nothing of it reaches the loop.
 #[test]
-fn garbage_is_refused_with_what_is_wrong() {
+fn garbage_is_shut_out() {
     let running = Box::start(0);
-    for (bytes, expected) in [
-        (&b""[..], "not a request"),
-        (b"\n", "not a request"),
-        (b"hello\n", "not a request"),
-        (b"\xff\xfe\x00\n", "not a request"),
-        (b"[1,2]\n", "no `version`"),
-        (b"{\"request\":\"status\"}\n", "no `version`"),
-        (b"{\"version\":99,\"request\":{\"dance\":{}}}\n", "version 99 is not understood"),
-        (b"{\"version\":1,\"request\":\"dance\"}\n", "dance"),
-        (b"{\"version\":1,\"request\":\"status\",\"more\":1}\n", "more"),
-        (b"{\"version\":1,\"request\":{\"flows\":{\"limit\":-1}}}\n", "-1"),
-        (b"{\"version\":1,\"request\":{\"trace\":{\"selector\":\"tpc\",\"count\":1,\"wait_ms\":1}}}\n", "tpc"),
-    ] {
-        let answer = running.raw(bytes);
-        assert!(error(&answer).contains(expected), "{:?}: {answer}", String::from_utf8_lossy(bytes));
+    let endless = vec![b'x'; 1 << 20];
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    let frames = [&preface[..], &[0xff; 4096]].concat();
+    // A stream's headers, which cannot be read.
+    let headers = [&preface[..], &[0, 0, 0, 4, 0, 0, 0, 0, 0], &[0, 0, 4, 1, 4, 0, 0, 0, 1, 0xff, 0xff, 0xff, 0xff]].concat();
+    let no_http: &[u8] = b"{\"version\":1,\"request\":\"status\"}\n";
+    for bytes in [&b""[..], b"\n", no_http, b"GET / HTTP/1.1\r\n\r\n", &endless, preface, &frames, &headers] {
+        let mut stream = running.connect();
+        // A box that has read enough may close while more is written.
+        let _ = stream.write_all(bytes);
+        let _ = stream.shutdown(Shutdown::Write);
+        let end = stream.read_to_end(&mut Vec::new());
+        let came_in_time = end.err().is_none_or(|error| error.kind() != std::io::ErrorKind::WouldBlock);
+        assert!(came_in_time, "{:?}", String::from_utf8_lossy(&bytes[..bytes.len().min(20)]));
     }
     assert_eq!(running.wakes.load(Ordering::SeqCst), 0, "nothing of it reached the loop");
-    let deep = format!("{}\n", "[".repeat(MAX_REQUEST - 1));
-    assert!(error(&running.raw(deep.as_bytes())).contains("not a request"));
-    // The end of what is sent ends a line too.
-    assert_eq!(running.raw(br#"{"version":1,"request":"status"}"#)["protected"], "yes");
+    assert_eq!(running.client().status().unwrap().protected(), Protected::Yes);
+}
+
+/// Calls that the box does not have, and messages that are none, are refused; the connection goes on.
+#[test]
+fn what_is_no_call_is_refused() {
+    let running = Box::start(0);
+    let ByHand { runtime, api: _, channel } = running.by_hand();
+    let mut grpc = tonic::client::Grpc::new(channel);
+    // The first field of a list's request is text.
+    let number = PingReply { pid: 5, ..PingReply::default() };
+    for (call, code) in [
+        ("/holdfast.control.v1.Control/ListFlows", tonic::Code::Internal),
+        ("/holdfast.control.v1.Control/Dance", tonic::Code::Unimplemented),
+        ("/other.Service/Ping", tonic::Code::Unimplemented),
+    ] {
+        let codec = tonic_prost::ProstCodec::<PingReply, Progress>::default();
+        let refused = runtime.block_on(async {
+            grpc.ready().await.expect("the connection goes on");
+            grpc.unary(tonic::Request::new(number), call.parse().unwrap(), codec).await
+        });
+        assert_eq!(refused.unwrap_err().code(), code, "{call}");
+    }
+    assert_eq!(running.wakes.load(Ordering::SeqCst), 0, "nothing of it reached the loop");
 }
 
 /// Selectors of flows and packets name ports of the box as rules do; its processes are told their numbers.
 #[test]
 fn ports_are_named_in_selectors() {
     let running = Box::start(0);
-    let flows = |filter: &str| json!({ "version": 1, "request": { "flows": { "limit": 9, "filter": filter } } });
-    let ask = |request: Value| running.raw(format!("{request}\n").as_bytes());
-    assert_eq!(ask(flows("tcp on x")).get("error"), None);
-    let refused = ask(flows("tcp on y"));
-    assert_eq!(error(&refused), "`tcp on y`, at character 8: unknown port or zone `y`, expected one of `x`; did you mean `x`?");
-    let moved = json!({ "from": 16, "to": 17, "limit": 1, "filter": "udp on x" });
-    assert_eq!(
-        ask(json!({ "version": 1, "request": { "move": moved } }))["asked"]["move"]["filter"],
-        "udp on #0 from any to any"
-    );
+    running.client().list("tcp on x", 9).unwrap();
+    let refused = refusal(running.client().list("tcp on y", 9));
+    let expected = "`tcp on y`, at character 8: unknown port or zone `y`, expected one of `x`; did you mean `x`?";
+    assert_eq!((refused.code, refused.message.as_str()), (exit::NEGATIVE, expected));
+    let request = MigrateRequest { from: 16, to: Some(17), limit: Some(1), filter: "udp on x".to_owned() };
+    let done = running.client().migrate(request).and_then(|work| work.watch(|_| {})).unwrap();
+    assert_eq!(done.moved, 1);
+    let selector = "udp on #0 from any to any".to_owned();
+    assert_eq!(running.changes.try_recv(), Ok(Order::Move { from: 16, to: Some(17), limit: 1, selector }));
 }
 
 #[test]
-fn a_request_without_end_is_cut_off() {
+fn clients_that_say_nothing_take_their_places_and_no_more() {
     let running = Box::start(0);
-    let mut stream = running.connect();
-    let piece = [b'x'; 4096];
-    // It stops reading at its limit, so that writing fails sooner or later.
-    let written = (0..1 << 14).take_while(|_| stream.write_all(&piece).is_ok()).count();
-    assert!(written < 1 << 14, "{} MiB were taken", written >> 8);
-    let mut left = Vec::new();
-    let _ = stream.read_to_end(&mut left);
-    assert_eq!(running.client().ask(Call::Status).unwrap()["protected"], "yes");
-}
-
-#[test]
-fn clients_that_say_nothing_take_their_seats_and_no_more() {
-    let running = Box::start(0);
-    let idle: Vec<UnixStream> = (0..MAX_CLIENTS).map(|_| running.connect()).collect();
-    let refused = line(&mut BufReader::new(running.connect()));
-    assert!(error(&refused).contains("too many clients"));
-    let refused = refusal(running.client().ask(Call::Status));
-    assert!(refused.message.contains("too many clients"), "{refused}");
+    let idle: Vec<UnixStream> = (0..MAX_CONNECTIONS).map(|_| running.connect()).collect();
+    let refused = refusal(running.client().status());
+    assert!(refused.code == exit::UNAVAILABLE && refused.message.contains("too many clients"), "{refused}");
     drop(idle);
-    until("the seats are free again", || running.client().ask(Call::Status).is_ok());
-}
-
-#[test]
-fn a_client_that_stops_in_the_middle_of_a_line_keeps_nobody_waiting() {
-    let running = Box::start(0);
-    let mut half = running.connect();
-    half.write_all(b"{\"version\":1,").unwrap();
-    assert_eq!(running.client().ask(Call::Status).unwrap()["protected"], "yes");
-    half.write_all(b"\"request\":\"status\"}\n").unwrap();
-    assert_eq!(line(&mut BufReader::new(half))["protected"], "yes");
+    until("the places are free again", || running.client().status().is_ok());
 }
 
 #[test]
@@ -431,9 +486,8 @@ fn many_clients_at_a_time_get_each_its_own_answer() {
             scope.spawn(move || {
                 for turn in 0..25 {
                     let limit = 1 + (number + turn) % 5;
-                    let answer = client.ask(Call::Flows { filter: String::new(), limit, after: None });
-                    let flows = answer.unwrap_or_else(|failure| panic!("{failure}"));
-                    assert_eq!(flows["flows"].as_array().unwrap().len(), limit as usize);
+                    let list = client.list("", limit).unwrap_or_else(|failure| panic!("{failure}"));
+                    assert_eq!(list.flows.len(), limit as usize);
                 }
             });
         }
@@ -444,12 +498,12 @@ fn many_clients_at_a_time_get_each_its_own_answer() {
 fn a_trace_comes_step_by_step_and_says_when_it_is_over() {
     let running = Box::start(3);
     let mut steps = Vec::new();
-    let take = |step: &Value| {
-        steps.push(step["packet"].as_u64());
+    let take = |step: &TraceStep| {
+        steps.push(step.packet);
         Ok(())
     };
     let seen = running.client().trace("tcp".to_owned(), 3, LIMIT, take).unwrap();
-    assert_eq!((seen, steps), (3, vec![Some(0), Some(1), Some(2)]));
+    assert_eq!((seen, steps), (3, vec![0, 1, 2]));
     assert_eq!(running.traces.try_iter().collect::<Vec<_>>(), [3, 0], "the loop is told when nobody looks any more");
     let none = Box::start(0).client().trace(String::new(), 1, Duration::from_millis(10), |_| Ok(()));
     assert_eq!(none.unwrap(), 0, "without packets the time ends it");
@@ -463,79 +517,125 @@ const NEW: &str = "for flows that begin from now on";
 fn rules_are_applied_once_and_a_trial_applies_nothing() {
     let running = Box::start(0);
     let text = CONFIGURATION.replace("[{ chain: c }]", "[{ chain: c }, { from: 10.0.0.0/8, chain: d }]");
-    let apply = |dry_run| running.client().ask(Call::Apply { file: "new.yaml".to_owned(), text: text.clone(), dry_run }).unwrap();
-    let added = json!([{ "selector": "any from 10.0.0.0/8 to any", "chain": "d" }]);
-    let trial = apply(true);
-    assert_eq!((&trial["changed"], &trial["dry_run"]), (&json!(true), &json!(true)));
-    assert_eq!(trial["rules"], json!({ "before": 1, "now": 1, "added": added, "removed": [], "flows": NEW }));
+    let apply = |dry_run| match running.client().apply("new.yaml".to_owned(), text.clone(), dry_run).unwrap() {
+        Reply::Applied(applied) => applied,
+        Reply::Refused(refused) => panic!("{refused:?}"),
+    };
+    let added = vec![Rule { selector: "any from 10.0.0.0/8 to any".to_owned(), chain: "d".to_owned() }];
+    let applied = |dry_run, now| {
+        let rules = Some(RuleChanges { before: 1, now, added: added.clone(), removed: Vec::new(), flows: NEW.to_owned() });
+        Applied { dry_run, changed: true, rules }
+    };
+    assert_eq!(apply(true), applied(true, 1));
     assert!(running.applied.try_recv().is_err(), "nothing was applied");
-    assert_eq!(apply(false)["rules"], json!({ "before": 1, "now": 2, "added": added, "removed": [], "flows": NEW }));
+    assert_eq!(apply(false), applied(false, 2));
     let (rules, from) = running.applied.try_recv().expect("it was applied");
     // The most specific first.
     assert_eq!((rules, from), (vec!["any from 10.0.0.0/8 to any".to_owned(), "any from any to any".to_owned()], text.clone()));
     let again = apply(false);
-    assert_eq!((&again["changed"], &again["rules"]["now"]), (&json!(false), &json!(2)));
+    assert_eq!((again.changed, again.rules.map(|rules| rules.now)), (false, Some(2)));
     assert!(running.applied.try_recv().is_err(), "there was nothing to apply");
 }
 
-/// Rules that are right together with a port that is not the box's: all differences are named, the code is 78, and the rules stay as they are. So with a
+/// Rules that are right together with a port that is not the box's: all differences are named, and the rules stay as they are. So with a
 /// file that is wrong in itself.
 #[test]
 fn what_cannot_be_applied_is_refused_as_a_whole() {
     let running = Box::start(0);
-    let apply = |text: String| running.client().ask(Call::Apply { file: "new.yaml".to_owned(), text, dry_run: false });
+    let apply = |text: String, dry_run| match running.client().apply("new.yaml".to_owned(), text, dry_run).unwrap() {
+        Reply::Refused(refused) => refused,
+        Reply::Applied(applied) => panic!("{applied:?}"),
+    };
     let text =
         CONFIGURATION.replace("chain: c }]", "chain: d }]").replace("device: d", "device: e").replace("cluster: a", "cluster: b");
-    let refused = refusal(apply(text.clone()));
-    assert_eq!(refused.code, exit::CONFIGURATION);
+    let refused = apply(text.clone(), false);
     assert!(
         refused
-            .message
+            .error
             .starts_with("new.yaml: a running box cannot be changed like this, and nothing was changed\nnew.yaml:1:10: "),
-        "{refused}"
+        "{refused:?}"
     );
-    assert!(refused.message.contains("new.yaml:2:23: `ports.x.device` is `d` in the running box and `e` here"), "{refused}");
-    let answer = running.client().ask_for_either(Call::Apply { file: "new.yaml".to_owned(), text, dry_run: true }).unwrap();
-    let places: Vec<_> = answer["refused"].as_array().unwrap().iter().map(|place| (&place["line"], &place["column"])).collect();
-    assert_eq!(places, [(&json!(1), &json!(10)), (&json!(2), &json!(23))]);
-    let row = ["path", "kind", "flows"].map(|key| &answer["refused"][1][key]);
-    assert_eq!(row, ["ports.x.device", "restart", "packets come and go another way"]);
-    let wrong = refusal(apply(CONFIGURATION.replace("forward", "foward")));
-    assert!(wrong.code == exit::CONFIGURATION && wrong.message.contains("did you mean `forward`?"), "{wrong}");
+    let expected = "new.yaml:2:23: `ports.x.device` is `d` in the running box and `e` here";
+    assert!(refused.error.contains(expected), "{refused:?}");
+    let places = apply(text, true).refused;
+    assert_eq!(places.iter().map(|place| (place.line, place.column)).collect::<Vec<_>>(), [(1, 10), (2, 23)]);
+    let holdfast_control::api::Mistake { path, kind, flows, .. } = &places[1];
+    assert_eq!([path, kind, flows], ["ports.x.device", "restart", "packets come and go another way"]);
+    let wrong = apply(CONFIGURATION.replace("forward", "foward"), false);
+    assert!(wrong.error.contains("did you mean `forward`?"), "{wrong:?}");
     assert!(running.applied.try_recv().is_err());
 }
 
-/// A configuration of some megabytes is one long request; what is longer than a configuration can be is refused.
+/// A configuration of some megabytes is one long message; what is longer than a configuration can be is refused.
 #[test]
 fn a_long_configuration_is_read() {
     let running = Box::start(0);
     let text =
         |remarks: usize| format!("{}{}", "# a remark\n".repeat(remarks), CONFIGURATION.replace("chain: c }]", "chain: d }]"));
-    let apply = |text: String| running.client().ask(Call::Apply { file: "new.yaml".to_owned(), text, dry_run: false });
-    assert_eq!(apply(text(300_000)).unwrap()["rules"]["now"], 2);
+    let apply = |text: String| running.client().apply("new.yaml".to_owned(), text, false);
+    assert!(matches!(apply(text(300_000)), Ok(Reply::Applied(_))));
     assert!(running.applied.try_recv().is_ok());
     let refused = refusal(apply(text(400_000)));
-    assert!(refused.code == exit::CONFIGURATION && refused.message.contains("longer than 4 MiB"), "{refused}");
+    assert!(refused.code == exit::NEGATIVE && refused.message.contains("too large"), "{refused}");
 }
 
 #[test]
 fn one_trace_at_a_time_and_it_ends_with_its_client() {
     let running = Box::start(0);
-    let mut first = running.connect();
-    first.write_all(b"{\"version\":1,\"request\":{\"trace\":{\"count\":5,\"wait_ms\":60000}}}\n").unwrap();
+    let mut first = running.by_hand();
+    let request = TraceRequest { count: 5, wait_ms: 60_000, ..Default::default() };
+    let followed = first.runtime.block_on(first.api.trace(request)).unwrap();
     assert_eq!(running.traces.recv_timeout(LIMIT), Ok(5));
     let second = || running.client().trace(String::new(), 1, Duration::from_millis(1), |_| Ok(()));
     assert!(refusal(second()).message.contains("another trace"));
-    drop(first);
+    drop((followed, first));
     assert_eq!(running.traces.recv_timeout(LIMIT), Ok(0));
     until("the next trace may begin", || second().is_ok());
+}
+
+/// A box that drains many flows is too busy to confirm the start in time, and later to report its progress. The client sends
+/// the drain once, and is told when the box answers.
+#[test]
+fn who_watches_a_busy_box_waits() {
+    let scratch = Scratch::new();
+    let path = scratch.socket();
+    let (requests, asked) = channel::<Request>();
+    let server = control::listen_and_stop(&path, requests, Arc::new(|| {}), Arc::new(|| {})).unwrap_or_else(|f| panic!("{f}"));
+    let unknown = || Some(Err("nobody has drained that runtime"));
+    let answers = [None, unknown(), Some(Ok(progress(1, false))), None, Some(Ok(progress(600_000, true)))];
+    let answering = std::thread::spawn(move || {
+        let mut answers = answers.into_iter();
+        let mut orders = Vec::new();
+        for asked in asked {
+            match asked {
+                // Whoever drops the question gives no answer in time.
+                Request::Order(order, _) => orders.push(order),
+                Request::Progress(work, answer) => {
+                    assert_eq!(work, Work::Draining(16));
+                    match answers.next() {
+                        Some(Some(Ok(progress))) => answer.give(progress),
+                        Some(Some(Err(why))) => answer.refuse(why),
+                        Some(None) => {}
+                        None => panic!("it was done"),
+                    }
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        orders
+    });
+    let client = Client::new(Some(&path)).unwrap_or_else(|f| panic!("{f}"));
+    let mut seen = Vec::new();
+    let done = client.drain(16, false).and_then(|work| work.watch(|now| seen.push(now.moved)));
+    assert_eq!((done.map(|done| done.moved).ok(), seen), (Some(600_000), vec![1, 600_000]));
+    drop(server);
+    assert_eq!(answering.join().unwrap(), [Order::Drain { node: 16, force: false }], "it is asked for once");
 }
 
 #[test]
 fn stop_is_answered_then_done() {
     let running = Box::start(0);
-    let answer = running.client().ask(Call::Stop).unwrap();
-    assert_eq!((&answer["stopping"], &answer["pid"]), (&json!(true), &json!(std::process::id())));
+    assert_eq!(running.client().stop().unwrap(), std::process::id());
     until("the box is told", || running.stops.load(Ordering::SeqCst) == 1 && running.wakes.load(Ordering::SeqCst) == 1);
 }
 
@@ -546,7 +646,7 @@ fn a_box_whose_loop_has_ended_says_so() {
     let (requests, asked) = channel();
     let _server = control::listen_and_stop(&path, requests, Arc::new(|| {}), Arc::new(|| {})).unwrap_or_else(|f| panic!("{f}"));
     drop(asked);
-    let refused = refusal(Client::new(Some(&path)).unwrap_or_else(|f| panic!("{f}")).ask(Call::Status));
+    let refused = refusal(Client::new(Some(&path)).unwrap_or_else(|f| panic!("{f}")).status());
     assert!(refused.message.contains("stopping"), "{refused}");
 }
 
@@ -556,13 +656,13 @@ fn a_box_that_does_not_speak_the_protocol_is_unavailable() {
     let path = scratch.0.join("odd.sock");
     let listener = UnixListener::bind(&path).unwrap();
     let odd = std::thread::spawn(move || {
-        for said in ["no JSON\n", ""] {
+        for said in ["no HTTP/2\n", ""] {
             let (mut stream, _) = listener.accept().unwrap();
             stream.write_all(said.as_bytes()).unwrap();
         }
     });
     for _ in 0..2 {
-        let failure = refusal(Client::new(Some(&path)).unwrap_or_else(|f| panic!("{f}")).ask(Call::Status));
+        let failure = refusal(Client::new(Some(&path)).unwrap_or_else(|f| panic!("{f}")).status());
         assert_eq!(failure.code, exit::UNAVAILABLE, "{failure}");
     }
     odd.join().unwrap();

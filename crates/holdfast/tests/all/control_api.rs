@@ -2,18 +2,24 @@
 //! answers from a script.
 
 use holdfast::config::ControlEntry;
-use holdfast::control::remote::Limits;
-use holdfast::control::{self, Asked, Request, Server};
+use holdfast::control::Limits;
+use holdfast::control::{self, Answer, Page, Request, Running, Server, Traced, Work};
+use holdfast_control::api::apply_reply::Result as Reply;
+use holdfast_control::api::{
+    Flow, FlowTable, Host, MigrateRequest, PingReply, Pool, Process, Progress, Protected, Rules, ServerPool, Statistic,
+    StatisticValue, Status, TraceStep,
+};
 use holdfast_control::certify::{Subject, certify};
 use holdfast_control::exit::{self, Failure};
-use holdfast_control::remote::{Endpoint, fetch};
 use holdfast_control::tls::{CA_FILE, CERTIFICATE_FILE, KEY_FILE, TlsPaths};
-use holdfast_control::{Call, Client, MAX_FILE, Target};
+use holdfast_control::{Client, MAX_FILE, Target};
+use holdfast_control::{Endpoint, fetch};
 use holdfast_lab::Interrupt;
+use holdfast_node::message::Order;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
-use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
@@ -48,108 +54,131 @@ struct Box {
     scratch: TempDir,
 }
 
-fn flow(port: u16) -> Value {
-    json!({ "protocol": 6, "source": format!("10.0.0.2:{port}"), "destination": "203.0.113.10:80",
-        "translated_source": format!("198.51.100.4:{port}"), "translated_destination": "198.51.100.11:80", "chain": "web",
-        "state": "established", "owner": 16, "replica": 17, "epoch": 1, "age_ms": 5, "packets": [1, 2], "bytes": [3, 4] })
+fn flow(port: u16) -> Flow {
+    Flow {
+        protocol: 6,
+        source: format!("10.0.0.2:{port}"),
+        destination: "203.0.113.10:80".to_owned(),
+        translated_source: format!("198.51.100.4:{port}"),
+        translated_destination: "198.51.100.11:80".to_owned(),
+        chain: Some("web".to_owned()),
+        state: "established".to_owned(),
+        owner: 16,
+        replica: Some(17),
+        epoch: 1,
+        age_ms: 5,
+        packets: vec![1, 2],
+        bytes: vec![3, 4],
+    }
 }
 
-fn runtime(state: &str) -> Value {
-    json!({ "role": "runtime", "id": 16, "incarnation": 1, "pid": 7, "host": "left", "cluster": null, "state": state, "flows": 3,
-        "packets": 9, "drops": { "no_flow": 1 } })
+/// Something of everything that a box says about itself.
+fn status(state: &str) -> Status {
+    let drops = BTreeMap::from([("no_flow".to_owned(), 1)]);
+    let runtime = Process {
+        role: "runtime".to_owned(),
+        id: 16,
+        incarnation: 1,
+        pid: 7,
+        host: "left".to_owned(),
+        state: state.to_owned(),
+        flows: 3,
+        packets: 9,
+        drops: drops.clone(),
+        ..Process::default()
+    };
+    let pool = Pool { chain: "web".to_owned(), function: "nat".to_owned(), size: 9, held: 3, at_hand: 2, ..Pool::default() };
+    let server = Some(ServerPool { free: 4, at_hand: 2, held: 3, resting: 0 });
+    let value = |name: &str, value| StatisticValue { name: name.to_owned(), value };
+    Status {
+        version: 1,
+        protected: Protected::ReSynchronising.into(),
+        survives: "host".to_owned(),
+        hosts: vec![Host { name: "left".to_owned(), state: "serving".to_owned(), is_this: true, ..Host::default() }],
+        rules: Some(Rules { version: 1, count: 1, in_force: true }),
+        processes: vec![runtime],
+        drops,
+        pools: vec![pool.clone(), Pool { chain: "far".to_owned(), server, ..pool }],
+        statistics: vec![Statistic { size: 2, values: vec![value("0", 3), value("1", -4)], ..Statistic::default() }],
+        flow_tables: vec![FlowTable { id: 1, used: 3, size: 9, fill_permille: 333, half_open: Some(2), forgotten: None }],
+        ..Status::default()
+    }
 }
 
-fn status(state: &str) -> Value {
-    json!({ "version": 1, "protected": "re-synchronising", "survives": "host", "may_forget": 0, "copies_differed": 0, "absent_flows": 0, "fetched_states": 0, "ports": [],
-        "flow_tables": [{ "id": 1, "used": 3, "size": 9, "fill_permille": 333, "half_open": 2 }],
-        "hosts": [{ "name": "left", "state": "serving", "is_this": true, "networks": [] }], "rules": { "version": 1, "count": 1, "in_force": true },
-        "processes": [runtime(state)], "drops": { "no_flow": 1 }, "failovers": [],
-        "pools": [
-            { "chain": "web", "function": "nat", "name": "ports", "shared": "partitioned", "size": 9, "held": 3, "at_hand": 2 },
-            { "chain": "far", "function": "nat", "name": "ports", "shared": "state-server", "size": 9, "held": 3, "at_hand": 2,
-              "server": { "free": 4, "at_hand": 2, "held": 3, "resting": 0 } },
-        ],
-        "statistics": [
-            { "chain": "far", "function": "load_balancer", "name": "flows", "kind": "gauge", "shared": "state-server", "size": 2,
-              "values": [{ "name": "0", "value": 3 }, { "name": "1", "value": -4 }] },
-        ] })
-}
-
-fn progress(moved: u64, had: Option<u64>) -> Value {
-    json!({ "version": 1, "runtime": 16, "moved": moved, "refused": 0, "had": had, "done": moved == 3, "failed": false, "took_us": 1500 })
+fn progress(moved: u64, had: Option<u64>) -> Progress {
+    Progress { runtime: 16, moved, had, done: moved == 3, took_us: 1500, ..Progress::default() }
 }
 
 /// The runtime whose flows keep the loop so busy that questions about them are late, or come before it has been begun.
 const BUSY: u16 = 20;
 
-/// Progress of draining [`BUSY`], look by look, as the packet loop tells it. None is no answer in time.
-fn of_busy(look: u64) -> Option<Value> {
-    let unknown = || json!({ "version": 1, "error": "nobody has drained that runtime" });
+/// Answers a question about the progress of draining [`BUSY`], look by look, as the packet loop does.
+fn answer_of_busy(look: u64, answer: Answer<Progress>) {
     match look {
-        1 => Some(unknown()),
-        2 | 4 => None,
-        3 => Some(progress(1, Some(3))),
-        _ => Some(progress(3, Some(3))),
+        1 => answer.refuse("nobody has drained that runtime"),
+        // Dropped: no answer in time.
+        2 | 4 => {}
+        3 => answer.give(progress(1, Some(3))),
+        _ => answer.give(progress(3, Some(3))),
     }
 }
 
 /// The loop: every look at an order finds one more flow moved; a runtime that is restored starts, and serves at the third look.
-fn answer_from_a_script(requests: Receiver<Asked>, file: &str, tell: impl Fn(String)) {
+fn answer_from_a_script(requests: Receiver<Request>, file: &str, tell: impl Fn(String)) {
     let (mut moved, mut version, mut running, mut starting) = (0, 1, CONFIGURATION.to_owned(), 0);
     let mut pending = Vec::new();
     for asked in requests {
-        let answer = match asked.request {
-            Request::Ping => json!({ "version": 1 }),
-            Request::Status => {
+        match asked {
+            Request::Ping(answer) => answer.give(PingReply::default()),
+            Request::Status(answer) => {
                 starting = if starting > 0 { starting - 1 } else { 0 };
-                status(if starting > 0 { "starting" } else { "running" })
+                answer.give(status(if starting > 0 { "starting" } else { "running" }));
             }
-            Request::Flows { limit, .. } => {
-                json!({ "version": 1, "flows": (1..=5u16.min(limit as u16)).map(flow).collect::<Vec<_>>() })
+            Request::Flows { limit, answer, .. } => {
+                answer.give(Page { flows: (1..=5u16.min(limit as u16)).map(flow).collect(), next: None });
             }
-            Request::Trace { count, .. } => {
+            Request::Trace { count, answer, .. } => {
                 tell(format!("trace {count}"));
-                pending = (0..count.min(2))
-                    .map(|packet| json!({ "packet": packet, "node": 1, "place": "switch", "text": "seen" }))
-                    .collect();
-                json!({ "version": 1 })
+                let step = |packet| TraceStep { packet, node: 1, place: "switch".to_owned(), text: "seen".to_owned() };
+                pending = (0..u64::from(count.min(2))).map(|packet| (0, step(packet))).collect();
+                answer.give(());
             }
-            Request::Traces => json!({ "version": 1, "steps": std::mem::take(&mut pending) }),
-            Request::Configuration => json!({ "version": 1, "file": file, "text": running, "rules": version, "record": 1_000 }),
-            Request::Apply { text, .. } => {
+            Request::Traces(answer) => answer.give(Traced { whole: u64::MAX, steps: std::mem::take(&mut pending) }),
+            Request::Configuration(answer) => {
+                answer.give(Running { file: file.to_owned(), text: running.as_str().into(), rules: version, record: 1_000 });
+            }
+            Request::Apply { text, answer, .. } => {
                 version += 1;
                 running = text.to_string();
                 tell("apply".to_owned());
-                json!({ "version": 1, "rules": version })
+                answer.give(version);
             }
-            Request::Change(Call::Moving { order: 7 }) => {
+            Request::Progress(Work::Draining(BUSY), answer) => {
                 moved += 1;
-                progress(moved, None)
+                answer_of_busy(moved, answer);
             }
-            Request::Change(Call::Draining { runtime: 16 }) => {
+            Request::Progress(work, answer) => {
                 moved += 1;
-                progress(moved, Some(3))
+                let had = match work {
+                    Work::Moving(order) => {
+                        assert_eq!(order, 7);
+                        None
+                    }
+                    Work::Draining(_) => Some(3),
+                };
+                answer.give(progress(moved, had));
             }
-            Request::Change(Call::Draining { runtime: BUSY }) => {
-                moved += 1;
-                let Some(answer) = of_busy(moved) else { continue };
-                answer
-            }
-            Request::Change(Call::Drain { runtime: BUSY, .. }) => {
+            Request::Order(Order::Move { to: Some(99), .. }, answer) => answer.refuse("runtime 99 serves no flows"),
+            Request::Order(Order::Drain { node: BUSY, .. }, _late) => {
                 moved = 0;
                 tell("drain".to_owned());
-                continue;
             }
-            Request::Change(Call::Move { from: 16, to: Some(99), .. }) => {
-                json!({ "version": 1, "error": "runtime 99 serves no flows" })
-            }
-            Request::Change(call) => {
+            Request::Order(order, answer) => {
                 (moved, starting) = (0, 3);
-                tell(format!("{call:?}"));
-                json!({ "version": 1, "order": 7 })
+                tell(format!("{order:?}"));
+                answer.give(7);
             }
-        };
-        let _ = asked.answer.send(std::boxed::Box::new(|| answer));
+        }
     }
 }
 
@@ -205,7 +234,7 @@ impl Box {
 
     /// How often the control API has refused somebody for this reason.
     fn refused(&self, reason: &str) -> u64 {
-        self.local().ask(Call::Status).unwrap()["control"]["refused"][reason].as_u64().unwrap_or(0)
+        self.local().status().unwrap().control.and_then(|control| control.refused.get(reason).copied()).unwrap_or(0)
     }
 
     /// A client whose configuration is made by hand, so that it may be wrong.
@@ -237,7 +266,7 @@ impl Box {
 
     /// After whatever was done to it, the box answers who may ask.
     fn still_answers(&self) {
-        assert_eq!(self.client("wall").ask(Call::Status).unwrap()["protected"], "re-synchronising");
+        assert_eq!(self.client("wall").status().unwrap().protected(), Protected::ReSynchronising);
     }
 }
 
@@ -306,22 +335,19 @@ fn is_closed(mut stream: impl Read) {
 fn an_operator_is_told_what_the_local_socket_tells() {
     let running = Box::start();
     let (here, there) = (running.local(), running.client("alice"));
-    let without_control = |mut status: Value| {
-        status.as_object_mut().unwrap().remove("control");
-        status
-    };
-    let status = there.ask(Call::Status).unwrap();
-    assert_eq!(status["control"]["listen"], running.address.to_string());
-    assert_eq!(status["control"]["connections"], 1);
-    assert_eq!(without_control(status), without_control(here.ask(Call::Status).unwrap()));
-    assert_eq!(there.ask(Call::Ping).unwrap()["pid"], std::process::id());
+    let status = there.status().unwrap();
+    let control = status.control.clone().unwrap();
+    assert_eq!((control.listen, control.connections), (running.address.to_string(), 1));
+    let without_control = |status| Status { control: None, ..status };
+    assert_eq!(without_control(status), without_control(here.status().unwrap()));
+    assert_eq!(there.ping().unwrap().pid, std::process::id());
     for (filter, limit) in [("", 100), ("tcp from 10.0.0.2 port 2-3", 100), ("", 3), ("", 0), ("udp", 5)] {
         assert_eq!(there.list(filter, limit).unwrap(), here.list(filter, limit).unwrap(), "{filter:?} {limit}");
     }
-    let call = Call::Move { from: 16, to: Some(99), limit: 1, filter: String::new() };
+    let move_to = |to| MigrateRequest { from: 16, to, limit: Some(1), filter: String::new() };
     for (one, other) in [
         (refusal(there.list("tcp form any", 1)), refusal(here.list("tcp form any", 1))),
-        (refusal(there.begin(call.clone())), refusal(here.begin(call))),
+        (refusal(there.migrate(move_to(Some(99)))), refusal(here.migrate(move_to(Some(99))))),
     ] {
         assert_eq!((one.code, one.message), (other.code, other.message));
     }
@@ -344,41 +370,40 @@ fn an_operator_is_told_what_the_local_socket_tells() {
 fn an_operator_moves_drains_restores_applies_and_stops() {
     let running = Box::start();
     let client = running.client("alice");
-    for (call, expected) in [
-        (
-            Call::Move { from: 16, to: Some(17), limit: u64::MAX, filter: "tcp".to_owned() },
-            "Move { from: 16, to: Some(17), limit: 18446744073709551615, filter: \"tcp\" }",
-        ),
-        (Call::Drain { runtime: 16, force: true }, "Drain { runtime: 16, force: true }"),
-    ] {
+    let migrate =
+        |client: &Client| client.migrate(MigrateRequest { from: 16, to: Some(17), limit: None, filter: "tcp".to_owned() });
+    let moved = "Move { from: 16, to: Some(17), limit: 18446744073709551615, selector: \"tcp\" }";
+    let drain = |client: &Client| client.drain(16, true);
+    type Begin<'a> = &'a dyn Fn(&Client) -> Result<holdfast_control::Work, Failure>;
+    let orders: [(Begin<'_>, &str, Option<u64>); 2] =
+        [(&migrate, moved, None), (&drain, "Drain { node: 16, force: true }", Some(3))];
+    for (begin, expected, had) in orders {
         for client in [&client, &running.local()] {
             let mut seen = Vec::new();
-            let done = client.begin(call.clone()).unwrap().watch(|progress| seen.push(progress.moved)).unwrap();
+            let done = begin(client).unwrap().watch(|progress| seen.push(progress.moved)).unwrap();
             assert_eq!(running.told(), expected);
             assert_eq!(seen, [1, 2, 3]);
-            assert!(done.done && done.moved == 3 && done.took_us == 1500, "{done:?}");
-            assert_eq!(done.had, matches!(call, Call::Drain { .. }).then_some(3));
+            assert_eq!(done, progress(3, had));
         }
     }
-    client.ask(Call::Restore { runtime: 16 }).unwrap();
-    assert_eq!(running.told(), "Restore { runtime: 16 }");
+    client.restore(16).unwrap();
+    assert_eq!(running.told(), "Restore(16)");
 
     let new = CONFIGURATION.replace("chain: c }]", "chain: d }]");
-    let apply = |text: &str, dry_run| client.ask_for_either(Call::Apply { file: "new.yaml".into(), text: text.into(), dry_run });
-    let dry = apply(&new, true).unwrap();
-    assert_eq!((&dry["dry_run"], &dry["changed"], &dry["rules"]["added"][0]["chain"]), (&json!(true), &json!(true), &json!("d")));
+    let apply = |client: &Client, text: &str, dry_run| client.apply("new.yaml".into(), text.into(), dry_run).unwrap();
+    let dry = apply(&client, &new, true);
+    assert!(matches!(&dry, Reply::Applied(applied) if applied.dry_run && applied.changed), "{dry:?}");
     assert!(running.asked.try_recv().is_err(), "nothing was applied");
-    let call = Call::Apply { file: "new.yaml".into(), text: new.clone(), dry_run: true };
-    assert_eq!(dry, running.local().ask_for_either(call).unwrap());
-    assert_eq!(apply(&new, false).unwrap()["rules"]["now"], 2);
+    assert_eq!(dry, apply(&running.local(), &new, true));
+    let done = apply(&client, &new, false);
+    assert!(matches!(&done, Reply::Applied(applied) if applied.rules.as_ref().is_some_and(|rules| rules.now == 2)), "{done:?}");
     assert_eq!(running.told(), "apply");
     for wrong in ["cluster: [", &CONFIGURATION.replace("cluster: a", "cluster: b")] {
-        let answer = apply(wrong, false).unwrap();
-        let call = Call::Apply { file: "new.yaml".into(), text: wrong.into(), dry_run: false };
-        assert_eq!(answer, running.local().ask_for_either(call).unwrap());
-        assert_eq!(answer["code"], exit::CONFIGURATION);
+        let answer = apply(&client, wrong, false);
+        assert!(matches!(answer, Reply::Refused(_)), "{answer:?}");
+        assert_eq!(answer, apply(&running.local(), wrong, false));
     }
-    assert_eq!(client.ask(Call::Stop).unwrap()["pid"], std::process::id());
+    assert_eq!(client.stop().unwrap(), std::process::id());
     assert_eq!(running.told(), "stop");
 }
 
@@ -389,7 +414,7 @@ fn a_busy_box_is_drained_as_any() {
     let running = Box::start();
     for client in [running.client("alice"), running.local()] {
         let mut seen = Vec::new();
-        let work = client.begin(Call::Drain { runtime: BUSY, force: false }).unwrap();
+        let work = client.drain(BUSY.into(), false).unwrap();
         let done = work.watch(|progress| seen.push(progress.moved)).unwrap();
         assert_eq!((done.moved, seen), (3, vec![1, 3]));
         assert_eq!(running.told(), "drain");
@@ -402,18 +427,17 @@ fn a_busy_box_is_drained_as_any() {
 fn who_may_only_look_changes_nothing() {
     let running = Box::start();
     let change = |client: &Client| -> Vec<Failure> {
-        let apply = Call::Apply { file: "f".into(), text: CONFIGURATION.into(), dry_run: true };
         vec![
-            refusal(client.begin(Call::Move { from: 16, to: None, limit: 1, filter: String::new() })),
-            refusal(client.begin(Call::Drain { runtime: 16, force: false })),
-            refusal(client.ask(Call::Restore { runtime: 16 })),
-            refusal(client.ask(apply)),
-            refusal(client.ask(Call::Stop)),
+            refusal(client.migrate(MigrateRequest { from: 16, ..MigrateRequest::default() })),
+            refusal(client.drain(16, false)),
+            refusal(client.restore(16)),
+            refusal(client.apply("f".into(), CONFIGURATION.into(), true)),
+            refusal(client.stop()),
         ]
     };
     for (name, what) in [("wall", "a viewer's"), ("right", "a host's")] {
         let client = running.client(name);
-        assert_eq!(client.ask(Call::Status).unwrap()["version"], 1);
+        assert_eq!(client.status().unwrap().version, 1);
         client.list("", 1).unwrap();
         for failure in change(&client) {
             assert_eq!(failure.code, exit::PERMISSION, "{failure}");
@@ -440,7 +464,7 @@ fn a_certificate_without_a_role_is_told_so() {
     let wall = directory.join("wall");
     std::fs::write(wall.join(CERTIFICATE_FILE), certificate.pem()).unwrap();
     std::fs::write(wall.join(KEY_FILE), own.serialize_pem()).unwrap();
-    let failure = refusal(running.client("wall").ask(Call::Status));
+    let failure = refusal(running.client("wall").status());
     assert_eq!(failure.code, exit::PERMISSION);
     assert!(failure.message.contains("viewer, operator, host"), "{failure}");
 }
@@ -483,7 +507,7 @@ fn a_client_says_why_it_is_not_heard() {
     certify(&other, &["operator:mallory".parse().unwrap()], 30, OffsetDateTime::now_utc()).unwrap();
     let ask = |place: &str, tls: TlsPaths| {
         let target = Target { control: Some(format!("https://{place}")), tls: Some(tls) };
-        refusal(Client::to(&target).and_then(|client| client.ask(Call::Status)))
+        refusal(Client::to(&target).and_then(|client| client.status()))
     };
     let place = running.address.to_string();
     let strange = ask(&place, TlsPaths::in_directory(&other.join("mallory")));
@@ -553,13 +577,12 @@ fn a_message_has_a_limit() {
     let running = Box::start();
     let client = running.client("alice");
     let text = "#".repeat(MAX_FILE + (1 << 20));
-    let failure = refusal(client.ask(Call::Apply { file: "f".into(), text, dry_run: true }));
+    let failure = refusal(client.apply("f".into(), text, true));
     assert!(failure.code == exit::NEGATIVE && failure.message.contains("too large"), "{failure}");
     running.still_answers();
     // The longest that is a configuration by its length comes through.
     let text = "#".repeat(MAX_FILE);
-    let answer = client.ask_for_either(Call::Apply { file: "f".into(), text, dry_run: true }).unwrap();
-    assert_eq!(answer["code"], exit::CONFIGURATION);
+    assert!(matches!(client.apply("f".into(), text, true), Ok(Reply::Refused(_))));
 }
 
 /// Clients that begin a handshake and do not go on keep others of their address out for so long, and nobody else; then they are cut off.
@@ -596,13 +619,13 @@ fn connections_have_a_limit_and_an_end() {
     let limits = Limits { connections: 2, ..Limits::default() };
     let running = Box::start_within(limits);
     let (first, second) = (running.client("alice"), running.client("wall"));
-    first.ask(Call::Ping).unwrap();
-    second.ask(Call::Ping).unwrap();
-    let third = refusal(running.client("alice").ask(Call::Ping));
+    first.ping().unwrap();
+    second.ping().unwrap();
+    let third = refusal(running.client("alice").ping());
     assert!(third.code == exit::UNAVAILABLE && third.message.contains("too many clients"), "{third}");
     until("it is counted", || running.refused("too_many_connections") == 1);
     drop(first);
-    until("its place is free", || running.client("alice").ask(Call::Ping).is_ok());
+    until("its place is free", || running.client("alice").ping().is_ok());
 
     let limits = Limits { idle: Duration::from_millis(1), ..Limits::default() };
     let impatient = Box::start_within(limits);
@@ -619,12 +642,12 @@ fn calls_have_a_limit() {
     let limits = Limits { calls: 1, ..Limits::default() };
     let running = Box::start_within(limits);
     let held = running.hold_a_seat("alice");
-    let busy = refusal(running.client("wall").ask(Call::Status));
+    let busy = refusal(running.client("wall").status());
     assert!(busy.code == exit::TIMEOUT && busy.message.contains("too many calls"), "{busy}");
     assert_eq!(running.refused("busy"), 1);
     held.end();
     assert_eq!(running.told(), "trace 0", "the loop is told that nobody follows any more");
-    until("the seat is free", || running.client("wall").ask(Call::Status).is_ok());
+    until("the seat is free", || running.client("wall").status().is_ok());
 }
 
 /// Viewers that have taken every seat that they get keep no operator out.
@@ -633,9 +656,9 @@ fn an_operator_finds_a_seat() {
     let limits = Limits { calls: 2, ..Limits::default() };
     let running = Box::start_within(limits);
     let held = running.hold_a_seat("wall");
-    assert_eq!(refusal(running.client("wall").ask(Call::Status)).code, exit::TIMEOUT);
-    running.client("alice").ask(Call::Status).unwrap();
-    running.client("right").ask(Call::Status).unwrap();
+    assert_eq!(refusal(running.client("wall").status()).code, exit::TIMEOUT);
+    running.client("alice").status().unwrap();
+    running.client("right").status().unwrap();
     held.end();
 }
 
@@ -670,7 +693,7 @@ fn certificates_are_read_again() {
     let running = Box::start();
     let server = running.server.as_ref().unwrap();
     let held = running.client("wall");
-    held.ask(Call::Ping).unwrap();
+    held.ping().unwrap();
     let left = running.scratch.path().join("tls/left");
     let good = std::fs::read(left.join(CERTIFICATE_FILE)).unwrap();
     std::fs::write(left.join(CERTIFICATE_FILE), "nothing").unwrap();
@@ -679,7 +702,7 @@ fn certificates_are_read_again() {
     running.still_answers();
     std::fs::write(left.join(CERTIFICATE_FILE), good).unwrap();
     assert!(server.reload().unwrap()().contains("has been read again"));
-    held.ask(Call::Ping).expect("a connection whose authority is trusted goes on");
+    held.ping().expect("a connection whose authority is trusted goes on");
     // From now on another authority is trusted.
     let other = running.scratch.path().join("other");
     certify(&other, &["left=127.0.0.1".parse().unwrap(), "viewer:new".parse().unwrap()], 30, OffsetDateTime::now_utc()).unwrap();
@@ -687,11 +710,11 @@ fn certificates_are_read_again() {
         std::fs::copy(other.join("left").join(file), left.join(file)).unwrap();
     }
     assert!(server.reload().unwrap()().contains("has been read again"));
-    assert_eq!(refusal(running.client("wall").ask(Call::Ping)).code, exit::PERMISSION);
+    assert_eq!(refusal(running.client("wall").ping()).code, exit::PERMISSION);
     let new =
         Target { control: Some(format!("https://{}", running.address)), tls: Some(TlsPaths::in_directory(&other.join("new"))) };
-    Client::to(&new).unwrap().ask(Call::Ping).unwrap();
-    let shut_out = refusal(held.ask(Call::Ping));
+    Client::to(&new).unwrap().ping().unwrap();
+    let shut_out = refusal(held.ping());
     assert!(shut_out.code == exit::PERMISSION && shut_out.message.contains("`wall` is not trusted here any more"), "{shut_out}");
     assert_eq!(running.refused("certificate_refused"), 1);
 }
@@ -701,8 +724,8 @@ fn certificates_are_read_again() {
 fn nobody_listens_when_the_box_has_ended() {
     let mut running = Box::start();
     let client = running.client("alice");
-    client.ask(Call::Ping).unwrap();
+    client.ping().unwrap();
     drop(running.server.take());
-    assert_eq!(refusal(client.ask(Call::Ping)).code, exit::UNAVAILABLE);
-    assert_eq!(refusal(running.client("alice").ask(Call::Ping)).code, exit::UNAVAILABLE);
+    assert_eq!(refusal(client.ping()).code, exit::UNAVAILABLE);
+    assert_eq!(refusal(running.client("alice").ping()).code, exit::UNAVAILABLE);
 }

@@ -85,7 +85,7 @@ impl Running {
         wait("another coordinator leads", || self.coordinator().filter(leads))
     }
 
-    fn runtimes(&self) -> Vec<(u16, u64, u32)> {
+    fn runtimes(&self) -> Vec<(u32, u64, u32)> {
         self.status().unwrap().runtimes().map(|runtime| (runtime.id, runtime.incarnation, runtime.pid)).collect()
     }
 
@@ -131,7 +131,7 @@ fn a_killed_coordinator_is_followed_by_one_that_knows_everybody() {
         running.next_coordinator(last);
         assert!(killed.elapsed() < BACK, "it took {:?}", killed.elapsed());
         wait("it is protected again", || {
-            running.status().filter(|status| status.protected == holdfast_control::status::Protected::Yes)
+            running.status().filter(|status| status.protected() == holdfast_control::status::Protected::Yes)
         });
         assert_eq!(running.runtimes(), before);
     }
@@ -179,7 +179,7 @@ fn while_etcd_is_away_the_box_lives_on() {
         }
         running.next_coordinator(last);
         wait("it is protected again", || {
-            running.status().filter(|status| status.protected == holdfast_control::status::Protected::Yes)
+            running.status().filter(|status| status.protected() == holdfast_control::status::Protected::Yes)
         });
         assert_eq!(running.runtimes(), before);
     }

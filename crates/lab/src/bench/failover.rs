@@ -136,11 +136,11 @@ fn look_at(kills: usize, plan: &Plan, protection: &str, binary: &Path, interrupt
 
     let mut seen = Seen { kills: Vec::with_capacity(kills), owned: 0, counts: Counts::default() };
     for _ in 0..kills {
-        let is_safe = |status: &Status| status.protected == Protected::Yes;
+        let is_safe = |status: &Status| status.protected() == Protected::Yes;
         running.wait_for("everything is protected", RECOVERY_LIMIT, interrupt, is_safe)?;
         let victim = running.busiest(None)?;
         let said: Flows = serde_json::from_str(&running.ask("flows --limit 10000 udp from any to any port 7007")?)?;
-        let its = said.flows.iter().filter(|flow| flow.owner == victim.id).map(|flow| flow.source.port());
+        let its = said.flows.iter().filter(|flow| flow.owner == victim.id).map(|flow| flow.source_port());
         let its: Vec<usize> = its.filter_map(|port| probe.ports.iter().position(|own| *own == port)).collect();
         ensure!(!its.is_empty(), "runtime {} has none of the flows: {:?}", victim.id, running.status()?);
         let shared = &probe.shared;

@@ -153,7 +153,7 @@ fn measure(protection: Option<&str>, flows: usize, seconds: u32, binary: &Path, 
         Some(protection) => {
             let configuration = configuration(protection).to_string();
             let running = RunningBox::start(&lab, &topology.router, binary, &configuration)?;
-            let is_safe = |status: &Status| matches!(status.protected, Protected::Yes) || protection == "none";
+            let is_safe = |status: &Status| status.protected() == Protected::Yes || protection == "none";
             running.wait_for("the box is safe", SAFE, interrupt, is_safe)?;
             Some(running)
         }

@@ -111,7 +111,7 @@ pub fn run(plan: &Plan, binary: &Path, interrupt: &Interrupt) -> Result<Vec<Row>
     let is_whole = |flows: usize| {
         move |status: &Status| {
             let owned: u64 = status.runtimes().map(|runtime| runtime.flows).sum();
-            status.protected == Protected::Yes && owned == flows as u64
+            status.protected() == Protected::Yes && owned == flows as u64
         }
     };
     let limit = LIMIT * (1 + plan.flows.div_ceil(1_000_000) as u32);

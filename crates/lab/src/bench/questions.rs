@@ -13,8 +13,9 @@ use crate::running::RunningBox;
 use crate::udp::{make_room, stay_here};
 use crate::{Interrupt, Lab, requirements};
 use anyhow::{Context, Result, ensure};
+use holdfast_control::Client;
+use holdfast_control::api::{MigrateRequest, apply_reply};
 use holdfast_control::status::{Protected, ROLE_RUNTIME, STATE_RUNNING, Status};
-use holdfast_control::{Call, Client};
 use holdfast_io::process::Clock;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
@@ -228,9 +229,8 @@ impl Asker<'_> {
     fn longest(&self) -> Result<(u64, u64)> {
         // A runtime says it with its next report.
         std::thread::sleep(Duration::from_millis(300));
-        let answer = self.client.ask(Call::Ping)?;
-        let number = |key: &str| answer[key].as_u64().with_context(|| format!("the box does not say {key}: {answer}"));
-        Ok((number("longest_us")?, number("runtimes_longest_us")?))
+        let pong = self.client.ping()?;
+        Ok((pong.longest_us, pong.runtimes_longest_us))
     }
 
     fn ask(&self, question: Question, running: &RunningBox) -> Result<()> {
@@ -266,8 +266,9 @@ impl Asker<'_> {
                     status.processes.iter().filter(|one| one.role == ROLE_RUNTIME && one.state == STATE_RUNNING).collect();
                 runtimes.sort_by_key(|one| one.flows);
                 let [least, .., most] = runtimes[..] else { anyhow::bail!("{status:?}") };
-                let order = Call::Move { from: most.id, to: Some(least.id), limit: MOVED, filter: String::new() };
-                let progress = self.client.begin(order)?.watch(|_| {})?;
+                let (from, to, limit) = (most.id, Some(least.id), Some(MOVED));
+                let order = MigrateRequest { from, to, limit, filter: String::new() };
+                let progress = self.client.migrate(order)?.watch(|_| {})?;
                 ensure!(progress.moved > 0 && !progress.failed, "{progress:?}");
             }
             Question::Apply => {
@@ -281,9 +282,9 @@ impl Asker<'_> {
                 let mut configuration = self.configuration.clone();
                 let rules = (0..self.plan.rules).map(rule).chain([json!({ "chain": "web" })]);
                 configuration["rules"] = rules.collect();
-                let call = Call::Apply { file: "questions".to_owned(), text: configuration.to_string(), dry_run: false };
-                let answer = self.client.ask(call)?;
-                ensure!(answer["changed"] == true, "nothing changed: {answer}");
+                let answer = self.client.apply("questions".to_owned(), configuration.to_string(), false)?;
+                let has_changed = matches!(&answer, apply_reply::Result::Applied(applied) if applied.changed);
+                ensure!(has_changed, "nothing changed: {answer:?}");
             }
             Question::Reload => {
                 let guard = running.status()?.guard().map(|guard| guard.pid);
@@ -293,12 +294,12 @@ impl Asker<'_> {
             }
             Question::Drain => {
                 let runtime = running.busiest(None)?.id;
-                let progress = self.client.begin(Call::Drain { runtime, force: false })?.watch(|_| {})?;
+                let progress = self.client.drain(runtime, false)?.watch(|_| {})?;
                 ensure!(progress.moved > 0 && !progress.failed, "{progress:?}");
-                self.client.ask(Call::Restore { runtime })?;
+                self.client.restore(runtime)?;
                 running.wait_for("the runtime is back, and every flow is safe", LIMIT, self.interrupt, |status| {
                     let is_back = status.runtime(runtime).is_some_and(|one| one.state == STATE_RUNNING);
-                    is_back && status.protected == Protected::Yes
+                    is_back && status.protected() == Protected::Yes
                 })?;
             }
         }

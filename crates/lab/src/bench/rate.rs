@@ -103,7 +103,7 @@ fn measure(plan: &Plan, name: &'static str, protection: &str, binary: &Path, int
     let transfers = Transfers::start(&topology.client, VIRTUAL.parse()?, plan)?;
     let is_under_way = || Ok((0..plan.connections).all(|at| transfers.shared.has_begun(at)).then_some(()));
     until("every connection carries something", RECOVERY_LIMIT, interrupt, is_under_way)?;
-    let is_safe = |status: &Status| status.protected == Protected::Yes;
+    let is_safe = |status: &Status| status.protected() == Protected::Yes;
     running.wait_for("everything is protected", RECOVERY_LIMIT, interrupt, is_safe)?;
 
     let (began, first) = (transfers.shared.elapsed(), transfers.shared.bin());
@@ -132,8 +132,8 @@ fn measure(plan: &Plan, name: &'static str, protection: &str, binary: &Path, int
 /// Kills who has the most connections.
 fn kill(running: &RunningBox, transfers: &Transfers, interrupt: &Interrupt) -> Result<Kill> {
     let said: Flows = serde_json::from_str(&running.ask("flows --limit 10000 tcp from any to any port 80")?)?;
-    let of = |owner: u16| {
-        let ports = said.flows.iter().filter(move |flow| flow.owner == owner).map(|flow| flow.source.port());
+    let of = |owner: u32| {
+        let ports = said.flows.iter().filter(move |flow| flow.owner == owner).map(|flow| flow.source_port());
         ports.filter_map(|port| transfers.ports.iter().position(|own| *own == port)).collect::<Vec<usize>>()
     };
     let status = running.status()?;

@@ -132,7 +132,7 @@ pub(super) fn run(
 impl Stage<'_> {
     /// Waits until one host may die, as the last one sees it.
     fn wait_safe(&self) -> Result<()> {
-        let is_safe = |status: &Status| status.protected == Protected::Yes && status.survives == UNIT_HOST;
+        let is_safe = |status: &Status| status.protected() == Protected::Yes && status.survives == UNIT_HOST;
         self.boxes[2].wait_for("every flow would survive a host", RECOVERY_LIMIT, self.interrupt, is_safe).map(drop)
     }
 

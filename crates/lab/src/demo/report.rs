@@ -72,7 +72,7 @@ pub struct Phase {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Kill {
     /// Node id.
-    pub runtime: u16,
+    pub runtime: u32,
     /// Its incarnation.
     pub incarnation: u64,
     /// Its process.

@@ -14,9 +14,9 @@ use crate::topology::Topology;
 use crate::udp::{self, Datagrams};
 use crate::{Interrupt, Lab, until};
 use anyhow::{Context, Result, ensure};
-use holdfast_control::moves;
+use holdfast_control::Client;
+use holdfast_control::api::get_progress_request::What;
 use holdfast_control::status::{Protected, STATE_RUNNING, STATE_SPARE, Status};
-use holdfast_control::{Call, Client};
 use serde::Serialize;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -52,7 +52,7 @@ pub struct ScaleStep {
     /// What happened.
     pub action: ScaleAction,
     /// The runtime that came or went.
-    pub runtime: u16,
+    pub runtime: u32,
     /// Runtimes that served before.
     pub before: usize,
     /// Runtimes that served after.
@@ -168,7 +168,7 @@ struct Stage<'a> {
 
 /// Who came or went, and how many flows with it.
 struct Done {
-    runtime: u16,
+    runtime: u32,
     moved: u64,
     /// Of the load that it took.
     datagrams_per_second: u64,
@@ -179,7 +179,7 @@ fn count(status: &Status, state: &str) -> usize {
 }
 
 /// Of the time between two of its reports, for how much the busiest runtime had something to handle, in 1/1000.
-fn busy_permille(status: &Status) -> u16 {
+fn busy_permille(status: &Status) -> u32 {
     status.runtimes().filter_map(|process| process.busy_permille).max().unwrap_or(0)
 }
 
@@ -291,12 +291,11 @@ impl Stage<'_> {
         let serving = count(before, STATE_RUNNING);
         progress.advance(|| "the load has ended".to_owned());
         let has_shrunk = |status: &Status| {
-            (count(status, STATE_RUNNING), count(status, STATE_SPARE)) == (serving - 1, 1) && status.protected == Protected::Yes
+            (count(status, STATE_RUNNING), count(status, STATE_SPARE)) == (serving - 1, 1) && status.protected() == Protected::Yes
         };
         let after = self.running.wait_for("the cluster shrinks", LIMIT, self.interrupt, has_shrunk)?;
         let runtime = after.runtimes().find(|process| process.state == STATE_SPARE).context("nobody has left")?.id;
-        let answer = Client::new(Some(self.running.control()))?.ask(Call::Draining { runtime })?;
-        let account: moves::Progress = serde_json::from_value(answer).context("reading the account of who left")?;
+        let account = Client::new(Some(self.running.control()))?.progress_of(What::Drained(runtime))?;
         Ok(Done { runtime, moved: account.moved, datagrams_per_second: 0 })
     }
 }

@@ -111,8 +111,9 @@ pub(super) fn run(script: &Script<'_>, progress: &mut Progress) -> Result<Phase>
     let mut load = start_load(script, &topology)?;
     wait_under_way(script, &mut load, progress)?;
     if script.promised {
-        running
-            .wait_for("everything is protected", RECOVERY_LIMIT, script.interrupt, |status| status.protected == Protected::Yes)?;
+        running.wait_for("everything is protected", RECOVERY_LIMIT, script.interrupt, |status| {
+            status.protected() == Protected::Yes
+        })?;
     }
 
     let mut kills: Vec<Kill> = Vec::new();

@@ -12,7 +12,7 @@ use crate::topology::Topology;
 use crate::udp::{self, Datagrams};
 use crate::{Interrupt, until};
 use anyhow::{Context, Result};
-use holdfast_control::moves;
+use holdfast_control::api::Progress as Account;
 use holdfast_control::status::{Process, Protected, ROLE_COORDINATOR, ROLE_SWITCH, STATE_DRAINED, STATE_RUNNING, Status};
 use rustix::process::Signal;
 use serde::Serialize;
@@ -60,7 +60,7 @@ pub struct Step {
     /// What was done.
     pub action: Action,
     /// Node id of the one it was done to.
-    pub node: u16,
+    pub node: u32,
     /// Its process; that of the runtime that had been there, for a restore.
     pub pid: u32,
     /// Until it was over, in milliseconds, polled from outside: the next life serves; the drained runtime has ended.
@@ -82,7 +82,7 @@ pub struct Step {
     /// What became of them.
     pub datagrams: Datagrams,
     /// Other runtimes that are not the processes that they were before.
-    pub disturbed: Vec<u16>,
+    pub disturbed: Vec<u32>,
     /// Runtimes that the box held to have failed meanwhile, and why.
     pub failovers: Vec<String>,
 }
@@ -130,7 +130,7 @@ impl Step {
 /// How an action went.
 struct Done {
     took: Duration,
-    account: Option<moves::Progress>,
+    account: Option<Account>,
 }
 
 /// Plays all of them.
@@ -160,7 +160,7 @@ struct Stage<'a> {
 }
 
 impl Stage<'_> {
-    fn play(&mut self, action: Action, drained: Option<(u16, u32)>) -> Result<Step> {
+    fn play(&mut self, action: Action, drained: Option<(u32, u32)>) -> Result<Step> {
         let interrupt = self.script.interrupt;
         let plan = self.script.scale.step_datagrams();
         let stream = udp::Stream::start(&self.topology.client, plan)?;
@@ -205,7 +205,7 @@ impl Stage<'_> {
     }
 
     fn wait_protected(&self) -> Result<Status> {
-        let is_so = |status: &Status| status.protected == Protected::Yes;
+        let is_so = |status: &Status| status.protected() == Protected::Yes;
         self.running.wait_for("everything is protected", RECOVERY_LIMIT, self.script.interrupt, is_so)
     }
 }
@@ -215,12 +215,12 @@ fn role<'a>(status: &'a Status, role: &str) -> Result<&'a Process> {
     found.with_context(|| format!("no {role} in {status:?}"))
 }
 
-fn identity(process: &Process) -> (u16, u32) {
+fn identity(process: &Process) -> (u32, u32) {
     (process.id, process.pid)
 }
 
 /// Runtimes other than `node` that are not the processes that they were.
-fn disturbed(before: &Status, after: &Status, node: u16) -> Vec<u16> {
+fn disturbed(before: &Status, after: &Status, node: u32) -> Vec<u32> {
     let others = before.runtimes().filter(|old| old.id != node);
     let is_same =
         |old: &Process| after.runtime(old.id).is_some_and(|new| (new.pid, new.incarnation) == (old.pid, old.incarnation));
@@ -249,22 +249,22 @@ fn kill(running: &RunningBox, victim: &Process, interrupt: &Interrupt) -> Result
     Ok(Done { took: begun.elapsed(), account: None })
 }
 
-fn drain(running: &RunningBox, node: u16, interrupt: &Interrupt) -> Result<Done> {
+fn drain(running: &RunningBox, node: u32, interrupt: &Interrupt) -> Result<Done> {
     let begun = Instant::now();
     let text = running.ask(&format!("drain {node}"))?;
-    let account: moves::Progress = serde_json::from_str(&text).with_context(|| format!("reading the account {text}"))?;
+    let account: Account = serde_json::from_str(&text).with_context(|| format!("reading the account {text}"))?;
     wait_for_state(running, node, STATE_DRAINED, interrupt)?;
     Ok(Done { took: begun.elapsed(), account: Some(account) })
 }
 
-fn restore(running: &RunningBox, node: u16, interrupt: &Interrupt) -> Result<Done> {
+fn restore(running: &RunningBox, node: u32, interrupt: &Interrupt) -> Result<Done> {
     let begun = Instant::now();
     running.ask(&format!("restore {node}"))?;
     wait_for_state(running, node, STATE_RUNNING, interrupt)?;
     Ok(Done { took: begun.elapsed(), account: None })
 }
 
-fn wait_for_state(running: &RunningBox, node: u16, state: &str, interrupt: &Interrupt) -> Result<()> {
+fn wait_for_state(running: &RunningBox, node: u32, state: &str, interrupt: &Interrupt) -> Result<()> {
     let is_so = |status: &Status| status.runtime(node).is_some_and(|process| process.state == state);
     running.wait_for(&format!("runtime {node} is {state}"), RECOVERY_LIMIT, interrupt, is_so).map(drop)
 }

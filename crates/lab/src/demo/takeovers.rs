@@ -98,7 +98,7 @@ impl Takeovers {
 /// Every runtime has a standby that is ready.
 fn is_ready(status: &Status) -> bool {
     let has_standby = |runtime: &holdfast_control::status::Process| runtime.local_standby.is_some_and(|standby| standby.pid != 0);
-    status.protected == Protected::Yes && status.runtimes().all(has_standby)
+    status.protected() == Protected::Yes && status.runtimes().all(has_standby)
 }
 
 /// How often standbys have taken over.

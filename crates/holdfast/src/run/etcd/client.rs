@@ -11,7 +11,7 @@ use super::api::response_op::Response;
 use super::api::*;
 use super::{Contact, Trouble};
 use crate::config::{Endpoint, Etcd};
-use holdfast_control::remote::{channel_over, connect_tls};
+use holdfast_control::{channel_over, connect_tls};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};

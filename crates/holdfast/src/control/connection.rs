@@ -1,6 +1,8 @@
-//! Connections before and after their handshake.
+//! Connections: through the Unix socket from who may, and by TLS before and after the handshake.
 
-use super::Limits;
+use super::{Limits, MAX_CONNECTIONS};
+use crate::control::calls::Seats;
+use holdfast_control::PATIENCE;
 use holdfast_control::status::ControlApi;
 use holdfast_control::tls::{Holder, Identity, holder};
 use rustls::pki_types::{CertificateDer, UnixTime};
@@ -14,12 +16,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::sync::mpsc::Sender;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
-use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
 
 /// After a failed accept, most likely for want of descriptors.
@@ -88,12 +89,12 @@ impl Trust {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Looks again at what the caller showed when the connection began: its time may be over, or its authority no longer be trusted.
+    /// Looks again at what a caller showed when the connection began: its time may be over, or its authority no longer be trusted.
     ///
     /// # Errors
     /// Why the caller is not let in any more, as [`reason`] says it.
-    pub(super) fn check(&self, caller: &Caller) -> Result<(), &'static str> {
-        let Some((own, issuers)) = caller.certificates.split_first() else { return Err("no_certificate") };
+    pub(super) fn check(&self, certificates: &[CertificateDer<'static>]) -> Result<(), &'static str> {
+        let Some((own, issuers)) = certificates.split_first() else { return Err("no_certificate") };
         let verified = self.now().verifier.verify_client_cert(own, issuers, UnixTime::now());
         verified.map(drop).map_err(|error| reason(&error))
     }
@@ -167,17 +168,18 @@ impl Drop for Handshake {
     }
 }
 
-/// What [`accept`] has to know.
-#[derive(Clone)]
-pub(super) struct Accepting {
-    pub(super) trust: Arc<Trust>,
-    pub(super) counts: Arc<Counts>,
+/// The control API at an address: who is let in there, and how much at a time.
+pub(super) struct Api {
+    pub(super) trust: Trust,
+    pub(super) counts: Counts,
     pub(super) limits: Limits,
+    /// Places for its calls.
+    pub(super) seats: Seats,
 }
 
 /// Accepts until nobody takes connections any more. Those whose handshake is over go to `ready`.
-pub(super) async fn accept(listener: TcpListener, accepting: Accepting, ready: Sender<io::Result<Connection>>) {
-    let places = Arc::new(Semaphore::new(accepting.limits.connections));
+pub(super) async fn accept(listener: TcpListener, api: Arc<Api>, ready: Ready) {
+    let places = Arc::new(Semaphore::new(api.limits.connections));
     let handshakes = Arc::new(Handshakes::default());
     while !ready.is_closed() {
         let (stream, from) = match listener.accept().await {
@@ -187,28 +189,51 @@ pub(super) async fn accept(listener: TcpListener, accepting: Accepting, ready: S
                 continue;
             }
         };
-        let Some(handshake) = handshakes.begin(from.ip(), &accepting.limits) else {
-            accepting.counts.refuse("too_many_connections");
+        let Some(handshake) = handshakes.begin(from.ip(), &api.limits) else {
+            api.counts.refuse("too_many_connections");
             continue;
         };
-        let (accepting, ready, places) = (accepting.clone(), ready.clone(), places.clone());
+        let (api, ready, places) = (api.clone(), ready.clone(), places.clone());
         tokio::spawn(async move {
-            let connection = shake_hands(stream, &accepting, places).await;
+            let connection = shake_hands(stream, &api, places).await;
             drop(handshake);
             match connection {
                 Ok(connection) => {
                     let _ = ready.send(Ok(connection)).await;
                 }
-                Err(reason) => accepting.counts.refuse(reason),
+                Err(reason) => api.counts.refuse(reason),
             }
         });
     }
 }
 
-async fn shake_hands(stream: TcpStream, accepting: &Accepting, places: Arc<Semaphore>) -> Result<Connection, &'static str> {
+/// May a process of this user ask a box of user `own` through its socket?
+fn may_ask(user: u32, own: u32) -> bool {
+    user == own || user == 0
+}
+
+/// Accepts from the Unix socket: the user who started the box, and root.
+pub(super) async fn accept_local(listener: UnixListener, ready: Ready) {
+    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let own = rustix::process::geteuid().as_raw();
+    while !ready.is_closed() {
+        let Ok((stream, _)) = listener.accept().await else {
+            sleep(ACCEPT_PAUSE).await;
+            continue;
+        };
+        if !stream.peer_cred().is_ok_and(|peer| may_ask(peer.uid(), own)) {
+            continue;
+        }
+        let Ok(place) = places.clone().try_acquire_owned() else { continue };
+        let connection = Connection::new(Box::pin(stream), Caller::Local, PATIENCE, Limits::default().idle, place);
+        let _ = ready.send(Ok(connection)).await;
+    }
+}
+
+async fn shake_hands(stream: TcpStream, api: &Arc<Api>, places: Arc<Semaphore>) -> Result<Connection, &'static str> {
     let _ = stream.set_nodelay(true);
-    let acceptor = TlsAcceptor::from(accepting.trust.now().config);
-    let stream = match timeout(accepting.limits.handshake, acceptor.accept(stream)).await {
+    let acceptor = TlsAcceptor::from(api.trust.now().config);
+    let stream = match timeout(api.limits.handshake, acceptor.accept(stream)).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => return Err(why_not(&error)),
         Err(_) => return Err("handshake_too_slow"),
@@ -217,34 +242,67 @@ async fn shake_hands(stream: TcpStream, accepting: &Accepting, places: Arc<Semap
     let place = places.try_acquire_owned().map_err(|_| "too_many_connections")?;
     let shown = stream.get_ref().1.peer_certificates().unwrap_or_default();
     let certificates = shown.iter().map(|certificate| certificate.clone().into_owned()).collect();
-    let caller = Caller { holder: Arc::new(shown.first().map(holder).ok_or("no_certificate")?), certificates };
-    let counts = accepting.counts.clone();
-    counts.lock().connections += 1;
-    let limit = accepting.limits.idle;
-    Ok(Connection { stream, caller, limit, idle: Box::pin(sleep(limit)), counts, _place: place })
+    let holder = Arc::new(shown.first().map(holder).ok_or("no_certificate")?);
+    api.counts.lock().connections += 1;
+    let caller = Caller::Remote { holder, certificates, api: api.clone() };
+    let idle = api.limits.idle;
+    Ok(Connection::new(Box::pin(stream), caller, idle, idle, place))
 }
 
-/// Who calls, and the certificates that say so, the caller's own first.
-#[derive(Debug, Clone)]
-pub(super) struct Caller {
-    pub(super) holder: Arc<Holder>,
-    certificates: Arc<[CertificateDer<'static>]>,
+/// Who calls.
+#[derive(Clone)]
+pub(super) enum Caller {
+    /// The user who started the box, or root, through the Unix socket.
+    Local,
+    /// Whom the certificates are of, the caller's own first.
+    Remote { holder: Arc<Holder>, certificates: Arc<[CertificateDer<'static>]>, api: Arc<Api> },
 }
 
-/// A connection whose client has shown a certificate of the authority.
+impl Caller {
+    /// Counts what this caller is refused, where that is counted.
+    pub(super) fn refuse(&self, reason: &'static str) {
+        if let Caller::Remote { api, .. } = self {
+            api.counts.refuse(reason);
+        }
+    }
+}
+
+trait Stream: AsyncRead + AsyncWrite + Send {}
+
+impl<T: AsyncRead + AsyncWrite + Send> Stream for T {}
+
+/// Where connections go on which calls come.
+pub(super) type Ready = Sender<io::Result<Connection>>;
+
+/// A connection of somebody who may connect.
 pub(super) struct Connection {
-    stream: TlsStream<TcpStream>,
+    stream: Pin<Box<dyn Stream>>,
     caller: Caller,
+    /// How long it may be silent.
     limit: Duration,
     /// Over when nothing has come for so long.
     idle: Pin<Box<Sleep>>,
-    counts: Arc<Counts>,
     _place: OwnedSemaphorePermit,
+}
+
+impl Connection {
+    /// It may be silent for so long at `first`, and later for `limit`.
+    fn new(
+        stream: Pin<Box<dyn Stream>>,
+        caller: Caller,
+        first: Duration,
+        limit: Duration,
+        place: OwnedSemaphorePermit,
+    ) -> Connection {
+        Connection { stream, caller, limit, idle: Box::pin(sleep(first)), _place: place }
+    }
 }
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        self.counts.lock().connections -= 1;
+        if let Caller::Remote { api, .. } = &self.caller {
+            api.counts.lock().connections -= 1;
+        }
     }
 }
 
@@ -259,12 +317,12 @@ impl Connected for Connection {
 impl AsyncRead for Connection {
     fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
-        let read = Pin::new(&mut this.stream).poll_read(context, into);
+        let read = this.stream.as_mut().poll_read(context, into);
         match read {
             Poll::Ready(_) => this.idle.as_mut().reset(Instant::now() + this.limit),
             Poll::Pending => {
                 if this.idle.as_mut().poll(context).is_ready() {
-                    this.counts.refuse("idle");
+                    this.caller.refuse("idle");
                     return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
                 }
             }
@@ -275,21 +333,29 @@ impl AsyncRead for Connection {
 
 impl AsyncWrite for Connection {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
+        self.stream.as_mut().poll_write(context, bytes)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
+        self.stream.as_mut().poll_flush(context)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
+        self.stream.as_mut().poll_shutdown(context)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Whatever the socket's mode is.
+    #[test]
+    fn the_user_who_started_the_box_may_ask_and_root() {
+        for (user, own, may) in [(1000, 1000, true), (0, 1000, true), (0, 0, true), (1001, 1000, false), (1000, 0, false)] {
+            assert_eq!(may_ask(user, own), may, "{user} of {own}'s");
+        }
+    }
 
     #[test]
     fn a_station_is_an_address_or_a_network_of_64_bits() {

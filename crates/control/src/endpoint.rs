@@ -25,8 +25,8 @@ pub fn control_address(text: &str) -> Result<SocketAddr, String> {
 /// Where a box listens: a name or an address, and a port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoint {
-    pub(super) host: String,
-    pub(super) port: u16,
+    pub(crate) host: String,
+    pub(crate) port: u16,
 }
 
 impl fmt::Display for Endpoint {

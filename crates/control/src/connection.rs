@@ -1,0 +1,273 @@
+//! How a box is reached: through its Unix socket, or over mutual TLS.
+//!
+//! A connection is made before the first call, and so that every way in which it may fail is known for what it is: the box
+//! shows that it takes the client with its first frame, which is waited for.
+
+use crate::endpoint::Endpoint;
+use crate::exit::{self, Failure};
+use crate::tls::{Identity, TlsPaths};
+use crate::{BUSY, PATIENCE, check_path, find};
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::ServerName;
+use rustls::{AlertDescription, CertificateError};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, BufReader};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tonic::Code;
+use tonic::transport::Channel;
+
+/// Longest answer of the box to a client that may be slow to take it.
+pub(crate) const ANSWER: Duration = Duration::from_secs(15);
+
+/// See [`connect_tls`].
+pub type TlsConnection = BufReader<TlsStream<TcpStream>>;
+
+/// Which box is meant, and who asks.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Target {
+    /// The control socket's path, or `https://` and the place of a control API. Without it, the only box on this machine.
+    pub control: Option<String>,
+    /// The certificate with which a control API is asked.
+    pub tls: Option<TlsPaths>,
+}
+
+impl Target {
+    /// The box that listens at a path.
+    pub fn local(path: &Path) -> Target {
+        Target { control: Some(path.display().to_string()), tls: None }
+    }
+
+    /// The path, where nothing else can be meant.
+    ///
+    /// # Errors
+    /// If a control API is meant.
+    pub fn path(&self) -> Result<Option<PathBuf>, Failure> {
+        match self.control.as_deref() {
+            Some(url) if url.contains("://") => {
+                Err(Failure::new(exit::USAGE, format!("`--control {url}`: this takes the path of the control socket")))
+            }
+            control => Ok(control.map(PathBuf::from)),
+        }
+    }
+
+    /// Where that box is asked.
+    pub(crate) fn door(&self) -> Result<Door, Failure> {
+        let usage = |text: String| Failure::new(exit::USAGE, text);
+        let Some((scheme, place)) = self.control.as_deref().and_then(|control| control.split_once("://")) else {
+            return match &self.tls {
+                Some(_) => Err(usage("`--tls` is for a control API: `--control https://ADDRESS:PORT` says which".to_owned())),
+                None => Door::socket(self.control.as_deref().map(Path::new)),
+            };
+        };
+        if scheme != "https" {
+            return Err(usage(format!(
+                "`--control {scheme}://…`: the control API is asked with certificates, `https://ADDRESS:PORT`"
+            )));
+        }
+        let endpoint = place.strip_suffix('/').unwrap_or(place).parse().map_err(usage)?;
+        let tls = self.tls.clone().ok_or_else(|| {
+            usage("`--control https://…` needs `--tls DIR`, your certificate: `holdfast certify` makes one".to_owned())
+        })?;
+        Ok(Door::Api { endpoint, tls })
+    }
+}
+
+/// Where a box is asked.
+#[derive(Debug, Clone)]
+pub(crate) enum Door {
+    /// Its Unix socket.
+    Socket(PathBuf),
+    /// Its control API, and the certificate to show there.
+    Api { endpoint: Endpoint, tls: TlsPaths },
+}
+
+impl Door {
+    /// Of the box that listens at `path`; without it, of the only one on this machine.
+    pub(crate) fn socket(path: Option<&Path>) -> Result<Door, Failure> {
+        let path = path.map_or_else(find, |path| Ok(path.to_owned()))?;
+        check_path(&path)?;
+        Ok(Door::Socket(path))
+    }
+
+    fn name(&self) -> String {
+        match self {
+            Door::Socket(path) => path.display().to_string(),
+            Door::Api { endpoint, .. } => endpoint.to_string(),
+        }
+    }
+
+    pub(crate) fn late(&self) -> Failure {
+        Failure::new(exit::TIMEOUT, format!("{}: the box does not answer", self.name()))
+    }
+
+    pub(crate) fn broken(&self, what: &str) -> Failure {
+        Failure::new(exit::UNAVAILABLE, format!("the box at {}: {what}", self.name()))
+    }
+
+    /// What the box says is wrong, with its exit code. A box elsewhere is named.
+    pub(crate) fn refusal(&self, status: &tonic::Status) -> Failure {
+        let text = status.message();
+        let said = match self {
+            Door::Socket(_) => text.to_owned(),
+            Door::Api { endpoint, .. } => format!("{endpoint}: {text}"),
+        };
+        match status.code() {
+            Code::PermissionDenied | Code::Unauthenticated => Failure::new(exit::PERMISSION, said),
+            Code::DeadlineExceeded => Failure::new(exit::TIMEOUT, said),
+            Code::InvalidArgument | Code::FailedPrecondition | Code::OutOfRange => Failure::new(exit::NEGATIVE, text.to_owned()),
+            // It has no time for this call now.
+            Code::ResourceExhausted => match self {
+                Door::Socket(_) => Failure::new(exit::NEGATIVE, said),
+                Door::Api { .. } => Failure::new(exit::TIMEOUT, said),
+            },
+            Code::Unimplemented => self.broken("it is of another version, and does not know this call"),
+            _ => self.broken(text),
+        }
+    }
+
+    /// Connects.
+    pub(crate) async fn channel(&self) -> Result<Channel, Failure> {
+        match self {
+            Door::Socket(path) => {
+                let connecting = async {
+                    let mut stream = BufReader::new(UnixStream::connect(path).await?);
+                    if stream.fill_buf().await?.is_empty() {
+                        return Err(ErrorKind::UnexpectedEof.into());
+                    }
+                    Ok(stream)
+                };
+                // The box may be too busy for as long even to answer pings: it is on this host.
+                self.channel_to("http://box".to_owned(), BUSY, ANSWER, connecting).await
+            }
+            Door::Api { endpoint, tls } => {
+                let wrong = |message: String| Failure::new(exit::CONFIGURATION, message);
+                let tls = Identity::load(tls).and_then(|identity| identity.client()).map_err(wrong)?;
+                let connecting = connect_tls(&endpoint.host, endpoint.port, tls);
+                self.channel_to(format!("https://{endpoint}"), PATIENCE * 2, PATIENCE, connecting).await
+            }
+        }
+    }
+
+    async fn channel_to<S>(
+        &self,
+        uri: String,
+        silence: Duration,
+        patience: Duration,
+        connecting: impl Future<Output = std::io::Result<S>>,
+    ) -> Result<Channel, Failure>
+    where
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        let stream = match timeout(patience, connecting).await {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(error)) => return Err(self.failure(&error)),
+            Err(_) => return Err(self.late()),
+        };
+        let broken = |error: tonic::transport::Error| self.broken(&error.to_string());
+        let channel = Channel::from_shared(uri).map_err(|error| self.broken(&error.to_string()))?;
+        let channel = channel.http2_keep_alive_interval(PATIENCE).keep_alive_timeout(silence).keep_alive_while_idle(true);
+        channel_over(stream, channel).await.map_err(broken)
+    }
+
+    /// Why there is no connection.
+    fn failure(&self, error: &std::io::Error) -> Failure {
+        if let ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe = error.kind() {
+            return self.broken("it closed the connection: it may have too many clients; try again");
+        }
+        match self {
+            Door::Socket(path) => socket_failure(path, error),
+            Door::Api { endpoint, tls } => tls_failure(endpoint, tls, error),
+        }
+    }
+}
+
+fn socket_failure(path: &Path, error: &std::io::Error) -> Failure {
+    let path = path.display();
+    let (code, text) = match error.kind() {
+        ErrorKind::PermissionDenied => {
+            (exit::PERMISSION, format!("{path}: only the user who started the box may ask it: use sudo"))
+        }
+        ErrorKind::NotFound => (exit::UNAVAILABLE, format!("no box is running with the control socket {path}")),
+        ErrorKind::ConnectionRefused => (exit::UNAVAILABLE, format!("{path}: the box that listened here has ended")),
+        _ => (exit::UNAVAILABLE, format!("no box answers at {path}: {error}")),
+    };
+    Failure::new(code, text)
+}
+
+fn tls_failure(place: &Endpoint, tls: &TlsPaths, error: &std::io::Error) -> Failure {
+    let denied = |text: String| Failure::new(exit::PERMISSION, text);
+    let Some(wrong) = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) else {
+        let text = match error.kind() {
+            ErrorKind::TimedOut => return Failure::new(exit::TIMEOUT, format!("{place}: the box does not answer")),
+            ErrorKind::ConnectionRefused => {
+                format!("nobody listens at {place}: is the box running, with `control:` in its configuration?")
+            }
+            _ => format!("no box answers at {place}: {error}"),
+        };
+        return Failure::new(exit::UNAVAILABLE, text);
+    };
+    match wrong {
+        rustls::Error::InvalidCertificate(
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+        ) => denied(format!(
+            "{place}: the certificate there is not for `{host}`: ask by a name or address that it is for, or make one with `holdfast certify DIR NAME={host}`",
+            host = place.host
+        )),
+        rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer) => denied(format!(
+            "{place}: the certificate there is not signed by the authority in `{}`: it is another cluster, or somebody in between",
+            tls.ca.display()
+        )),
+        rustls::Error::InvalidCertificate(error) => denied(format!("{place}: the certificate there is refused: {error}")),
+        rustls::Error::AlertReceived(alert) => {
+            let why = match alert {
+                AlertDescription::UnknownCA => "it is not signed by the authority that the box trusts".to_owned(),
+                AlertDescription::CertificateExpired => "it has expired, by the box's clock".to_owned(),
+                AlertDescription::CertificateRequired => "there is none".to_owned(),
+                alert => format!("{alert:?}"),
+            };
+            denied(format!("{place}: the box refuses the certificate in `{}`: {why}", tls.certificate.display()))
+        }
+        rustls::Error::InvalidMessage(_) => {
+            Failure::new(exit::UNAVAILABLE, format!("{place}: what listens there does not speak TLS"))
+        }
+        error => Failure::new(exit::UNAVAILABLE, format!("{place}: {error}")),
+    }
+}
+
+/// A connection with TLS over which the server has said its first word.
+///
+/// # Errors
+/// The system's error; an error of rustls is inside one of the kind that the system has.
+pub async fn connect_tls(host: &str, port: u16, tls: Arc<rustls::ClientConfig>) -> std::io::Result<TlsConnection> {
+    let stream = TcpStream::connect((host, port)).await?;
+    stream.set_nodelay(true)?;
+    let name = ServerName::try_from(host.to_owned()).map_err(std::io::Error::other)?;
+    let mut stream = BufReader::new(TlsConnector::from(tls).connect(name, stream).await?);
+    // TLS 1.3 ends for the client before the server has looked at its certificate.
+    if stream.fill_buf().await?.is_empty() {
+        return Err(ErrorKind::UnexpectedEof.into());
+    }
+    Ok(stream)
+}
+
+/// A channel over a connection that is there already. Where it is lost the channel makes no other.
+///
+/// # Errors
+/// The handshake of HTTP/2 has failed.
+pub async fn channel_over<S>(stream: S, channel: tonic::transport::Endpoint) -> Result<Channel, tonic::transport::Error>
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let stream = Arc::new(Mutex::new(Some(stream)));
+    let connector = tower::service_fn(move |_: tonic::transport::Uri| {
+        let taken = stream.lock().unwrap_or_else(PoisonError::into_inner).take();
+        std::future::ready(taken.map(TokioIo::new).ok_or_else(|| std::io::Error::other("the connection is lost")))
+    });
+    channel.connect_with_connector(connector).await
+}
