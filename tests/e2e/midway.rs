@@ -188,7 +188,7 @@ impl<'a> Migration<'a> {
                 let what = "routes lead to the target, and their flows do not follow";
                 let stands = until(what, RECOVERY_LIMIT, self.interrupt, || {
                     let (standing, progress) = self.standing()?;
-                    seen = Some((standing, progress.clone()));
+                    seen = Some((standing, progress));
                     if progress.moved != last.0 {
                         last = (progress.moved, progress.took_us);
                     }

@@ -18,7 +18,7 @@
 //! claimed incarnation is asked to repeat a number, which it cannot know if it is not
 //! there, and is heard once it has. A sender must believe the first incarnation that it
 //! hears of at a node: if that one does not answer, the sender asks again. Records are
-//! taken only from an incarnation that two frames have named, or the coordinator's view.
+//! taken only from an incarnation that two frames have named, or [`Fabric::set_peer`].
 //!
 //! A record that does not fit into a frame travels in parts, each in a frame, and is put
 //! together before it is delivered: a channel keeps the order.

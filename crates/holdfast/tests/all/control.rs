@@ -198,13 +198,7 @@ impl Box {
 
     /// A client by hand, which reads when the test wants it to.
     fn by_hand(&self) -> ByHand {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build().unwrap();
-        let channel = runtime.block_on(async {
-            let stream = tokio::net::UnixStream::connect(&self.path).await.expect("the box listens");
-            let channel = channel_over(stream, Endpoint::from_static("http://box")).await;
-            channel.expect("the box speaks HTTP/2")
-        });
-        ByHand { runtime, api: ControlClient::new(channel.clone()), channel }
+        ByHand::new(&self.path, Endpoint::from_static("http://box"))
     }
 }
 
@@ -213,6 +207,17 @@ struct ByHand {
     runtime: Runtime,
     api: ControlClient<Channel>,
     channel: Channel,
+}
+
+impl ByHand {
+    fn new(path: &Path, endpoint: Endpoint) -> ByHand {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build().unwrap();
+        let channel = runtime.block_on(async {
+            let stream = tokio::net::UnixStream::connect(path).await.expect("the box listens");
+            channel_over(stream, endpoint).await.expect("the box speaks HTTP/2")
+        });
+        ByHand { runtime, api: ControlClient::new(channel.clone()), channel }
+    }
 }
 
 fn progress(moved: u64, done: bool) -> Progress {
@@ -630,6 +635,37 @@ fn who_watches_a_busy_box_waits() {
     assert_eq!((done.map(|done| done.moved).ok(), seen), (Some(600_000), vec![1, 600_000]));
     drop(server);
     assert_eq!(answering.join().unwrap(), [Order::Drain { node: 16, force: false }], "it is asked for once");
+}
+
+/// Clients that follow an order and take none of its news lose their seats after some seconds.
+#[test]
+fn who_takes_no_news_of_an_order_loses_the_seat() {
+    let scratch = Scratch::new();
+    let path = scratch.socket();
+    let (requests, asked) = channel::<Request>();
+    let _server = control::listen_and_stop(&path, requests, Arc::new(|| {}), Arc::new(|| {})).unwrap_or_else(|f| panic!("{f}"));
+    std::thread::spawn(move || {
+        for (moved, asked) in (1..).zip(asked) {
+            match asked {
+                Request::Ping(answer) => answer.give(PingReply::default()),
+                Request::Order(_, answer) => answer.give(7),
+                Request::Progress(_, answer) => answer.give(progress(moved, false)),
+                other => panic!("{other:?}"),
+            }
+        }
+    });
+    // Room for a few messages only.
+    let endpoint = || Endpoint::from_static("http://box").initial_stream_window_size(100);
+    let mut stuck: Vec<ByHand> = (0..MAX_CLIENTS).map(|_| ByHand::new(&path, endpoint())).collect();
+    let request = MigrateRequest { from: 16, ..MigrateRequest::default() };
+    let follow =
+        |ByHand { runtime, api, .. }: &mut ByHand| runtime.block_on(api.migrate(request.clone())).expect("there is a seat");
+    let streams: Vec<_> = stuck.iter_mut().map(follow).collect();
+    let client = Client::new(Some(&path)).unwrap_or_else(|f| panic!("{f}"));
+    let refused = refusal(client.ping());
+    assert_eq!(refused.message, "too many calls at a time: try again");
+    until("others are answered again", || client.ping().is_ok());
+    drop((streams, stuck));
 }
 
 #[test]

@@ -76,7 +76,7 @@ pub(super) struct Channel {
     life: u64,
     /// The incarnation has ended: nothing goes to it, and its frames are refused.
     is_closed: bool,
-    /// More than one frame, or the coordinator's view, has named the incarnation.
+    /// More than one frame has named the incarnation, or the caller has.
     is_certain: bool,
     challenge: Option<Challenge>,
     /// The incarnation that the latest frame named while none is known here; 0 for none.
@@ -151,7 +151,8 @@ impl Channel {
         (self.next_sequence, self.expected, self.limit) = (sequence, sequence, sequence.wrapping_add(FIRST_CREDIT));
     }
 
-    /// True if the peer's present life is known. Before that only probes go to it.
+    /// True if the peer's incarnation is known, and with keys its life number. Before
+    /// that only probes go to it.
     pub(super) fn is_known(&self, is_sealed: bool) -> bool {
         !self.is_closed && self.peer.incarnation != 0 && (!is_sealed || self.life != 0)
     }

@@ -444,7 +444,7 @@ impl Memory {
         place.start_at = if place.is_drained { None } else { Some(at + pause) };
         let serves = |place: &Place| place.member.state.serves();
         if !self.places.iter().any(|place| place.member.cluster == cluster && serves(place)) {
-            // The cluster cannot wait: its other pauses are cut short.
+            // No runtime of the cluster serves any more: pauses are cut short.
             let of_cluster = self.places.iter_mut().filter(|place| place.member.cluster == cluster);
             for start_at in of_cluster.filter_map(|place| place.start_at.as_mut()) {
                 *start_at = (*start_at).min(at + SECOND / 10);
