@@ -104,7 +104,7 @@ fn connections_stay_in_their_chain_when_the_rules_change(interrupt: &Interrupt) 
     let refused = apply(&network, "refused.yaml", &configuration("office").replace("lan0", "lan1"), &[])?;
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     ensure!(
-        refused.status.code() == Some(78) && said.contains("`device` of port `lan`") && said.contains("nothing was changed"),
+        refused.status.code() == Some(78) && said.contains("`ports.lan.device`") && said.contains("nothing was changed"),
         "{said}"
     );
     ensure!(version(&network)? == (2, true), "a file that is refused changes nothing");
