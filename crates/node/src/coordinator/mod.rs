@@ -17,7 +17,7 @@
 //! ([`Coordinator::logged`]); only then do messages go to the channel. A runtime numbers
 //! the messages that must take effect exactly once, and keeps them until the coordinator
 //! has them in its log. The coordinator numbers such orders too, and keeps them in the
-//! log until they have taken effect ([`Ordered`](crate::message::Ordered)). A restored
+//! log until they have taken effect ([`Ordered`]). A restored
 //! coordinator therefore differs from a slow one only in its first question: everyone's
 //! [account](Control::Account).
 //!

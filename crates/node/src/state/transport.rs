@@ -6,7 +6,7 @@
 //! on the fabric, which is the connection manager. They carry the addresses of two
 //! *ends*, which are made for one session and closed with it, so words of an earlier
 //! session have nowhere to arrive. Between the ends go words, in order and without
-//! frames; [`stream`](super::stream) makes a session of them.
+//! frames; `stream` makes a session of them.
 //!
 //! A driver implements [`Words`]: shared memory and remote writes in `io`, a network with
 //! losses in the simulator. The driver is called, and never calls. Delivery is not
