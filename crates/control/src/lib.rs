@@ -23,6 +23,10 @@ pub mod tls;
 #[rustfmt::skip]
 pub mod api;
 
+/// What the .proto file says of the fields of `status` and `flows`, kept as [`api`] is.
+#[rustfmt::skip]
+pub mod fields;
+
 pub use client::{Client, Fetched, Work, fetch, is_inside};
 pub use connection::{Target, TlsConnection, channel_over, connect_tls};
 pub use endpoint::{CONTROL_PORT, Endpoint, control_address};

@@ -8,6 +8,7 @@
 pub mod bfd;
 pub mod build;
 pub mod checksum;
+pub mod events;
 pub mod fault;
 pub mod fragment;
 mod hash;

@@ -13,8 +13,8 @@ const VERSION: u32 = 1;
 pub(super) fn explain(word: &str, json: bool) -> Result<(), Failure> {
     let words = if word.is_empty() { explain::all() } else { explain::explain(word)? };
     if json {
-        let list: Vec<_> =
-            words.iter().map(|word| json!({ "word": word.word, "kind": word.kind, "meaning": word.meaning })).collect();
+        let object = |word: &Word| json!({ "word": word.word, "kind": word.kind, "unit": word.unit, "meaning": word.meaning });
+        let list: Vec<_> = words.iter().map(object).collect();
         return print(&format!("{}\n", json!({ "version": VERSION, "words": list })));
     }
     if word.is_empty() {

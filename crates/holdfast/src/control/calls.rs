@@ -1,6 +1,6 @@
 //! Each call: who may make it, and which question to the service it is.
 
-use super::connection::Caller;
+use super::connection::{Caller, Refused};
 use super::service::{Follower, Service};
 use super::{MAX_CLIENTS, Request as Question, Work, apply, join};
 use holdfast_control::api::control_server::{Control, ControlServer};
@@ -78,7 +78,7 @@ impl Interceptor for Gate {
                 if let Err(reason) = api.trust.check(certificates) {
                     api.counts.refuse(reason);
                     return Err(Refusal::unauthenticated(match reason {
-                        "certificate_not_now" => format!("the time of the certificate of `{}` is over", holder.name),
+                        Refused::CertificateNotNow => format!("the time of the certificate of `{}` is over", holder.name),
                         _ => format!("the certificate of `{}` is not trusted here any more", holder.name),
                     }));
                 }
@@ -86,7 +86,7 @@ impl Interceptor for Gate {
             }
         };
         let Some(seat) = seat else {
-            caller.refuse("busy");
+            caller.refuse(Refused::Busy);
             return Err(Refusal::resource_exhausted("too many calls at a time: try again"));
         };
         request.extensions_mut().insert(seat);
@@ -140,7 +140,7 @@ impl Calls {
         match refused {
             None => Ok((seat, caller, request.into_inner())),
             Some(text) => {
-                caller.iter().for_each(|caller| caller.refuse("denied"));
+                caller.iter().for_each(|caller| caller.refuse(Refused::Denied));
                 Err(Refusal::permission_denied(text))
             }
         }
@@ -376,7 +376,7 @@ impl Control for Calls {
         if let Some(caller @ Caller::Remote { holder, .. }) = &caller
             && holder.name != host
         {
-            caller.refuse("denied");
+            caller.refuse(Refused::Denied);
             let text = format!("the certificate is of the host `{}`: it cannot join as `{}`", holder.name, host.escape_debug());
             return Err(Refusal::permission_denied(text));
         }

@@ -26,6 +26,24 @@ use tonic::transport::server::Connected;
 /// After a failed accept, most likely for want of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+holdfast_wire::events! {
+    /// Why somebody who asks from elsewhere was refused.
+    pub enum Refused, "reason of the control API to refuse", "connections and calls" {
+        NotTls "not_tls" "What came was no TLS: a client without `https`, or a program that tries every port.";
+        NoCertificate "no_certificate" "The client showed no certificate: `holdfast certify` makes one for a host, an operator or a viewer.";
+        CertificateRefused "certificate_refused" "The client's certificate is not signed by the authority in `control.tls`, or is not good for clients.";
+        CertificateNotNow "certificate_not_now" "The client's certificate has expired or is not good yet, by this host's clock.";
+        RefusedByClient "refused_by_client" "The client does not trust this host's certificate, or asked at an address that it is not for.";
+        HandshakeFailed "handshake_failed" "Client and host do not agree on how to speak TLS.";
+        HandshakeEnded "handshake_ended" "The client went away during the handshake.";
+        HandshakeTooSlow "handshake_too_slow" "The client did not end its handshake in time.";
+        TooManyConnections "too_many_connections" "There was no place for another connection, or for another handshake from that address.";
+        Idle "idle" "A client did not even answer pings; its connection was closed.";
+        Busy "busy" "Too many calls at a time; the client may try again.";
+        Denied "denied" "The client's certificate does not allow what it asked: a viewer only looks, an operator changes things, a host joins under its own name.";
+    }
+}
+
 /// What is counted, as it is told in `status`.
 #[derive(Debug, Default)]
 pub(super) struct Counts(Mutex<Counted>);
@@ -34,7 +52,7 @@ pub(super) struct Counts(Mutex<Counted>);
 struct Counted {
     connections: u32,
     calls: u64,
-    refused: BTreeMap<&'static str, u64>,
+    refused: BTreeMap<Refused, u64>,
 }
 
 impl Counts {
@@ -43,7 +61,7 @@ impl Counts {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn refuse(&self, reason: &'static str) {
+    pub(super) fn refuse(&self, reason: Refused) {
         *self.lock().refused.entry(reason).or_default() += 1;
     }
 
@@ -57,7 +75,7 @@ impl Counts {
             listen: listen.to_string(),
             connections: counted.connections,
             calls: counted.calls,
-            refused: counted.refused.iter().map(|(reason, count)| ((*reason).to_owned(), *count)).collect(),
+            refused: counted.refused.iter().map(|(reason, count)| (reason.name().to_owned(), *count)).collect(),
         }
     }
 }
@@ -93,34 +111,34 @@ impl Trust {
     ///
     /// # Errors
     /// Why the caller is not let in any more, as [`reason`] says it.
-    pub(super) fn check(&self, certificates: &[CertificateDer<'static>]) -> Result<(), &'static str> {
-        let Some((own, issuers)) = certificates.split_first() else { return Err("no_certificate") };
+    pub(super) fn check(&self, certificates: &[CertificateDer<'static>]) -> Result<(), Refused> {
+        let Some((own, issuers)) = certificates.split_first() else { return Err(Refused::NoCertificate) };
         let verified = self.now().verifier.verify_client_cert(own, issuers, UnixTime::now());
         verified.map(drop).map_err(|error| reason(&error))
     }
 }
 
 /// Why a handshake came to nothing.
-fn why_not(error: &io::Error) -> &'static str {
+fn why_not(error: &io::Error) -> Refused {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
-    inner.map_or("handshake_ended", reason)
+    inner.map_or(Refused::HandshakeEnded, reason)
 }
 
-/// A word that `holdfast explain` knows.
-fn reason(error: &rustls::Error) -> &'static str {
+/// The same of what TLS says.
+fn reason(error: &rustls::Error) -> Refused {
     match error {
-        rustls::Error::NoCertificatesPresented => "no_certificate",
+        rustls::Error::NoCertificatesPresented => Refused::NoCertificate,
         rustls::Error::InvalidCertificate(
             CertificateError::Expired
             | CertificateError::ExpiredContext { .. }
             | CertificateError::NotValidYet
             | CertificateError::NotValidYetContext { .. },
-        ) => "certificate_not_now",
-        rustls::Error::InvalidCertificate(_) => "certificate_refused",
-        rustls::Error::InvalidMessage(_) | rustls::Error::InappropriateMessage { .. } => "not_tls",
-        rustls::Error::AlertReceived(AlertDescription::CloseNotify) => "handshake_ended",
-        rustls::Error::AlertReceived(_) => "refused_by_client",
-        _ => "handshake_failed",
+        ) => Refused::CertificateNotNow,
+        rustls::Error::InvalidCertificate(_) => Refused::CertificateRefused,
+        rustls::Error::InvalidMessage(_) | rustls::Error::InappropriateMessage { .. } => Refused::NotTls,
+        rustls::Error::AlertReceived(AlertDescription::CloseNotify) => Refused::HandshakeEnded,
+        rustls::Error::AlertReceived(_) => Refused::RefusedByClient,
+        _ => Refused::HandshakeFailed,
     }
 }
 
@@ -190,7 +208,7 @@ pub(super) async fn accept(listener: TcpListener, api: Arc<Api>, ready: Ready) {
             }
         };
         let Some(handshake) = handshakes.begin(from.ip(), &api.limits) else {
-            api.counts.refuse("too_many_connections");
+            api.counts.refuse(Refused::TooManyConnections);
             continue;
         };
         let (api, ready, places) = (api.clone(), ready.clone(), places.clone());
@@ -230,19 +248,19 @@ pub(super) async fn accept_local(listener: UnixListener, ready: Ready) {
     }
 }
 
-async fn shake_hands(stream: TcpStream, api: &Arc<Api>, places: Arc<Semaphore>) -> Result<Connection, &'static str> {
+async fn shake_hands(stream: TcpStream, api: &Arc<Api>, places: Arc<Semaphore>) -> Result<Connection, Refused> {
     let _ = stream.set_nodelay(true);
     let acceptor = TlsAcceptor::from(api.trust.now().config);
     let stream = match timeout(api.limits.handshake, acceptor.accept(stream)).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => return Err(why_not(&error)),
-        Err(_) => return Err("handshake_too_slow"),
+        Err(_) => return Err(Refused::HandshakeTooSlow),
     };
     // Only now, so that who has no certificate takes no place.
-    let place = places.try_acquire_owned().map_err(|_| "too_many_connections")?;
+    let place = places.try_acquire_owned().map_err(|_| Refused::TooManyConnections)?;
     let shown = stream.get_ref().1.peer_certificates().unwrap_or_default();
     let certificates = shown.iter().map(|certificate| certificate.clone().into_owned()).collect();
-    let holder = Arc::new(shown.first().map(holder).ok_or("no_certificate")?);
+    let holder = Arc::new(shown.first().map(holder).ok_or(Refused::NoCertificate)?);
     api.counts.lock().connections += 1;
     let caller = Caller::Remote { holder, certificates, api: api.clone() };
     let idle = api.limits.idle;
@@ -260,7 +278,7 @@ pub(super) enum Caller {
 
 impl Caller {
     /// Counts what this caller is refused, where that is counted.
-    pub(super) fn refuse(&self, reason: &'static str) {
+    pub(super) fn refuse(&self, reason: Refused) {
         if let Caller::Remote { api, .. } = self {
             api.counts.refuse(reason);
         }
@@ -322,7 +340,7 @@ impl AsyncRead for Connection {
             Poll::Ready(_) => this.idle.as_mut().reset(Instant::now() + this.limit),
             Poll::Pending => {
                 if this.idle.as_mut().poll(context).is_ready() {
-                    this.caller.refuse("idle");
+                    this.caller.refuse(Refused::Idle);
                     return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
                 }
             }

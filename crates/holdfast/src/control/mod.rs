@@ -20,6 +20,7 @@ mod server;
 mod service;
 mod serving;
 
+pub use connection::Refused;
 pub(crate) use lock::Lock;
 pub(crate) use server::make_directory;
 pub use server::{Server, listen, listen_and_stop, tidy, tidy_after};

@@ -452,7 +452,7 @@ impl Manager {
                 forwarded: counts.forwarded,
                 originated: counts.originated,
                 drops: named(port.drops()),
-                lost: losses.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect(),
+                lost: losses.iter().map(|(loss, count)| (loss.name().to_owned(), *count)).collect(),
                 bfd: self.host.liveness(number).map(|watched| bfd(watched, self.clock.now())).collect(),
             }
         });

@@ -4,8 +4,9 @@
 //! (packet(7), PACKET_VNET_HDR and PACKET_AUXDATA), and this port does it: an unfilled transport checksum is completed, a packet of up to
 //! 64 KiB that was never cut into segments is cut, a VLAN tag that was moved out is put back.
 
+use super::losses::lose;
 use super::segments::{self, VirtioHeader};
-use super::{Losses, Port, PortError, device, lose};
+use super::{Loss, Losses, Port, PortError, device};
 use holdfast_protection::Released;
 use holdfast_wire::header::Mac;
 use holdfast_wire::{DropCounters, DropReason, HEADROOM, Packet, PacketPool};
@@ -273,7 +274,7 @@ impl Port for AfPacket {
 
     fn take_losses(&mut self, into: &mut Losses) {
         if let Ok(Statistics { drops, .. }) = device::read_option(self.fd.as_fd(), libc::SOL_PACKET, PACKET_STATISTICS) {
-            lose(into, "packet_socket_full", drops.into());
+            lose(into, Loss::PacketSocketFull, drops.into());
         }
     }
 }

@@ -1,6 +1,7 @@
 //! What the drivers of Linux interfaces have in common: finding the device, its addresses, its refusals.
 
-use super::{Losses, PortError, lose};
+use super::losses::lose;
+use super::{Loss, Losses, PortError};
 use holdfast_wire::header::Mac;
 use holdfast_wire::{DropCounters, DropReason};
 use rustix::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -67,12 +68,12 @@ pub(super) fn state(name: &str) -> io::Result<Option<State>> {
 /// Device counters of frames that nobody else counts (Linux:
 /// Documentation/networking/statistics.rst), as sysfs and as `status` name them. The
 /// dropped ones include frames for which an interface's queue in the kernel had no room.
-const COUNTERS: [(&str, &str); 5] = [
-    ("rx_dropped", "device_rx_dropped"),
-    ("rx_missed_errors", "device_rx_missed"),
-    ("rx_errors", "device_rx_errors"),
-    ("tx_dropped", "device_tx_dropped"),
-    ("tx_errors", "device_tx_errors"),
+const COUNTERS: [(&str, Loss); 5] = [
+    ("rx_dropped", Loss::DeviceRxDropped),
+    ("rx_missed_errors", Loss::DeviceRxMissed),
+    ("rx_errors", Loss::DeviceRxErrors),
+    ("tx_dropped", Loss::DeviceTxDropped),
+    ("tx_errors", Loss::DeviceTxErrors),
 ];
 
 /// The place of `rx_dropped` in [`COUNTERS`].
@@ -117,8 +118,8 @@ impl Counters {
             found[RX_DROPPED] -= counted;
             self.ahead = of_sockets - counted;
         }
-        for ((_, name), count) in COUNTERS.iter().zip(found) {
-            lose(into, name, count);
+        for ((_, loss), count) in COUNTERS.into_iter().zip(found) {
+            lose(into, loss, count);
         }
     }
 }
@@ -338,8 +339,8 @@ mod tests {
         let mut told = |dropped: u64, at_sockets: u64| {
             let mut losses = Losses::new();
             counters.add([dropped, 0, 1, 0, 0], at_sockets, &mut losses);
-            assert_eq!(losses.get("device_rx_errors"), Some(&1));
-            losses.get("device_rx_dropped").copied().unwrap_or(0)
+            assert_eq!(losses.get(&Loss::DeviceRxErrors), Some(&1));
+            losses.get(&Loss::DeviceRxDropped).copied().unwrap_or(0)
         };
         assert_eq!(told(10, 7), 3);
         assert_eq!(told(0, 5), 0, "the device counts at the end of its burst");
@@ -352,7 +353,7 @@ mod tests {
     fn a_driver_that_does_not_count_sockets_counts_other_frames() {
         let (mut counters, mut losses) = (counters(false), Losses::new());
         counters.add([10, 0, 0, 0, 0], 7, &mut losses);
-        assert_eq!(losses, Losses::from([("device_rx_dropped", 10)]));
+        assert_eq!(losses, Losses::from([(Loss::DeviceRxDropped, 10)]));
     }
 
     #[test]

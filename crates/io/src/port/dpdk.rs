@@ -5,7 +5,8 @@
 //! needs nor starts DPDK. One call per burst; frames are copied between DPDK's buffers and the arena's. A device has no descriptor to
 //! wait for: it is looked at every [`POLL_INTERVAL`].
 
-use super::{Losses, Port, PortError, lose};
+use super::losses::lose;
+use super::{Loss, Losses, Port, PortError};
 use crate::image::Image;
 use holdfast_protection::Released;
 use holdfast_wire::header::Mac;
@@ -264,12 +265,12 @@ impl Dpdk {
         // SAFETY: the device is open, and `stats` outlives the call.
         if unsafe { (self.shim.stats)(self.device.as_ptr(), &raw mut stats) } == 0 {
             let losses = [
-                ("device_rx_missed", stats.missed, self.counted.missed),
-                ("device_rx_missed", stats.no_buffer, self.counted.no_buffer),
-                ("device_rx_errors", stats.receive_errors, self.counted.receive_errors),
-                ("device_tx_errors", stats.transmit_errors, self.counted.transmit_errors),
+                (Loss::DeviceRxMissed, stats.missed, self.counted.missed),
+                (Loss::DeviceRxMissed, stats.no_buffer, self.counted.no_buffer),
+                (Loss::DeviceRxErrors, stats.receive_errors, self.counted.receive_errors),
+                (Loss::DeviceTxErrors, stats.transmit_errors, self.counted.transmit_errors),
             ];
-            losses.iter().for_each(|(name, now, before)| lose(&mut self.losses, name, now.saturating_sub(*before)));
+            losses.into_iter().for_each(|(loss, now, before)| lose(&mut self.losses, loss, now.saturating_sub(before)));
             self.counted = stats;
         }
     }
@@ -410,6 +411,6 @@ impl Port for Dpdk {
 
     fn take_losses(&mut self, into: &mut Losses) {
         self.look_at_stats();
-        core::mem::take(&mut self.losses).into_iter().for_each(|(name, count)| lose(into, name, count));
+        core::mem::take(&mut self.losses).into_iter().for_each(|(loss, count)| lose(into, loss, count));
     }
 }

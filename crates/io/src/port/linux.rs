@@ -4,7 +4,8 @@
 //! what a configuration has. The port keeps the MAC address that it began with: it is the address that the neighbours know.
 
 use super::device::{self, Counters, State};
-use super::{AfPacket, AfXdp, Look, Losses, Port, PortError, lose};
+use super::losses::lose;
+use super::{AfPacket, AfXdp, Look, Losses, Port, PortError};
 use holdfast_protection::Released;
 use holdfast_wire::header::Mac;
 use holdfast_wire::{DropCounters, DropReason, Packet, PacketPool};
@@ -240,7 +241,7 @@ impl Port for Linux {
             let mut own = Losses::new();
             driver.port_mut().take_losses(&mut own);
             self.counters.add(found, AfXdp::lost_at_sockets(&own), into);
-            own.into_iter().for_each(|(name, count)| lose(into, name, count));
+            own.into_iter().for_each(|(loss, count)| lose(into, loss, count));
         }
     }
 }
@@ -248,6 +249,7 @@ impl Port for Linux {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::port::Loss;
     use holdfast_wire::MemoryPool;
 
     /// A device goes, and the buffers for its next frames with it: the pool gets them back, and frames for it are counted, on top of what was
@@ -301,7 +303,7 @@ mod tests {
             socket.send_to(&[0; 8000], "127.0.0.1:9").expect("the kernel takes it");
         }
         port.take_losses(&mut losses);
-        let lost = losses.get("packet_socket_full").copied().unwrap_or(0);
+        let lost = losses.get(&Loss::PacketSocketFull).copied().unwrap_or(0);
         let (mut pool, mut received, mut count) = (MemoryPool::new(64), Vec::new(), 0);
         loop {
             let before = (count, port.drops().get(DropReason::FrameTooLarge));
@@ -316,6 +318,6 @@ mod tests {
         assert!(lost > 0 && taken + lost >= SENT, "{taken} taken, {losses:?}");
         losses.clear();
         port.take_losses(&mut losses);
-        assert!(losses.get("packet_socket_full").is_none_or(|again| *again < lost), "{losses:?}");
+        assert!(losses.get(&Loss::PacketSocketFull).is_none_or(|again| *again < lost), "{losses:?}");
     }
 }

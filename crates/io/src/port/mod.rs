@@ -5,6 +5,7 @@ mod afxdp;
 mod device;
 mod dpdk;
 mod linux;
+mod losses;
 mod memory;
 mod pcap;
 mod segments;
@@ -13,6 +14,7 @@ mod udp;
 pub use afpacket::AfPacket;
 pub use afxdp::AfXdp;
 pub use dpdk::{Dpdk, free_huge_pages};
+pub use losses::{Loss, Losses};
 pub use memory::{MemoryLink, MemoryPort};
 pub use pcap::Pcap;
 pub use udp::Udp;
@@ -23,7 +25,6 @@ use holdfast_wire::header::Mac;
 use holdfast_wire::{DropCounters, Packet, PacketPool};
 use linux::{Linux, Wanted};
 use rustix::fd::BorrowedFd;
-use std::collections::BTreeMap;
 
 /// Why a port cannot be opened, with the remedy.
 #[derive(Debug)]
@@ -58,9 +59,6 @@ pub enum Look {
     /// It is there again and cannot be used for this reason, which is said once. Every further look tries again.
     Refused(PortError),
 }
-
-/// Frames that were lost outside the port, by the counter of the kernel or the device that has them.
-pub type Losses = BTreeMap<&'static str, u64>;
 
 /// A port. It transmits only what was released.
 pub trait Port: Send {
@@ -99,13 +97,6 @@ pub trait Port: Send {
     /// not for every packet.
     fn take_losses(&mut self, into: &mut Losses) {
         let _ = into;
-    }
-}
-
-/// Counts what has been lost, if anything.
-fn lose(into: &mut Losses, name: &'static str, count: u64) {
-    if count > 0 {
-        *into.entry(name).or_default() += count;
     }
 }
 

@@ -85,7 +85,7 @@ impl AfXdp {
 
     /// Frames among these losses that came and for which a socket had no room.
     pub(super) fn lost_at_sockets(losses: &Losses) -> u64 {
-        socket::RECEIVE_COUNTERS.iter().filter_map(|name| losses.get(name)).sum()
+        socket::RECEIVE_COUNTERS.iter().filter_map(|loss| losses.get(loss)).sum()
     }
 
     /// Goes on from what was counted before.

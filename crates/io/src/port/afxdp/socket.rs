@@ -1,7 +1,8 @@
 //! One AF_XDP socket: a receive queue of a device, with frames of its own.
 
 use super::rings::{Mapping, Ring};
-use crate::port::{Losses, lose};
+use crate::port::losses::lose;
+use crate::port::{Loss, Losses};
 use holdfast_wire::{DropCounters, DropReason, HEADROOM, Packet, PacketPool};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::io;
@@ -28,9 +29,9 @@ pub(super) struct Socket {
 }
 
 /// Counters of the kernel's for frames that are lost at a socket. A fill ring that is empty is among the dropped ones where frames are copied, and among the device's where they are not.
-const COUNTERS: [&str; 3] = ["xdp_dropped", "xdp_ring_full", "xdp_invalid"];
+const COUNTERS: [Loss; 3] = [Loss::XdpDropped, Loss::XdpRingFull, Loss::XdpInvalid];
 /// Counters for lost frames that came in.
-pub(super) const RECEIVE_COUNTERS: [&str; 2] = [COUNTERS[0], COUNTERS[1]];
+pub(super) const RECEIVE_COUNTERS: [Loss; 2] = [COUNTERS[0], COUNTERS[1]];
 
 fn check(result: libc::c_int) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
@@ -169,8 +170,8 @@ impl Socket {
     pub(super) fn take_losses(&mut self, into: &mut Losses) {
         let Ok(all) = rustix::net::sockopt::xdp_statistics(self.fd()) else { return };
         let now = [all.rx_dropped, all.rx_ring_full.unwrap_or(0), all.rx_invalid_descs + all.tx_invalid_descs];
-        for ((name, now), before) in COUNTERS.iter().zip(now).zip(core::mem::replace(&mut self.counted, now)) {
-            lose(into, name, now.saturating_sub(before));
+        for ((loss, now), before) in COUNTERS.into_iter().zip(now).zip(core::mem::replace(&mut self.counted, now)) {
+            lose(into, loss, now.saturating_sub(before));
         }
     }
 

@@ -1,0 +1,49 @@
+//! What is counted when it happens, declared once: its name, what it means, and what to do about it.
+//!
+//! A kind of events is a closed list ([`events!`](crate::events!)): what counts one names its row, so that there is no
+//! counter without one. The names are the keys in `status`, and `holdfast explain` reads the rows.
+
+/// An event, as `status` and `explain` have it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Event {
+    /// As it stands in the output.
+    pub name: &'static str,
+    /// What kind of event it is.
+    pub kind: &'static str,
+    /// What its counter counts.
+    pub unit: &'static str,
+    /// What it means and what to do about it.
+    pub meaning: &'static str,
+}
+
+/// Declares a kind of events: an enumeration of them, and a row for each.
+#[macro_export]
+macro_rules! events {
+    ($(#[$doc:meta])* $vis:vis enum $Type:ident, $kind:literal, $unit:literal { $($name:ident $text:literal $meaning:literal;)+ }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[repr(u8)]
+        $vis enum $Type {
+            $(#[doc = $meaning] $name,)+
+        }
+
+        impl $Type {
+            /// All of them, in the order of their numbers.
+            pub const ALL: &'static [$Type] = &[$($Type::$name,)+];
+            /// Their rows, in the same order.
+            pub const EVENTS: &'static [$crate::events::Event] =
+                &[$($crate::events::Event { name: $text, kind: $kind, unit: $unit, meaning: $meaning },)+];
+
+            /// The name, as in `status` and `holdfast explain NAME`.
+            pub fn name(self) -> &'static str {
+                $Type::EVENTS[self as usize].name
+            }
+        }
+
+        impl core::fmt::Display for $Type {
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                f.write_str(self.name())
+            }
+        }
+    };
+}
