@@ -48,7 +48,7 @@ pub struct Status {
     /// Version of this object: 1.
     #[prost(uint32, tag = "1")]
     pub version: u32,
-    /// Would every flow survive if something failed now?
+    /// Would every flow survive if something failed now, a process or, as `survives` says, a host?
     #[prost(enumeration = "Protected", tag = "2")]
     #[serde(with = "crate::status::protected")]
     pub protected: i32,
@@ -62,8 +62,8 @@ pub struct Status {
     /// protection among those that promise anything. 0: none.
     #[prost(uint32, tag = "5")]
     pub may_forget: u32,
-    /// Copies of flows that were found not to be what their owners have, in all runtimes that are there, since their start.
-    /// They were made anew.
+    /// Replicas that were found to be other than their flows at the owner, in all runtimes that are there, since their start.
+    /// Each was thrown away and sent anew; until it was, the answer to `protected` was not `yes`.
     #[prost(uint64, tag = "6")]
     pub copies_differed: u64,
     /// The ports, in the order of the configuration.
@@ -88,7 +88,7 @@ pub struct Status {
     /// What failed since the start, oldest first.
     #[prost(message, repeated, tag = "12")]
     pub failovers: ::prost::alloc::vec::Vec<Failover>,
-    /// This API on the host that answers, if it listens.
+    /// The control API of the host that answers: where it listens, connections, calls, and what it refused, by reason.
     #[prost(message, optional, tag = "13")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub control: ::core::option::Option<ControlApi>,
@@ -98,13 +98,23 @@ pub struct Status {
     /// What flows have counted and measured, over the whole box: by chain, function and field.
     #[prost(message, repeated, tag = "15")]
     pub statistics: ::prost::alloc::vec::Vec<Statistic>,
-    /// Flows whose state is at the state server alone.
+    /// Flows whose state is at the state server alone, because `resident_flows` leaves no room for it in memory: it is
+    /// fetched when a packet comes. They survive any runtime's end, and that of one of the state server's two processes, but
+    /// not both of these at once.
     #[prost(uint64, tag = "16")]
     pub absent_flows: u64,
-    /// States of flows that runtimes have fetched from the state server since their start.
+    /// States of flows that runtimes have fetched from the state server since their start. If it grows as quickly as packets
+    /// come, `resident_flows` is too small for the flows that are active.
     #[prost(uint64, tag = "17")]
     pub fetched_states: u64,
-    /// How full tables of flows are: of the switches that the host serves that answers, and of every runtime.
+    /// How full tables of flows are: of the switches that the host serves that answers, and of every runtime. Half open are
+    /// flows that nobody has answered, and those of TCP whose initiator has not gone on after the answer. Three quarters
+    /// full, flows live shorter that are over, half open, or unanswered; from nine tenths on, flows end early that stand for
+    /// least (`forgotten`): those that are over, half-open ones whose handshake has not gone on for a second, of the others
+    /// half open or unanswered those that have been idle for longest, and behind them answered ones without a handshake that
+    /// have been idle for a sixteenth of their time. No established TCP connection makes room for another. A flood fills a
+    /// table, and so does a box that has outgrown `limits.flows`: look at `half_open`, and at who has most (`holdfast
+    /// flows`).
     #[prost(message, repeated, tag = "18")]
     pub flow_tables: ::prost::alloc::vec::Vec<FlowTable>,
 }
@@ -151,6 +161,7 @@ pub struct Pool {
     /// `partitioned`, or a `state-server`'s.
     #[prost(string, tag = "4")]
     pub shared: ::prost::alloc::string::String,
+    /// Numbers that there are.
     #[prost(uint32, tag = "5")]
     pub size: u32,
     /// Numbers that flows hold.
@@ -218,6 +229,7 @@ pub struct StatisticValue {
     /// A counter's name; of a gauge's items the number, counted from 0.
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
+    /// What it is.
     #[prost(int64, tag = "2")]
     pub value: i64,
 }
@@ -226,6 +238,7 @@ pub struct StatisticValue {
 #[serde(default)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Host {
+    /// Its name in the configuration.
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
     /// `serving` the ports, `running`, or `away`: as the coordinator saw it last.
@@ -258,13 +271,16 @@ pub struct Network {
 #[serde(default)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Port {
+    /// Its name in the configuration.
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
+    /// The Linux interface, or what else the configuration names.
     #[prost(string, tag = "2")]
     pub device: ::prost::alloc::string::String,
     /// How the device is reached: `afxdp`, `afpacket`, ...
     #[prost(string, tag = "3")]
     pub driver: ::prost::alloc::string::String,
+    /// Its MAC address.
     #[prost(string, tag = "4")]
     pub mac: ::prost::alloc::string::String,
     /// Largest IP packet, bytes.
@@ -291,13 +307,18 @@ pub struct Port {
     /// Frames that the kernel and the device lost outside the port, by their counters (the names of `holdfast explain`), while this host serves it. A frame that would have come in is in one of them.
     #[prost(btree_map = "string, uint64", tag = "11")]
     pub lost: ::prost::alloc::collections::BTreeMap<::prost::alloc::string::String, u64>,
-    /// Received frames for the box itself that it used: ARP, neighbour discovery, ping, BFD of its routers.
+    /// Of the frames that a port received, those for the box itself that it has used: ARP, neighbour discovery, ping, and BFD
+    /// of its routers. All others were forwarded, by whichever port, or are in `drops`, or wait inside.
     #[prost(uint64, tag = "12")]
     pub consumed: u64,
-    /// Packets that went out to a neighbour: those of chains, and those that were originated; a packet in fragments once.
+    /// Packets that went out by a port to a neighbour: those of chains, and of the box's own errors about these, and BFD
+    /// (`originated`); a packet in fragments once. What else the port transmitted are answers to who had sent something, and
+    /// questions for neighbours.
     #[prost(uint64, tag = "13")]
     pub forwarded: u64,
-    /// Packets of the box itself that were forwarded or dropped: errors about packets of chains, BFD, and answers that could not be sent.
+    /// Packets of the box itself that are in `forwarded`, or in `drops`, like those of others: errors about packets of
+    /// chains, BFD, and answers that could not be sent. So `received` and `originated` of all ports are `consumed` and
+    /// `forwarded` of all ports and `drops`, less those of the ports themselves.
     #[prost(uint64, tag = "14")]
     pub originated: u64,
 }
@@ -378,6 +399,7 @@ pub struct Election {
 #[serde(default)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Leader {
+    /// The host's name.
     #[prost(string, tag = "1")]
     pub host: ::prost::alloc::string::String,
     /// Process id on its host; 0 where only etcd knows it, and does not answer.
@@ -398,13 +420,15 @@ pub struct Process {
     /// Node id on the fabric; 0 of the guard, which is not there.
     #[prost(uint32, tag = "2")]
     pub id: u32,
-    /// Which start of this node this is: larger than that of its predecessor, not by one. Runtimes have theirs from one counter
-    /// for the whole box.
+    /// Which start of a process this is: a number that no start before it has had. Runtimes have theirs from one counter for
+    /// the whole box, which a box with a state directory goes on with, so that of a runtime it does not say how often that
+    /// one was started. What an older one still sends is refused.
     #[prost(uint64, tag = "3")]
     pub incarnation: u64,
     /// Process id on its host; 0 while there is no process.
     #[prost(uint32, tag = "4")]
     pub pid: u32,
+    /// The host's name.
     #[prost(string, tag = "5")]
     pub host: ::prost::alloc::string::String,
     /// The virtual cluster of a runtime.
@@ -438,7 +462,10 @@ pub struct Process {
     #[prost(message, optional, tag = "13")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub local_standby: ::core::option::Option<LocalStandby>,
-    /// Restarts of a process that keeps ending. Absent again once the process has lived for some seconds, or, of a runtime, serves.
+    /// A process that keeps ending: its short lives in succession (`failures`), in how many milliseconds it is started again
+    /// (`next_ms`; not there when it has been), and how it ended last (`cause`). The first starts after a failure come at
+    /// once; then each pause is twice as long as the one before, up to 30 s, of a runtime up to 12.8 s. Absent again once the
+    /// process has lived for some seconds, or, of a runtime, serves.
     #[prost(message, optional, tag = "14")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry: ::core::option::Option<Retry>,
@@ -479,6 +506,7 @@ pub struct Failover {
     /// Node id of the runtime that failed.
     #[prost(uint32, tag = "1")]
     pub runtime: u32,
+    /// The incarnation that failed.
     #[prost(uint64, tag = "2")]
     pub incarnation: u64,
     /// What was seen: `killed by signal 9`, `no heartbeat`, ...
@@ -487,7 +515,7 @@ pub struct Failover {
     /// Nanoseconds of the box's clock.
     #[prost(uint64, tag = "4")]
     pub detected_at_ns: u64,
-    /// Microseconds from the failure (the last sign of life, where the failure itself is not dated) to its detection.
+    /// Microseconds from the failure, or the last sign of life where the failure itself is not dated, to its detection.
     #[prost(uint64, optional, tag = "5")]
     pub detection_us: ::core::option::Option<u64>,
     /// Microseconds from the detection until every flow that survives was served again; absent while that is not so.
@@ -566,27 +594,31 @@ pub struct Flow {
     /// Who began it: ADDRESS:PORT.
     #[prost(string, tag = "2")]
     pub source: ::prost::alloc::string::String,
+    /// Whom it asked for.
     #[prost(string, tag = "3")]
     pub destination: ::prost::alloc::string::String,
-    /// The same after the chain.
+    /// Source after the chain.
     #[prost(string, tag = "4")]
     pub translated_source: ::prost::alloc::string::String,
+    /// Destination after the chain.
     #[prost(string, tag = "5")]
     pub translated_destination: ::prost::alloc::string::String,
+    /// Name of its chain.
     #[prost(string, optional, tag = "6")]
     pub chain: ::core::option::Option<::prost::alloc::string::String>,
     /// What the functions say of it.
     #[prost(string, tag = "7")]
     pub state: ::prost::alloc::string::String,
-    /// Node id of the runtime that owns it.
+    /// Node id of the runtime that owns it: the one that processes its packets.
     #[prost(uint32, tag = "8")]
     pub owner: u32,
-    /// Node id of the runtime that has its replica.
+    /// Node id of the runtime that has its replica, and would take it over; absent if there is none.
     #[prost(uint32, optional, tag = "9")]
     pub replica: ::core::option::Option<u32>,
-    /// How often it has changed its owner.
+    /// How often it has changed its owner: what carries an older epoch is refused.
     #[prost(uint32, tag = "10")]
     pub epoch: u32,
+    /// Milliseconds since its first packet, by the switch's stamps.
     #[prost(uint64, tag = "11")]
     pub age_ms: u64,
     /// Packets forward and back: two numbers.
