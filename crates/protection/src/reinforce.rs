@@ -1,6 +1,6 @@
 //! `reinforce`: a packet leaves when it is known elsewhere that it was processed; the state that this made follows later.
 //!
-//! Theory of operation (REINFORCE, sections III and IV; DESIGN, section 5).
+//! Theory of operation (REINFORCE, sections III and IV; docs/protocols/replay.md).
 //! - The switch keeps a log of what it sends. Whoever has a flow as it was, and knows which packets of it have been processed since, in which order, makes the same state
 //!   of them again: functions see nothing but the packet, their flow, and the stamped time.
 //! - So at the end of a batch its *inputs* go to the runtime that is to take over: of every packet the flow's epoch and the stamp (the paper's TxTs table, which has the latest

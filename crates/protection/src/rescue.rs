@@ -1,6 +1,6 @@
 //! `rescue`: what a runtime has in memory is a cache of what the state server has.
 //!
-//! Theory of operation (RESCue, sections III and IV; DESIGN, sections 5 and 9).
+//! Theory of operation (RESCue, sections III and IV; docs/protocols/state-server.md).
 //! - A page is a flow's block. Which pages are dirty the runtime knows itself, from the packets that it has processed.
 //! - [`Release::WriteBack`]: at the end of a batch what has [changed](crate::delta) goes to the server, and packets wait in a latch until that has what they reveal.
 //! - [`Release::AtOnce`], as in the paper: they do not, and flows are written back after so many packets, or so often, a few at a time, whole: of a flow that many packets have changed that is less than

@@ -1,7 +1,7 @@
 //! The account of every pool, kept by the coordinator: blocks, their owners, and numbers
 //! held elsewhere.
 //!
-//! Theory of operation (DESIGN, section 12: a partition belongs to an incarnation). A
+//! Theory of operation (a partition belongs to an incarnation). A
 //! block is free, granted to one incarnation of one runtime, or quarantined because that
 //! incarnation died. While it is quarantined, the recovering runtimes report which of its
 //! numbers their flows hold. When all have reported, the block can be granted again,

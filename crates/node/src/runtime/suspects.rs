@@ -1,6 +1,6 @@
 //! Packets that a runtime had in hand when it ended. They may have nothing to do with that; or they end whoever processes them.
 //!
-//! Theory of operation (DESIGN, section 12: poison). Of the flows that a failed runtime had, one that takes them over is the only one that has them as they are, until copies have been saved
+//! Theory of operation (docs/protocols/replay.md, "A packet that ends its process"). Of the flows that a failed runtime had, one that takes them over is the only one that has them as they are, until copies have been saved
 //! elsewhere. Would it end then too, they would be lost with it. So a suspect is not processed with the packets before and behind it: it waits here until everything that this runtime has would survive
 //! its end, and only then goes through the functions. If that ends the process, the switch hears of the packet a second time, and gives it to nobody any more.
 //! A suspect that is known to have been processed is another thing: without it the flow is not what it was, so it goes through in its turn.

@@ -1,6 +1,6 @@
 //! Packets that runtimes had in hand when they ended, and those that have ended several.
 //!
-//! Theory of operation (DESIGN, section 12: poison). A packet is known by its stamp, which no other packet of this switch ever has. A dead runtime's manager says which one it had in hand, and a runtime on
+//! Theory of operation (docs/protocols/replay.md, "A packet that ends its process"). A packet is known by its stamp, which no other packet of this switch ever has. A dead runtime's manager says which one it had in hand, and a runtime on
 //! which ones its functions panicked. Each of these counts. One that counts once is marked when it is sent again to who takes its flow over, and kept here as it was; at its second time it is *set aside*:
 //! it goes into a capture, nobody gets it any more, and if it has ended processes its flow is closed for a while.
 //!

@@ -1,6 +1,6 @@
 //! `nfactor`: every few packets a flow's state goes to another runtime as a snapshot, whole.
 //!
-//! Theory of operation (NFActor; DESIGN, sections 1 and 5). What is here is what snapshots do
+//! Theory of operation (NFActor; docs/papers/nfactor.md). What is here is what snapshots do
 //! otherwise than replicas; the rest is the same.
 //! - A flow's first snapshot is sent after its first packet, then when its packets have doubled,
 //!   and from the N-th on after every N: whatever happens, what is sent is at most N packets

@@ -1,6 +1,6 @@
 //! Whose state is here, where there is not room for that of all flows.
 //!
-//! Theory of operation (RESCue, section IV; DESIGN, section 9). The header of every flow is here, so the runtime knows without a fault whether the state behind it is. What no packet has touched since the
+//! Theory of operation (RESCue, section IV; docs/protocols/state-server.md). The header of every flow is here, so the runtime knows without a fault whether the state behind it is. What no packet has touched since the
 //! hand came by last, and the server has as it is, goes: it is *nominated* first, and goes when the server has answered everything that was said before. A packet for a flow whose state is absent waits;
 //! the state is asked for, and others go on. As many are asked for as there is room for.
 //!
