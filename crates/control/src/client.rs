@@ -6,12 +6,12 @@ use crate::connection::{ANSWER, Door, Target};
 use crate::endpoint::Endpoint;
 use crate::exit::{self, Failure};
 use crate::tls::TlsPaths;
-use crate::{FLOWS_PER_ANSWER, MAX_ANSWER, MAX_FILE};
+use crate::{BUSY, FLOWS_PER_ANSWER, MAX_ANSWER, MAX_FILE};
 use std::fmt;
 use std::future::Future;
 use std::path::{Component, Path};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
 use tonic::Streaming;
@@ -19,6 +19,8 @@ use tonic::transport::Channel;
 
 /// A host's answer to one that joins has at most so many bytes: a configuration and some files.
 const MAX_JOIN: usize = 2 * MAX_FILE;
+/// Between two questions how far a drain is.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// Asks one box.
 #[derive(Clone)]
@@ -168,6 +170,29 @@ impl Client {
     pub fn progress_of(&self, what: get_progress_request::What) -> Result<Progress, Failure> {
         let mut api = self.api()?;
         self.wait(api.get_progress(GetProgressRequest { what: Some(what) })).map(tonic::Response::into_inner)
+    }
+
+    /// Waits until a drain that was begun before is over; `each` is given every state on the way.
+    /// Asks now and then: however many drains there are, they take one place at the box.
+    ///
+    /// # Errors
+    /// As [`Client::ping`]; a box that is too busy to answer is asked again for [`BUSY`].
+    pub fn watch_drain(&self, runtime: u32, mut each: impl FnMut(&Progress)) -> Result<Progress, Failure> {
+        let mut answered_at = Instant::now();
+        loop {
+            match self.progress_of(get_progress_request::What::Drained(runtime)) {
+                Ok(progress) => {
+                    each(&progress);
+                    if progress.done {
+                        return Ok(progress);
+                    }
+                    answered_at = Instant::now();
+                }
+                Err(failure) if failure.code != exit::TIMEOUT || answered_at.elapsed() > BUSY => return Err(failure),
+                Err(_) => {}
+            }
+            std::thread::sleep(LOOK);
+        }
     }
 
     /// Begins to bring a drained runtime back.

@@ -6,9 +6,10 @@
 //! flow holds counts from then on, a flow that ends gives it back, one that comes from elsewhere
 //! brings it along, one that leaves takes it away. No function has a word about any of these.
 //!
-//! Neither can be made or copied except where a flow is opened ([`Opening`]), and no call gives
-//! one back, so nothing is given back twice. What `open` leases and does not put into the flow's
-//! state goes back when it returns.
+//! Neither can be made except where a flow is opened ([`Opening`]), neither can be copied but by
+//! reading a state's bytes, and no call gives one back, so nothing is given back twice. A state
+//! with a number that was not leased for it is not accepted: that panics. What `open` leases and
+//! does not put into the flow's state goes back when it returns.
 
 use crate::Opening;
 use crate::shared::{Gauge, Pool};
@@ -64,10 +65,9 @@ pub struct Counted<G> {
 }
 
 impl<G> Counted<G> {
-    /// In no item if there is no such one.
+    /// In this item, which there is.
     pub(crate) fn new(item: usize, _opening: &Opening<'_>) -> Counted<G> {
-        let word = item.checked_add(1).and_then(|word| u16::try_from(word).ok()).unwrap_or(0);
-        Counted { word, gauge: PhantomData }
+        Counted { word: item as u16 + 1, gauge: PhantomData }
     }
 
     /// The item, if there is one.

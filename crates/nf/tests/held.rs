@@ -1,6 +1,7 @@
 //! What a function leases while it opens a flow is the flow's, or goes back, however that ends.
 
 use holdfast_nf::shared::SharedField;
+use holdfast_nf::zerocopy::FromBytes;
 use holdfast_nf::{
     Bound, Chain, ConfigError, Context, Counted, DropReason, Function, Gauge, Lease, Leased, NetworkFunction, Open, Opening,
     Outcome, Packet, Pool, Position, Verdict,
@@ -29,7 +30,7 @@ holdfast_nf::flow_state! {
 }
 
 /// Needs a number of each of two pools for every flow. Panics at the end of `open` where the packet comes by port 1, and
-/// in `expire` where it came by port 2.
+/// in `expire` where it came by port 2. By port 3 comes one for which it makes a number out of bytes.
 struct Careful;
 
 impl NetworkFunction for Careful {
@@ -55,6 +56,8 @@ impl NetworkFunction for Careful {
         };
         let port = packet.meta.ingress;
         assert_ne!(port, 1, "boom");
+        let forged = || Leased::read_from_bytes(&7_u32.to_ne_bytes()).expect("four bytes");
+        let inside = if port == 3 { forged() } else { inside };
         Open::Accept(Both { inside, outside, counted: shared.flows.count(port.into(), cx), spare: [port, 0] })
     }
 
@@ -133,6 +136,18 @@ fn what_no_flow_has_goes_back() {
     assert_eq!(bench.held(), nothing());
     assert_eq!(bench.open(0), Some(Outcome::Forward));
     assert_eq!(bench.held(), (vec![1, 1], vec![1, 0, 0]));
+}
+
+/// A number that was not leased for a flow is not accepted with it, and an item that is not there does not count.
+#[test]
+fn what_was_not_given_for_a_flow_is_not_accepted() {
+    let mut bench = Bench::new();
+    ["inside", "outside"].into_iter().for_each(|field| bench.pool(field, |pool| pool.backend().grant_block(0, &[0; 4])));
+    assert_eq!(bench.open(3), None, "it panics");
+    assert_eq!(bench.held(), nothing());
+    assert_eq!(bench.open(9), Some(Outcome::Forward));
+    let counted = Both::ref_from_bytes(&bench.block.0[..size_of::<Both>()]).expect("a state").counted.item();
+    assert_eq!((counted, bench.held()), (None, (vec![1, 1], vec![0, 0, 0])));
 }
 
 /// A function that panics over a flow's end keeps nothing of it.

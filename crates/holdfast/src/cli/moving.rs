@@ -8,7 +8,7 @@ use holdfast_control::api::{MigrateRequest, Progress};
 use holdfast_control::exit::{self, Failure};
 use holdfast_control::status::{STATE_DRAINED, STATE_RUNNING, STATE_STARTING};
 use holdfast_control::table::print;
-use holdfast_control::{Client, Target, VERSION, Work, object};
+use holdfast_control::{Client, Target, VERSION, object};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::io::{IsTerminal, Write};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -32,7 +32,7 @@ pub(super) fn migrate(
         "the flows of runtime {from} move on without this command: `holdfast status` shows where flows are"
     ))?;
     let request = MigrateRequest { from: from.into(), to: to.map(u32::from), limit: Some(limit), filter: selector.to_owned() };
-    let progress = watched.watch(client.migrate(request)?)?;
+    let progress = watched.watch(|each| client.migrate(request)?.watch(each))?;
     tell(&progress, "moved", json)?;
     match progress {
         Progress { failed: true, .. } => Err(Failure::new(
@@ -54,10 +54,12 @@ pub(super) fn drain(target: &Target, what: &str, force: bool, json: bool) -> Res
         "the box goes on draining {what} without this command: `holdfast status` says when it is drained, and then `holdfast restore {what}` brings it back"
     ))?;
     // All of them leave before the first flow moves: none of them is another's target.
-    let begun = runtimes.into_iter().map(|runtime| client.drain(runtime, force)).collect::<Result<Vec<_>, _>>()?;
+    for runtime in &runtimes {
+        client.drain(*runtime, force)?.progress()?;
+    }
     let mut done = Vec::new();
-    for work in begun {
-        let progress = watched.watch(work)?;
+    for runtime in runtimes {
+        let progress = watched.watch(|each| client.watch_drain(runtime, each))?;
         if !json || host.is_none() {
             tell(&progress, "drained: moved", json)?;
         }
@@ -138,11 +140,11 @@ impl Watched {
         Ok(Watched { latest })
     }
 
-    /// Waits until it is over.
-    fn watch(&self, work: Work) -> Result<Progress, Failure> {
+    /// Waits until it is over, as `wait` does.
+    fn watch(&self, wait: impl FnOnce(&mut dyn FnMut(&Progress)) -> Result<Progress, Failure>) -> Result<Progress, Failure> {
         let is_terminal = is_terminal();
         let mut told_at = Instant::now();
-        work.watch(|progress| {
+        wait(&mut |progress| {
             *self.latest.lock().unwrap_or_else(PoisonError::into_inner) = Some(*progress);
             if is_terminal {
                 let end = if progress.done { CLEAR } else { "" };

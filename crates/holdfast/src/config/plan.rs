@@ -30,6 +30,7 @@ use holdfast_node::rules::Rule;
 use holdfast_node::switch::SourceLimits;
 use holdfast_protection::rescue::pages::PagesConfig;
 use holdfast_wire::zone::Zones;
+use std::fmt;
 use std::path::PathBuf;
 
 /// See the module.
@@ -80,6 +81,12 @@ pub struct Plan {
     pub control: Option<Control>,
     /// Runtimes and state servers make only the system calls of their work.
     pub seccomp: bool,
+}
+
+impl fmt::Debug for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Plan").field("cluster", &self.cluster).finish_non_exhaustive()
+    }
 }
 
 impl Plan {

@@ -31,8 +31,8 @@ pub(super) fn apply(service: &Service, file: &str, text: String, dry_run: bool) 
         Ok(new) => new,
         Err(mistake) => return Ok(refused(mistake.to_string(), [(&mistake, None)].into_iter())),
     };
-    let (running, old) = service.running()?;
-    let differences = config::differences(&old, &new);
+    let running = service.ask(Request::Configuration)?;
+    let differences = config::differences(&running.plan, &new);
     if !differences.is_empty() {
         let mut text = format!("{file}: a running box cannot be changed like this, and nothing was changed");
         for difference in &differences {
@@ -40,7 +40,7 @@ pub(super) fn apply(service: &Service, file: &str, text: String, dry_run: bool) 
         }
         return Ok(refused(text, differences.iter().map(|difference| (&difference.mistake, Some(difference)))));
     }
-    let changes = config::rule_changes(&old.rules, &new.rules);
+    let changes = config::rule_changes(&running.plan.rules, &new.rules);
     let before = running.rules;
     let list = |is_new: bool| -> Vec<api::Rule> {
         let chosen = changes.iter().filter(|change| change.is_new == is_new);
@@ -55,8 +55,11 @@ pub(super) fn apply(service: &Service, file: &str, text: String, dry_run: bool) 
         let failed = |error: std::io::Error| Refusal::failed_precondition(format!("a copy of the configuration: {error}"));
         let memory = files::memory(text.as_bytes()).map_err(failed)?;
         let rules = RuleSet::new(version_after(before), new.rules.clone()).records(running.record);
+        // Mistakes that are found later are shown in the box's file.
+        let again = config::read(&running.file, &text);
+        let plan = again.map_err(|mistake| Refusal::failed_precondition(mistake.to_string()))?.into();
         let text = text.into();
-        now = service.ask(|answer| Request::Apply { based_on: before, text, memory, rules, answer })?;
+        now = service.ask(|answer| Request::Apply { based_on: before, text, plan, memory, rules, answer })?;
     }
     let rules = Some(RuleChanges { before, now, added, removed, flows: config::RULES.flows.to_owned() });
     Ok(apply_reply::Result::Applied(Applied { dry_run, changed, rules }))

@@ -1,5 +1,6 @@
 //! What another host needs to run its part of the box, as a running host has it.
 
+use super::Request;
 use super::service::Service;
 use holdfast_control::api::{File, JoinReply};
 use holdfast_control::is_inside;
@@ -13,7 +14,8 @@ const MAX_FILE: u64 = 1 << 20;
 /// certificate and key of the control API.
 pub(super) fn join(service: &Service, host: &str) -> Result<JoinReply, Refusal> {
     let not_now = |text: String| Refusal::failed_precondition(text);
-    let (running, plan) = service.running()?;
+    let running = service.ask(Request::Configuration)?;
+    let plan = &running.plan;
     if plan.hosts.is_empty() {
         return Err(not_now("the box is on one host: its configuration has no `hosts`, and nobody can join".to_owned()));
     }

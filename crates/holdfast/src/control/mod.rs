@@ -25,6 +25,7 @@ pub(crate) use lock::Lock;
 pub(crate) use server::make_directory;
 pub use server::{Server, listen, listen_and_stop, tidy, tidy_after};
 
+use crate::config::Plan;
 use holdfast_control::PATIENCE;
 use holdfast_control::api::{Flow, PingReply, Progress, Status, TraceStep};
 use holdfast_node::message::{Order, Place};
@@ -116,6 +117,8 @@ pub enum Request {
         based_on: u64,
         /// The configuration that they are from, all of it.
         text: Arc<str>,
+        /// What that means, read under the name of the box's own file.
+        plan: Arc<Plan>,
         /// The same in a memory that the guard is given.
         memory: OwnedFd,
         /// The new rules, encoded: the packet loop only passes them on.
@@ -159,6 +162,8 @@ pub struct Running {
     pub file: String,
     /// What is in it.
     pub text: Arc<str>,
+    /// What that means.
+    pub plan: Arc<Plan>,
     /// The version of the rules.
     pub rules: u64,
     /// The most bytes that a record of new rules may have.

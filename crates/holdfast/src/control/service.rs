@@ -4,7 +4,7 @@
 //! who asks ([`calls`](super::calls) does that).
 
 use super::{Answer, MAX_TRACE, MAX_TRACE_WAIT, Page, Request, Running, Traced};
-use crate::config::{self, Plan};
+use crate::config;
 use holdfast_control::api::{ControlApi, Flow, ListFlowsReply, PingReply, Status, TraceStep};
 use holdfast_control::{FLOWS_PER_ANSWER, PATIENCE};
 use holdfast_node::message::{Order, Place};
@@ -109,20 +109,12 @@ impl Service {
         Ok(ListFlowsReply { flows, truncated: is_enough || !next.is_empty(), next })
     }
 
-    /// The configuration by which the box runs, and the plan that it goes by. It has been read before, by this program.
-    pub(super) fn running(&self) -> Result<(Running, Plan), Refusal> {
-        let running = self.ask(Request::Configuration)?;
-        let plan = config::read(&running.file, &running.text)
-            .map_err(|mistake| Refusal::failed_precondition(format!("the running configuration: {mistake}")))?;
-        Ok((running, plan))
-    }
-
     /// A selector as the processes of the box read it: ports have numbers there.
     fn selector(&self, text: &str) -> Result<String, Refusal> {
         if !text.split_whitespace().any(|word| word == "on") {
             return read(text, &Zones::default()).map(|_| text.to_owned());
         }
-        let (_, plan) = self.running()?;
+        let Running { plan, .. } = self.ask(Request::Configuration)?;
         if plan.switches.len() > 1 {
             let text = "`on` is for rules where there are several switches: each counts its own ports";
             return Err(Refusal::invalid_argument(text));

@@ -87,14 +87,14 @@ impl Manager {
             Request::Configuration(answer) => {
                 let record = self.host.hub.manager.fabric().max_record();
                 let (file, text, rules) = (self.file.clone(), self.text.clone(), self.rules_wanted());
-                answer.give(Running { file, text, rules, record });
+                answer.give(Running { file, text, plan: self.plan.clone(), rules, record });
             }
-            Request::Apply { based_on, text, memory, rules, answer } => {
+            Request::Apply { based_on, text, plan, memory, rules, answer } => {
                 if !self.host.hub.has_coordinator() {
                     answer.refuse(changes::why(Refusal::Away));
                 } else if self.rules_wanted() == based_on {
                     // The name stays: what the file names lies beside the one that the box began with.
-                    (self.text, self.applied) = (text, Some(memory));
+                    (self.text, self.plan, self.applied) = (text, plan, Some(memory));
                     self.waiting.rules.push((rules.version(), answer));
                     self.host.hub.manager.set_rules(rules);
                 } else {
@@ -137,22 +137,31 @@ impl Manager {
             answer.make(move || Ok(Status { statistics: statistics.named(), ..status }));
         }
         let (manager, plan) = (&mut self.host.hub.manager, &self.plan);
-        for (request, answer) in core::mem::take(&mut self.waiting.flows) {
-            let Some(page) = manager.take_flows(request) else {
-                self.waiting.flows.push((request, answer));
+        let pages = &mut self.waiting.flows;
+        let mut at = 0;
+        while at < pages.len() {
+            let Some(page) = manager.take_flows(pages[at].0) else {
+                at += 1;
                 continue;
             };
+            let (_, answer) = pages.remove(at);
             let plan = plan.clone();
             answer.make(move || match page.flows() {
                 Ok(flows) => Ok(Page { flows: reports::flows(&flows, &plan), next: page.next }),
                 Err(_) => Err("a runtime has sent a list that is none".to_owned()),
             });
         }
-        for (ticket, answer) in core::mem::take(&mut self.waiting.orders) {
-            match manager.take_answer(ticket) {
-                Some(Ok(order)) => answer.give(order),
-                Some(Err(refusal)) => answer.refuse(changes::why(refusal)),
-                None => self.waiting.orders.push((ticket, answer)),
+        let orders = &mut self.waiting.orders;
+        let mut at = 0;
+        while at < orders.len() {
+            let Some(taken) = manager.take_answer(orders[at].0) else {
+                at += 1;
+                continue;
+            };
+            let (_, answer) = orders.remove(at);
+            match taken {
+                Ok(order) => answer.give(order),
+                Err(refusal) => answer.refuse(changes::why(refusal)),
             }
         }
         if self.waiting.flows.len() > MOST_WAITING {

@@ -89,11 +89,8 @@ impl Manager {
     pub(super) fn answer_rules(&mut self) {
         let in_force = self.rules_in_force();
         let had = self.waiting.rules.len();
-        for (version, answer) in core::mem::take(&mut self.waiting.rules) {
-            match in_force >= version {
-                true => answer.give(version),
-                false => self.waiting.rules.push((version, answer)),
-            }
+        for (version, answer) in self.waiting.rules.extract_if(.., |(version, _)| in_force >= *version) {
+            answer.give(version);
         }
         // Not before: a next life that began with the text of rules that nobody has would think them applied.
         if had > 0 && self.waiting.rules.is_empty() {

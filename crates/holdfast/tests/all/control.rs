@@ -1,5 +1,6 @@
 //! The control socket against clients that behave and clients that do not. The packet loop is a thread that answers from a script.
 
+use holdfast::config;
 use holdfast::control::{self, MAX_CLIENTS, MAX_CONNECTIONS, Page, Request, Running, Server, Traced, Work};
 use holdfast_control::api::apply_reply::Result as Reply;
 use holdfast_control::api::control_client::ControlClient;
@@ -165,10 +166,12 @@ impl Box {
                         answer.give(progress(1, true));
                     }
                     Request::Configuration(answer) => {
-                        let text = running.as_str().into();
-                        answer.give(Running { file: "old.yaml".to_owned(), text, rules: version, record: 2000 });
+                        let plan = config::read("old.yaml", &running).expect("it is right").into();
+                        let (file, text) = ("old.yaml".to_owned(), running.as_str().into());
+                        answer.give(Running { file, text, plan, rules: version, record: 2000 });
                     }
-                    Request::Apply { based_on, text, rules, answer, .. } => {
+                    Request::Apply { based_on, text, plan, rules, answer, .. } => {
+                        assert_eq!(plan.rules, config::read("old.yaml", &text).expect("it is right").rules);
                         assert_eq!(based_on, version, "the loop is told what the rules were compared with");
                         version += 1;
                         running = text.to_string();

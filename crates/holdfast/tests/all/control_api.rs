@@ -1,7 +1,7 @@
 //! The control API over the loopback, with real certificates: clients that may, clients that may not, and clients that are none. The packet loop is a thread that
 //! answers from a script.
 
-use holdfast::config::ControlEntry;
+use holdfast::config::{self, ControlEntry};
 use holdfast::control::Limits;
 use holdfast::control::{self, Answer, Page, Request, Running, Server, Traced, Work};
 use holdfast_control::api::apply_reply::Result as Reply;
@@ -145,7 +145,9 @@ fn answer_from_a_script(requests: Receiver<Request>, file: &str, tell: impl Fn(S
             }
             Request::Traces(answer) => answer.give(Traced { whole: u64::MAX, steps: std::mem::take(&mut pending) }),
             Request::Configuration(answer) => {
-                answer.give(Running { file: file.to_owned(), text: running.as_str().into(), rules: version, record: 1_000 });
+                let plan = config::read(file, &running).expect("it is right").into();
+                let (file, text) = (file.to_owned(), running.as_str().into());
+                answer.give(Running { file, text, plan, rules: version, record: 1_000 });
             }
             Request::Apply { text, answer, .. } => {
                 version += 1;

@@ -183,6 +183,11 @@ fn measure(protection: Option<&str>, flows: usize, seconds: u32, binary: &Path, 
     ensure!(transfer.bytes > 0, "nothing arrived: {transfer:?}");
     let (pings, ping_us) = ping_times(&topology.client, web.ip(), PINGS, PING_INTERVAL)?;
     ensure!(pings.received == pings.sent, "echo requests were not answered: {pings:?}");
+    let left = match &running {
+        Some(running) => running.status()?.runtimes().map(|runtime| runtime.flows).sum::<u64>() as usize,
+        None => conntrack_entries(&topology.router)?,
+    };
+    ensure!(left >= flows, "of {flows} flows {left} were there at the end");
 
     drop((iperf3, nginx, echoes));
     if let Some(running) = &mut running {
@@ -231,6 +236,13 @@ fn nftables() -> String {
            }}\n\
          }}\n"
     )
+}
+
+/// Connections that the kernel of this namespace tracks.
+fn conntrack_entries(router: &Namespace) -> Result<usize> {
+    let path = "/proc/sys/net/netfilter/nf_conntrack_count";
+    let text = router.enter(|| fs::read_to_string(path))?.with_context(|| format!("reading {path}"))?;
+    text.trim().parse().with_context(|| format!("{path} says {text:?}"))
 }
 
 /// A box with the same rules.

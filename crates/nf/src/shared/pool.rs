@@ -238,7 +238,10 @@ impl Numbers {
             return;
         }
         match event {
-            FlowEvent::Accepted => self.loose.retain(|loose| *loose != number),
+            FlowEvent::Accepted => {
+                let at = self.loose.iter().position(|loose| *loose == number);
+                self.loose.swap_remove(at.expect("a flow keeps what was leased when it was opened"));
+            }
             FlowEvent::Ended => self.backend.give_back(number),
             FlowEvent::Arrived => {
                 let unnamed = self.unnamed.as_mut().map(|unnamed| &mut unnamed[number as usize]);

@@ -71,7 +71,8 @@ impl<G> Gauge<G> {
     /// ends. In an item that is not there nothing counts.
     #[inline]
     pub fn count(&self, item: usize, cx: &Opening<'_>) -> Counted<G> {
-        Counted::new(item, cx)
+        let is_there = item < self.part.own().len();
+        if is_there { Counted::new(item, cx) } else { Counted::default() }
     }
 
     /// An item's value; 0 for an item that is not there. Where a state server has it that is this runtime's part, exactly, and what all others had when they were heard of last. The outcome

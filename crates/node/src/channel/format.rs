@@ -48,7 +48,7 @@ pub(super) struct Header {
 }
 
 pub(crate) const MAGIC: u16 = 0x4846;
-pub(super) const VERSION: u8 = 6;
+pub(super) const VERSION: u8 = 7;
 /// Flag: the frame has no number and no records. A flag is needed because every number is
 /// some frame's.
 pub(super) const ONLY_ACKNOWLEDGES: u8 = 1;

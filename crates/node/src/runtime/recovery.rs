@@ -270,15 +270,15 @@ impl Recoveries {
     /// The switch's answer to one record of claims.
     pub(crate) fn handle_claimed(&mut self, switch: NodeId, body: &[u8], lanes: &mut [Lane]) -> Result<(), DropReason> {
         let (number, answers) = body.split_first_chunk::<4>().ok_or(DropReason::Malformed)?;
-        let (answers, rest) = answers.as_chunks::<{ Grant::LEN }>();
-        let grants = answers.iter().map(|answer| Grant::decode(*answer)).collect::<Result<Vec<_>, _>>()?;
         let number = u32::from_be_bytes(*number);
         let side = self.sides.iter_mut().find(|side| side.switch == switch).ok_or(DropReason::Malformed)?;
         let at = side.asked.iter().position(|asked| asked.number == number).ok_or(DropReason::StaleDuplicate)?;
-        if side.asked[at].flows.len() != grants.len() || !rest.is_empty() {
-            return Err(DropReason::Malformed);
-        }
         let Some(asked) = side.asked.remove(at) else { return Err(DropReason::StaleDuplicate) };
+        let Some(grants) = grants_of(answers, asked.flows.len()) else {
+            // The channel delivers an answer once: without another one the recovery would not end.
+            side.queue.extend(asked.flows);
+            return Err(DropReason::Malformed);
+        };
         let is_running = self.running.iter().any(|recovery| recovery.dead == asked.dead);
         let (mut granted, mut again) = (0, 0);
         for (wanted, grant) in asked.flows.iter().zip(grants) {
@@ -378,4 +378,11 @@ impl Recoveries {
             false
         });
     }
+}
+
+/// The answers to so many claims, if these are that.
+fn grants_of(answers: &[u8], claims: usize) -> Option<Vec<Grant>> {
+    let (answers, rest) = answers.as_chunks::<{ Grant::LEN }>();
+    let grants = answers.iter().map(|answer| Grant::decode(*answer)).collect::<Result<Vec<_>, _>>().ok()?;
+    (rest.is_empty() && grants.len() == claims).then_some(grants)
 }

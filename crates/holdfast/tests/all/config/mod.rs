@@ -139,7 +139,7 @@ fn pools_and_services_answer_ping_where_somebody_asks_for_it() {
     assert_eq!(pinged(&with("[ 198.51.100.5 ]")), ["198.51.100.5/32"]);
 }
 
-/// Sources are plan at every port that does not say otherwise, and `off` is a word, not a truth value.
+/// Sources are checked at every port that does not say otherwise, and `off` is a word, not a truth value.
 #[test]
 fn sources_are_checked_unless_a_port_says_otherwise() {
     use holdfast_node::edge::ReversePath::{Feasible, Off};
