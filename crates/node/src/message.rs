@@ -78,12 +78,12 @@ pub mod kind {
     /// State server to instance: the session is over. Nothing follows.
     pub const STATE_OVER: u8 = 56;
     /// Runtime to manager: the number of a [`ListFlows`](super::Control::ListFlows) (4), 1 if nothing follows (1), in which lane (2) and at which slot (4) the list goes on, and
-    /// [`FlowInfo`](super::FlowInfo)s one behind the other. The lane is [`NO_LANE`] if the list is over.
+    /// [`FlowInfo`](super::FlowInfo)s one behind the other. See [`FlowsHead`](super::FlowsHead).
     pub const FLOWS: u8 = 57;
 }
 
-/// In [`kind::FLOWS`]: all flows have been looked at.
-pub const NO_LANE: u16 = u16::MAX;
+/// In [`FlowsHead`]: all flows have been looked at.
+const NO_LANE: u16 = u16::MAX;
 
 /// A route as the runtime knows it whose flow it leads to.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -136,10 +136,22 @@ pub struct FlowsHead {
     pub request: U32,
     /// Not 0 if the piece ends here.
     pub is_last: u8,
-    /// The chain in which the next piece begins, or [`NO_LANE`] if there is none.
-    pub lane: U16,
-    /// The slot at which it begins.
-    pub slot: U32,
+    lane: U16,
+    slot: U32,
+}
+
+impl FlowsHead {
+    /// The beginning of a record for this list. `next`: the chain and the slot at which the list goes on;
+    /// none if it is over.
+    pub(crate) fn new(request: u32, is_last: bool, next: Option<(u16, u32)>) -> FlowsHead {
+        let (lane, slot) = next.unwrap_or((NO_LANE, 0));
+        FlowsHead { request: request.into(), is_last: is_last.into(), lane: lane.into(), slot: slot.into() }
+    }
+
+    /// The chain and the slot at which the list goes on; none if it is over.
+    pub fn next(&self) -> Option<(u16, u32)> {
+        (self.lane.get() != NO_LANE).then_some((self.lane.get(), self.slot.get()))
+    }
 }
 
 /// A flow key as it lies in a message.

@@ -10,7 +10,7 @@
 
 use super::Manager;
 use crate::address::NodeId;
-use crate::message::{Control, FlowPage, FlowsHead, NO_LANE, Place};
+use crate::message::{Control, FlowPage, FlowsHead, Place};
 use holdfast_protection::Peer;
 use holdfast_wire::DropReason;
 use zerocopy::FromBytes;
@@ -47,9 +47,8 @@ impl Lists {
         let Some(piece) = self.open.iter_mut().find(is_meant) else { return Ok(()) };
         piece.page.bytes.extend_from_slice(flows);
         if head.is_last != 0 {
-            let (lane, slot) = (head.lane.get(), head.slot.get());
             piece.asked = None;
-            piece.page.next = (lane != NO_LANE).then_some(Place { peer: from, lane, slot });
+            piece.page.next = head.next().map(|(lane, slot)| Place { peer: from, lane, slot });
         }
         Ok(())
     }

@@ -24,7 +24,7 @@ use crate::gone::GoneFlows;
 use crate::rate::RateLimit;
 use crate::reset::{acknowledge, reset_ahead};
 use holdfast_nf::{Chain, Context, Direction, Outcome, Position, Standing};
-use holdfast_protection::flows::{ActorHeader, Found, Journal, NO_SLOT, NoReply, flag, role};
+use holdfast_protection::flows::{ActorHeader, Found, Journal, NoReply, flag, role};
 use holdfast_protection::{Admission, Flows, Outbox, Plan, Protection, Released, Slot};
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::header::proto;

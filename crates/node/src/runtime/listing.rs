@@ -15,7 +15,7 @@
 use super::{Lane, Shared};
 use crate::address::NodeId;
 use crate::channel::Fabric;
-use crate::message::{FlowInfo, FlowsHead, NO_LANE, kind};
+use crate::message::{FlowInfo, FlowsHead, kind};
 use holdfast_protection::Slot;
 use holdfast_protection::flows::{flag, role};
 use holdfast_wire::selector::Selector;
@@ -34,6 +34,9 @@ const FLOWS_PER_RECORD: u32 = 8;
 const SLOTS_PER_ANSWER: u32 = 1 << 16;
 /// Questions under way. There are never so many managers' clients.
 const MOST: usize = 128;
+
+/// Behind every lane.
+const END: (usize, Slot) = (usize::MAX, 0);
 
 /// A question that is not answered yet.
 struct Listing {
@@ -60,7 +63,7 @@ impl Listings {
         // A selector that cannot be read matches no flow: its asker has checked it before.
         let (selector, at) = match selector.parse() {
             Ok(selector) => (selector, (usize::from(lane), slot)),
-            Err(_) => (Selector::any(), (usize::from(NO_LANE), 0)),
+            Err(_) => (Selector::any(), END),
         };
         if self.open.len() == MOST {
             self.open.pop_front();
@@ -142,9 +145,7 @@ impl Listing {
         let is_over = at.0 >= lanes.len();
         let is_last = is_over || flows_left == 0 || slots_left == 0;
         if is_last || count > 0 {
-            let lane = if is_over { NO_LANE } else { at.0 as u16 };
-            let (request, is_last) = (self.request.into(), is_last.into());
-            let head = FlowsHead { request, is_last, lane: lane.into(), slot: at.1.into() };
+            let head = FlowsHead::new(self.request, is_last, (!is_over).then_some((at.0 as u16, at.1)));
             if fabric.send_parts(self.to, kind::FLOWS, &[head.as_bytes(), &flows]).is_err() {
                 return Sent::Nothing;
             }

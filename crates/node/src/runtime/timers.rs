@@ -201,6 +201,11 @@ impl Wheel {
         header.timer_list == WAITING
     }
 
+    /// The flow is in one of the lists.
+    pub(crate) fn holds(&self, header: &ActorHeader) -> bool {
+        !matches!(header.timer_list, NO_SLOT | WAITING)
+    }
+
     /// The flow is filed under what it is: its standing, and a deadline that no packet
     /// has moved away since. A deadline beyond the wheel's reach counts as right: its
     /// list does not show whether it has moved.

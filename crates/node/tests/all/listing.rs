@@ -5,10 +5,11 @@ use crate::spot::{SECOND, Spot, accepting, datagram_from, frames_of};
 use holdfast_node::address::{COORDINATOR, MANAGER, mac_of};
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::manager::Manager;
-use holdfast_node::message::{Control, FlowPage, NO_LANE, Place, kind};
+use holdfast_node::message::{Control, FlowPage, FlowsHead, Place, kind};
 use holdfast_protection::{Peer, Plan};
 use holdfast_wire::nsh::Flags;
 use std::collections::BTreeMap;
+use zerocopy::FromBytes;
 
 const FIRST: Peer = ME;
 const OTHER: Peer = Peer { node: 17, incarnation: 4 };
@@ -58,15 +59,17 @@ fn a_turn_does_little_however_many_ask_for_however_much() {
             if record.kind != kind::FLOWS {
                 continue;
             }
-            let request = u32::from_be_bytes(body[..4].try_into().unwrap());
-            let (lane, slot) = (u16::from_be_bytes([body[5], body[6]]), u32::from_be_bytes(body[7..11].try_into().unwrap()));
-            let here = FlowPage { bytes: body[11..].to_vec(), next: None }.flows().unwrap().len();
+            let (head, listed_here) = FlowsHead::read_from_prefix(body).unwrap();
+            let request = head.request.get();
+            let here = FlowPage { bytes: listed_here.to_vec(), next: None }.flows().unwrap().len();
             flows += here;
             *listed.entry(request).or_default() += here;
-            if lane != NO_LANE && request != 0 {
+            if let Some((_, slot)) = head.next()
+                && request != 0
+            {
                 slots += (slot - reached.insert(request, slot).unwrap_or(0)) as usize;
             }
-            open -= usize::from(body[4]);
+            open -= usize::from(head.is_last);
         }
         bench.manager.inbox.clear();
         assert!(flows <= FLOWS_PER_TURN && slots <= SLOTS_PER_TURN, "{flows} flows and {slots} slots in a turn");

@@ -3,7 +3,7 @@
 //! In: states that have come, or do not come any more; packets that would open flows. Out: flows that go on, end, or wait. Never: a look at a state that is not here.
 
 use super::ending::contain;
-use super::{Chain, DropReason, Lane, NO_SLOT, PacketPool, Shared, Slot, flag, role};
+use super::{Chain, DropReason, Lane, PacketPool, Shared, Slot, flag, role};
 
 impl Lane {
     /// Room for the state of so many new flows: what others do not need who were here before.
@@ -56,7 +56,7 @@ impl Lane {
             self.retry = true;
             let header = self.flows.header(slot);
             let is_forgotten = self.wheel.awaits_state(header);
-            if header.timer_list != NO_SLOT && !is_forgotten || header.role != role::OWNER {
+            if self.wheel.holds(header) || header.role != role::OWNER {
                 continue;
             }
             // Its time had come, and nothing else has.

@@ -23,8 +23,8 @@ pub(super) struct Order {
     pub(super) next_target: usize,
     left: u64,
     selector: Selector,
-    /// Where the search for flows goes on: lane and slot.
-    at: (usize, u32),
+    /// Where the search for flows goes on: lane and slot. None once everything has been looked at.
+    at: Option<(usize, Slot)>,
     pub(super) again: Vec<Stayed>,
     pub(super) moved: u64,
     refused: u64,
@@ -34,7 +34,7 @@ pub(super) struct Order {
 impl Order {
     pub(super) fn new(request: u32, targets: Vec<Peer>, limit: u64, selector: Selector) -> Order {
         let next_target = request as usize % targets.len().max(1);
-        let (again, at) = (Vec::new(), (0, 0));
+        let (again, at) = (Vec::new(), Some((0, 0)));
         Order { request, targets, next_target, left: limit, selector, at, again, moved: 0, refused: 0, told_at: 0 }
     }
 
@@ -62,12 +62,12 @@ impl Order {
 
     /// Everything has been looked at, or enough has been found.
     pub(super) fn is_exhausted(&self, lanes: usize) -> bool {
-        self.left == 0 || self.at.0 >= lanes
+        self.left == 0 || self.at.is_none_or(|(lane, _)| lane >= lanes)
     }
 
     /// Tells how far it is, now and then and at its end. True if it is over and that has been told.
     pub(super) fn report(&mut self, is_under_way: bool, fabric: &mut Fabric, listeners: &[NodeId], clock: u64) -> bool {
-        let has_more = self.left > 0 && self.at.0 != usize::MAX || !self.again.is_empty();
+        let has_more = self.left > 0 && self.at.is_some() || !self.again.is_empty();
         let last = !is_under_way && !has_more;
         if !last && clock.saturating_sub(self.told_at) < PROGRESS {
             return false;
@@ -107,21 +107,23 @@ impl Order {
             *budget = budget.saturating_sub(1);
             return (first, chosen);
         }
-        while self.left > 0 && *budget > 0 && chosen.len() < BATCH {
-            let Some(lane) = lanes.get(self.at.0) else {
-                // Everything has been looked at.
-                self.at.0 = usize::MAX;
+        while self.left > 0
+            && *budget > 0
+            && chosen.len() < BATCH
+            && let Some((at, slot)) = self.at
+        {
+            let Some(lane) = lanes.get(at) else {
+                self.at = None;
                 break;
             };
-            if self.at.1 >= lane.flows.reach() {
+            if slot >= lane.flows.reach() {
                 if !chosen.is_empty() {
                     break;
                 }
-                self.at = (self.at.0 + 1, 0);
+                self.at = Some((at + 1, 0));
                 continue;
             }
-            let slot = self.at.1;
-            self.at.1 += 1;
+            self.at = Some((at, slot + 1));
             *budget -= 1;
             let header = lane.flows.header(slot);
             if header.role == role::OWNER
@@ -132,8 +134,7 @@ impl Order {
                 self.left -= 1;
             }
         }
-        let lane = if self.at.0 == usize::MAX { 0 } else { self.at.0 };
-        (lane, chosen)
+        (self.at.map_or(0, |(lane, _)| lane), chosen)
     }
 }
 
