@@ -10,7 +10,7 @@
 //! set-associative. An entry is displaced after about as many other flows have gone as
 //! the table has room for, and a packet that is later than that is not recognised.
 
-use crate::channel::format::after;
+use holdfast_protection::Epoch;
 use holdfast_protection::flows::untouched;
 use zerocopy::FromZeros;
 
@@ -20,8 +20,8 @@ const WAYS: usize = 4;
 #[derive(Debug, Clone, Copy, FromZeros)]
 struct Gone {
     hash: u64,
-    /// 0 if the entry is empty.
-    epoch: u32,
+    /// The default if the entry is empty.
+    epoch: Epoch,
 }
 
 /// See the module.
@@ -46,7 +46,7 @@ impl GoneFlows {
     }
 
     /// The flow of this hash, known here under this epoch, has ended or left.
-    pub(crate) fn note(&mut self, hash: u64, epoch: u32) {
+    pub(crate) fn note(&mut self, hash: u64, epoch: Epoch) {
         let at = self.set(hash);
         let set = &mut self.sets[at];
         let at = set.iter().position(|gone| gone.hash == hash).unwrap_or(WAYS - 1);
@@ -56,8 +56,9 @@ impl GoneFlows {
 
     /// True if a packet or claim of this hash and epoch is about a flow that is known to
     /// be gone.
-    pub(crate) fn is_late(&self, hash: u64, epoch: u32) -> bool {
-        self.sets[self.set(hash)].iter().any(|gone| gone.hash == hash && gone.epoch != 0 && !after(epoch, gone.epoch))
+    pub(crate) fn is_late(&self, hash: u64, epoch: Epoch) -> bool {
+        let is_it = |gone: &&Gone| gone.hash == hash && gone.epoch != Epoch::default();
+        self.sets[self.set(hash)].iter().filter(is_it).any(|gone| !epoch.is_later(gone.epoch))
     }
 }
 
@@ -73,26 +74,29 @@ mod tests {
     #[test]
     fn what_is_not_newer_is_late() {
         let mut gone = GoneFlows::new(16384);
-        assert!(!gone.is_late(0, 0) && !gone.is_late(0, u32::MAX));
-        gone.note(hash(7, 1), 10);
-        assert!(gone.is_late(hash(7, 1), 9) && gone.is_late(hash(7, 1), 10));
-        assert!(!gone.is_late(hash(7, 1), 11), "it lives again");
-        assert!(!gone.is_late(hash(7, 2), 10), "another flow");
-        gone.note(hash(7, 1), 12);
-        assert!(gone.is_late(hash(7, 1), 11));
-        gone.note(hash(8, 1), u32::MAX);
-        assert!(gone.is_late(hash(8, 1), u32::MAX - 3) && !gone.is_late(hash(8, 1), 1), "epochs go on behind the highest");
+        assert!(!gone.is_late(0, Epoch::new(0)) && !gone.is_late(0, Epoch::new(u32::MAX)));
+        gone.note(hash(7, 1), Epoch::new(10));
+        assert!(gone.is_late(hash(7, 1), Epoch::new(9)) && gone.is_late(hash(7, 1), Epoch::new(10)));
+        assert!(!gone.is_late(hash(7, 1), Epoch::new(11)), "it lives again");
+        assert!(!gone.is_late(hash(7, 2), Epoch::new(10)), "another flow");
+        gone.note(hash(7, 1), Epoch::new(12));
+        assert!(gone.is_late(hash(7, 1), Epoch::new(11)));
+        gone.note(hash(8, 1), Epoch::new(u32::MAX));
+        assert!(
+            gone.is_late(hash(8, 1), Epoch::new(u32::MAX - 3)) && !gone.is_late(hash(8, 1), Epoch::new(1)),
+            "epochs go on behind the highest"
+        );
     }
 
     #[test]
     fn the_oldest_of_a_set_gives_way() {
         let mut gone = GoneFlows::new(16384);
-        (1..=4).for_each(|number| gone.note(hash(7, number), 5));
+        (1..=4).for_each(|number| gone.note(hash(7, number), Epoch::new(5)));
         // A flow that is noted again is the newest.
-        gone.note(hash(7, 1), 6);
-        gone.note(hash(7, 5), 5);
-        let late: Vec<bool> = (1..=5).map(|number| gone.is_late(hash(7, number), 5)).collect();
+        gone.note(hash(7, 1), Epoch::new(6));
+        gone.note(hash(7, 5), Epoch::new(5));
+        let late: Vec<bool> = (1..=5).map(|number| gone.is_late(hash(7, number), Epoch::new(5))).collect();
         assert_eq!(late, [true, false, true, true, true]);
-        assert!(gone.is_late(hash(7, 1), 6));
+        assert!(gone.is_late(hash(7, 1), Epoch::new(6)));
     }
 }

@@ -17,7 +17,7 @@ pub use standing::{Cause, Drain, Failover, Notice, Order, Protected, Refusal, Re
 
 use crate::address::NodeId;
 use crate::rules::Rule;
-use holdfast_protection::Peer;
+use holdfast_protection::{Epoch, Peer};
 use holdfast_wire::{DropReason, FlowKey};
 use serde::{Deserialize, Serialize};
 use zerocopy::byteorder::network_endian::{U16, U32};
@@ -141,8 +141,8 @@ pub struct FlowsHead {
 }
 
 impl FlowsHead {
-    /// The beginning of a record for this list. `next`: the chain and the slot at which the list goes on;
-    /// none if it is over.
+    /// The beginning of a record for this list. `next`: the chain and the slot at which
+    /// the list goes on; none if it is over.
     pub(crate) fn new(request: u32, is_last: bool, next: Option<(u16, u32)>) -> FlowsHead {
         let (lane, slot) = next.unwrap_or((NO_LANE, 0));
         FlowsHead { request: request.into(), is_last: is_last.into(), lane: lane.into(), slot: slot.into() }
@@ -628,13 +628,13 @@ impl crate::channel::Fabric {
     }
 
     /// Sends a record of this kind with keys and epochs of flows, as many records as it takes. Returns how many flows the channel took.
-    pub(crate) fn send_ended(&mut self, node: NodeId, kind: u8, flows: &[(FlowKey, u32)]) -> usize {
+    pub(crate) fn send_ended(&mut self, node: NodeId, kind: u8, flows: &[(FlowKey, Epoch)]) -> usize {
         let mut told = 0;
         for chunk in flows.chunks(32) {
             let mut body = [0u8; 32 * size_of::<Ended>()];
             let mut len = 0;
             for (key, epoch) in chunk {
-                let ended = Ended { key: (*key).into(), epoch: (*epoch).into() };
+                let ended = Ended { key: (*key).into(), epoch: epoch.get().into() };
                 body[len..len + size_of::<Ended>()].copy_from_slice(ended.as_bytes());
                 len += size_of::<Ended>();
             }

@@ -2,8 +2,8 @@
 
 use crate::delta;
 use crate::flows::{ActorHeader, flag, role};
-use crate::numbers::{reached, split_u32};
-use crate::{Flows, Outbox, Peer, Slot};
+use crate::numbers::{reached, split_epoch, split_u32};
+use crate::{Epoch, Flows, Outbox, Peer, Slot};
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::{DropReason, FlowKey};
 use zerocopy::FromBytes;
@@ -12,7 +12,7 @@ use zerocopy::FromBytes;
 pub(crate) fn is_newer(theirs: &ActorHeader, ours: &ActorHeader) -> bool {
     match theirs.epoch == ours.epoch {
         true => reached(theirs.version, ours.version),
-        false => reached(theirs.epoch, ours.epoch),
+        false => theirs.epoch.has_reached(ours.epoch),
     }
 }
 
@@ -23,7 +23,7 @@ pub(crate) struct Demoted {
     /// Who held the copy of what was here.
     pub(crate) holder: Peer,
     /// That copy is of this epoch or an earlier one.
-    pub(crate) epoch: u32,
+    pub(crate) epoch: Epoch,
 }
 
 /// Keeps a flow as its owner `from` sent it. One that was owned here under an older epoch, or has just left, becomes a copy: that is written to `demoted`,
@@ -53,7 +53,7 @@ pub(crate) fn save(
             let role = ours.role;
             let holder = Peer { node: ours.peer, incarnation: ours.peer_incarnation };
             if is_ours || role == role::DEPARTED || role == role::CLAIMING && holder != from {
-                *demoted = Some(Demoted { slot: found.slot, key: theirs.key, holder, epoch: theirs.epoch.wrapping_sub(1) });
+                *demoted = Some(Demoted { slot: found.slot, key: theirs.key, holder, epoch: theirs.epoch.before() });
             }
             if is_ours {
                 out.demoted.push(found.slot);
@@ -111,7 +111,7 @@ pub(crate) fn check(flows: &mut Flows, from: Peer, check: &delta::Check) -> Resu
 }
 
 /// The copy of a flow of `from` that has this epoch.
-fn find(flows: &Flows, from: Peer, hash: u64, epoch: u32) -> Result<Slot, DropReason> {
+fn find(flows: &Flows, from: Peer, hash: u64, epoch: Epoch) -> Result<Slot, DropReason> {
     let slot = flows.find_hash(hash, |header| header.epoch == epoch).ok_or(DropReason::StaleEpoch)?;
     let header = flows.header(slot);
     let is_its = (header.peer, header.peer_incarnation) == (from.node, from.incarnation);
@@ -128,17 +128,17 @@ fn forget(flows: &mut Flows, slot: Slot) {
 }
 
 /// The number, the epoch and the key of a flow that has ended.
-pub(crate) fn split_end(body: &[u8]) -> Result<(u32, u32, FlowKey), DropReason> {
+pub(crate) fn split_end(body: &[u8]) -> Result<(u32, Epoch, FlowKey), DropReason> {
     let (number, rest) = split_u32(body)?;
-    let (epoch, rest) = split_u32(rest)?;
+    let (epoch, rest) = split_epoch(rest)?;
     Ok((number, epoch, FlowKey::read_from_bytes(rest).map_err(|_| DropReason::Malformed)?))
 }
 
 /// The owner has no use for this copy any more, as it was under this epoch or an earlier one. Where it was, if there is one.
-pub(crate) fn end(flows: &mut Flows, epoch: u32, key: &FlowKey) -> Option<Slot> {
+pub(crate) fn end(flows: &mut Flows, epoch: Epoch, key: &FlowKey) -> Option<Slot> {
     let found = flows.find(key, flows.hash(key)).filter(|found| !found.is_reply)?;
     let header = flows.header(found.slot);
-    let is_meant = header.role == role::REPLICA && reached(epoch, header.epoch);
+    let is_meant = header.role == role::REPLICA && epoch.has_reached(header.epoch);
     is_meant.then(|| {
         flows.remove(found.slot);
         found.slot

@@ -4,8 +4,9 @@
 //! byte whose bits say which of the word's bytes have changed, and these bytes as they are now. So the length follows from the contents, and
 //! a body that is cut, too long, or changes what no packet can change is known before anything is written.
 
+use crate::Epoch;
 use crate::flows::{ActorHeader, FIXED, VARIABLE};
-use crate::numbers::split_u32;
+use crate::numbers::{split_epoch, split_u32};
 use holdfast_wire::DropReason;
 
 const WORD: usize = 8;
@@ -191,7 +192,7 @@ pub(crate) struct Record<'a> {
     /// Where the flow is looked for: the hash of its forward key under the cluster's seed.
     pub(crate) hash: u64,
     /// Which flow it is: an epoch belongs to one route, and there is none of it with another owner.
-    pub(crate) epoch: u32,
+    pub(crate) epoch: Epoch,
     /// The state that has changed.
     pub(crate) version: u32,
     /// What has.
@@ -202,7 +203,7 @@ pub(crate) struct Record<'a> {
 pub(crate) const HEAD_LEN: usize = 20;
 
 /// Puts its head together.
-pub(crate) fn head(commit: u32, hash: u64, epoch: u32, version: u32) -> [u8; HEAD_LEN] {
+pub(crate) fn head(commit: u32, hash: u64, epoch: Epoch, version: u32) -> [u8; HEAD_LEN] {
     let mut head = [0; HEAD_LEN];
     head[..4].copy_from_slice(&commit.to_be_bytes());
     head[4..12].copy_from_slice(&hash.to_be_bytes());
@@ -223,7 +224,7 @@ pub(crate) fn hash_of(body: &[u8]) -> Option<u64> {
 pub(crate) fn split(body: &[u8], block_len: usize) -> Result<Record<'_>, DropReason> {
     let hash = hash_of(body).ok_or(DropReason::Malformed)?;
     let (commit, _) = split_u32(body)?;
-    let (epoch, rest) = split_u32(&body[12..])?;
+    let (epoch, rest) = split_epoch(&body[12..])?;
     let (version, rest) = split_u32(rest)?;
     Ok(Record { commit, hash, epoch, version, change: Change::read(rest, block_len)? })
 }
@@ -236,7 +237,7 @@ pub(crate) struct Check {
     /// Which flow: see [`Record`].
     pub(crate) hash: u64,
     /// Which flow.
-    pub(crate) epoch: u32,
+    pub(crate) epoch: Epoch,
     /// The version that the copy should have.
     pub(crate) version: u32,
     /// See [`digest`].
@@ -252,7 +253,7 @@ pub(crate) fn split_check(body: &[u8]) -> Result<Check, DropReason> {
     let digest = u64::from_be_bytes(digest.try_into().map_err(|_| DropReason::Malformed)?);
     let hash = hash_of(head).ok_or(DropReason::Malformed)?;
     let (number, _) = split_u32(head)?;
-    let (epoch, rest) = split_u32(&head[12..])?;
+    let (epoch, rest) = split_epoch(&head[12..])?;
     let (version, _) = split_u32(rest)?;
     Ok(Check { number, hash, epoch, version, digest })
 }
@@ -345,9 +346,10 @@ mod tests {
         let (mut flows, slot) = flows();
         let before = flows.block(slot).to_vec();
         let mut encoded = Vec::new();
-        flows.header_mut(slot).epoch += 1;
+        let epoch = flows.header(slot).epoch;
+        flows.header_mut(slot).epoch = epoch.next();
         assert_eq!(encode(&before, flows.block(slot), before.len(), &mut encoded), None);
-        flows.header_mut(slot).epoch -= 1;
+        flows.header_mut(slot).epoch = epoch;
         flows.set_reply(slot, FlowKey { source_port: 9, ..FlowKey::default() }).unwrap();
         assert_eq!(encode(&before, flows.block(slot), before.len(), &mut encoded), None);
         assert!(differ(&before, flows.block(slot)));

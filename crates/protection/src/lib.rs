@@ -31,7 +31,7 @@ pub use plan::Plan;
 pub use released::Released;
 pub use rescue::Rescue;
 
-pub use holdfast_wire::Peer;
+pub use holdfast_wire::{Epoch, Peer};
 
 use holdfast_wire::{DropReason, Packet};
 use nfvactor::NfvActor;
@@ -244,7 +244,7 @@ pub trait Protection: Send {
     }
 
     /// The flow is served by `to` now, under the epoch in its header; here it had `old_epoch`. True if it stays here as a replica.
-    fn departed(&mut self, flows: &mut Flows, slot: Slot, to: Peer, old_epoch: u32, out: &mut Outbox) -> bool {
+    fn departed(&mut self, flows: &mut Flows, slot: Slot, to: Peer, old_epoch: Epoch, out: &mut Outbox) -> bool {
         let _ = (flows, slot, to, old_epoch, out);
         false
     }

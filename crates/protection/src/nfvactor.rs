@@ -35,7 +35,7 @@ use crate::links::Links;
 use crate::numbers::{Inbounds, key_of, only_u32, reached, split_refusal};
 use crate::parting::{self, Parting};
 use crate::plan::{Plan, Release};
-use crate::{Admission, Detour, Flows, NodeIndex, Outbox, Peer, Protection, Safety, Slot, copies, delta, kind};
+use crate::{Admission, Detour, Epoch, Flows, NodeIndex, Outbox, Peer, Protection, Safety, Slot, copies, delta, kind};
 use before::Before;
 use handed::Handed;
 use holdfast_wire::fault::{Fault, is_planted};
@@ -252,7 +252,7 @@ impl NfvActor {
     }
 
     /// The copies of a flow that is not owned here any more but, if anywhere, at `to`: what its holder has, and what those have that are leaving.
-    fn end_copies(&mut self, slot: Slot, holder: Peer, to: Peer, epoch: u32, key: FlowKey) {
+    fn end_copies(&mut self, slot: Slot, holder: Peer, to: Peer, epoch: Epoch, key: FlowKey) {
         self.parting.gone(slot);
         self.forget_copy(holder);
         if holder.node != 0 && holder != to {
@@ -668,7 +668,7 @@ impl Protection for NfvActor {
         self.parting.needs_earlier(slot)
     }
 
-    fn departed(&mut self, flows: &mut Flows, slot: Slot, to: Peer, old_epoch: u32, _out: &mut Outbox) -> bool {
+    fn departed(&mut self, flows: &mut Flows, slot: Slot, to: Peer, old_epoch: Epoch, _out: &mut Outbox) -> bool {
         let header = *flows.header(slot);
         let old = Peer { node: header.peer, incarnation: header.peer_incarnation };
         if self.links.has(to) {

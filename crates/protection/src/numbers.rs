@@ -4,7 +4,7 @@
 //! seen to everything; what it would not take it refuses first. Both counts belong to a life: the dead have nothing to say.
 //! 0 stands for "none", so the counts leave it out when they wrap.
 
-use crate::{Flows, NodeIndex, Outbox, Peer, kind};
+use crate::{Epoch, Flows, NodeIndex, Outbox, Peer, kind};
 use holdfast_wire::{DropReason, FlowKey};
 use std::collections::VecDeque;
 use zerocopy::FromBytes;
@@ -19,6 +19,11 @@ pub(crate) fn reached(a: u32, b: u32) -> bool {
 pub(crate) fn split_u32(body: &[u8]) -> Result<(u32, &[u8]), DropReason> {
     let (number, rest) = body.split_first_chunk::<4>().ok_or(DropReason::Malformed)?;
     Ok((u32::from_be_bytes(*number), rest))
+}
+
+/// An epoch, and what follows it.
+pub(crate) fn split_epoch(body: &[u8]) -> Result<(Epoch, &[u8]), DropReason> {
+    split_u32(body).map(|(number, rest)| (Epoch::new(number), rest))
 }
 
 /// A number, and nothing else.

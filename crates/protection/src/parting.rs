@@ -12,7 +12,7 @@
 use crate::flows::{ActorHeader, role};
 use crate::links::{Holder, Links};
 use crate::numbers::{Sent, reached};
-use crate::{Flows, Outbox, Peer, Slot, kind};
+use crate::{Epoch, Flows, Outbox, Peer, Slot, kind};
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::{DropReason, FlowKey};
 use std::collections::{BTreeMap, VecDeque};
@@ -26,7 +26,7 @@ const LOOK: usize = 256;
 /// A copy that is to go.
 struct End {
     holder: Peer,
-    epoch: u32,
+    epoch: Epoch,
     key: FlowKey,
 }
 
@@ -45,7 +45,7 @@ impl End {
 /// A flow of ours of which one that was its holder has a copy, as it was then.
 struct Replaced {
     generation: u32,
-    epoch: u32,
+    epoch: Epoch,
     key: FlowKey,
 }
 
@@ -111,7 +111,7 @@ impl Parting {
     }
 
     /// The holder is to be told that a copy is of no use.
-    pub(crate) fn end(&mut self, holder: Peer, epoch: u32, key: FlowKey) {
+    pub(crate) fn end(&mut self, holder: Peer, epoch: Epoch, key: FlowKey) {
         if self.ends.len() < ENDS_LIMIT {
             self.ends.push_back(End { holder, epoch, key });
         }
@@ -128,7 +128,7 @@ impl Parting {
 
     /// The flow has gone to `to`, a runtime of this host. What `holder` has, unless that is where it has gone, and what was to go when another holder has saved the
     /// flow, stays as long as what is here.
-    pub(crate) fn keep(&mut self, slot: Slot, to: Peer, holder: Peer, epoch: u32, key: FlowKey) {
+    pub(crate) fn keep(&mut self, slot: Slot, to: Peer, holder: Peer, epoch: Epoch, key: FlowKey) {
         // Of another flow, which was here before.
         self.end_kept(slot);
         let of_slot = (slot, Peer::default())..=(slot, LAST);

@@ -3,7 +3,7 @@
 //! A [`Protection`](crate::Protection) says which it has. The runtime asks none of this
 //! for every packet.
 
-use crate::{Flows, Outbox, Peer, Slot};
+use crate::{Epoch, Flows, Outbox, Peer, Slot};
 
 /// A protection whose flows have their home at a state server. Memory is a cache of what
 /// the server has, and the state of some flows may be absent.
@@ -31,7 +31,7 @@ pub trait Paged {
 
     /// The flow is about to be sent to `to`, to be served there under this epoch. False if
     /// that is not possible yet; the runtime asks again.
-    fn departs(&mut self, flows: &Flows, slot: Slot, to: Peer, epoch: u32, out: &mut Outbox) -> bool;
+    fn departs(&mut self, flows: &Flows, slot: Slot, to: Peer, epoch: Epoch, out: &mut Outbox) -> bool;
 
     /// A sent flow's remainder here is as good as any copy until the new owner is heard. If
     /// the new owner dies before, the flow is claimed from it.

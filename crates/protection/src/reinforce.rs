@@ -19,7 +19,7 @@ mod tests;
 
 use crate::flows::{flag, role};
 use crate::numbers::{key_of, only_u32, split_refusal, split_u32};
-use crate::{Admission, Detour, Flows, Logged, NfvActor, Outbox, Peer, Plan, Protection, Safety, Slot, kind};
+use crate::{Admission, Detour, Epoch, Flows, Logged, NfvActor, Outbox, Peer, Plan, Protection, Safety, Slot, kind};
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::{DropReason, Packet};
 use journal::Journals;
@@ -32,7 +32,7 @@ const INPUTS_PER_RECORD: usize = 128;
 struct Input {
     slot: Slot,
     generation: u32,
-    epoch: u32,
+    epoch: Epoch,
     stamp: u64,
 }
 
@@ -364,7 +364,7 @@ impl Protection for Reinforce {
         self.copies.needs_earlier(slot)
     }
 
-    fn departed(&mut self, flows: &mut Flows, slot: Slot, to: Peer, old_epoch: u32, out: &mut Outbox) -> bool {
+    fn departed(&mut self, flows: &mut Flows, slot: Slot, to: Peer, old_epoch: Epoch, out: &mut Outbox) -> bool {
         // What is here is the flow as it left: whatever the next owner processes comes behind it.
         flows.header_mut(slot).flags &= !flag::BEHIND;
         self.journals.uncover(slot);

@@ -23,7 +23,7 @@ mod tests;
 
 use crate::flows::{ActorHeader, flag, role};
 use crate::plan::{Plan, Release};
-use crate::{Admission, Flows, NfvActor, Outbox, Paged, Peer, Protection, Safety, Slot, kind};
+use crate::{Admission, Epoch, Flows, NfvActor, Outbox, Paged, Peer, Protection, Safety, Slot, kind};
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::{DropReason, FlowKey, Packet};
 use paging::Paging;
@@ -263,7 +263,7 @@ impl Paged for Rescue {
         states.for_each(|(slot, generation, state)| visit(slot, generation, state));
     }
 
-    fn departs(&mut self, flows: &Flows, slot: Slot, to: Peer, epoch: u32, out: &mut Outbox) -> bool {
+    fn departs(&mut self, flows: &Flows, slot: Slot, to: Peer, epoch: Epoch, out: &mut Outbox) -> bool {
         let header = flows.header(slot);
         if !self.is_at_server(header) {
             return true;
@@ -271,7 +271,7 @@ impl Paged for Rescue {
         let server = Peer { node: header.peer, incarnation: header.peer_incarnation };
         let Some(link) = self.copies.links.find(server) else { return true };
         let number = link.numbers.next();
-        let (epochs, to) = ([header.epoch, epoch].map(u32::to_be_bytes), peer_bytes(to));
+        let (epochs, to) = ([header.epoch, epoch].map(Epoch::to_be_bytes), peer_bytes(to));
         let is_sent = out.send(server, kind::PASS, &[&number.to_be_bytes(), &epochs[0], &to, &epochs[1], header.key.as_bytes()]);
         if is_sent {
             link.numbers.last = number;
@@ -450,7 +450,7 @@ impl Protection for Rescue {
         self.copies.has_drained(flows, slot, out)
     }
 
-    fn departed(&mut self, _flows: &mut Flows, slot: Slot, _to: Peer, _old_epoch: u32, _out: &mut Outbox) -> bool {
+    fn departed(&mut self, _flows: &mut Flows, slot: Slot, _to: Peer, _old_epoch: Epoch, _out: &mut Outbox) -> bool {
         self.copies.parting.gone(slot);
         false
     }

@@ -11,7 +11,7 @@ use holdfast_node::message::{
     Claim, ClaimFlag, Control, Ended, Grant, MemberState, Replay, RouteInfo, kind as message, numbered,
 };
 use holdfast_protection::flows::ActorHeader;
-use holdfast_protection::{Peer, kind};
+use holdfast_protection::{Epoch, Peer, kind};
 use holdfast_wire::header::ETHERTYPE_NSH;
 use holdfast_wire::nsh::{ENCAPSULATION_LEN, Flags, index};
 use holdfast_wire::{DropReason, FlowKey};
@@ -235,7 +235,7 @@ impl Conversation {
     fn actor(&mut self, fields: &Fields<'_>) -> Option<String> {
         let (header, _) = ActorHeader::read_from_prefix(fields.0).ok()?;
         let flow = self.flow(&header.key);
-        self.epochs.insert(header.epoch, flow);
+        self.epochs.insert(header.epoch.get(), flow);
         Some(format!("flow {flow}, epoch {}, version {}", header.epoch, header.version))
     }
 
@@ -319,17 +319,17 @@ impl Conversation {
         let (mut flows, mut texts) = (Vec::new(), Vec::new());
         for claim in fields.all::<Claim>() {
             let flow = self.flow(&claim.key.into());
-            self.epochs.insert(claim.epoch.get(), flow);
+            self.epochs.insert(claim.epoch().get(), flow);
             flows.push(flow);
             let renounced = if claim.has(ClaimFlag::Renounced) { ", which never came" } else { "" };
-            texts.push(format!("flow {flow} (epoch {}{renounced})", claim.epoch));
+            texts.push(format!("flow {flow} (epoch {}{renounced})", claim.epoch()));
         }
         (flows, texts.join(", "))
     }
 
     /// An epoch that a switch gave in answer to a claim or a move.
-    fn given(&mut self, flow: Number, epoch: u32) -> String {
-        self.epochs.insert(epoch, flow);
+    fn given(&mut self, flow: Number, epoch: Epoch) -> String {
+        self.epochs.insert(epoch.get(), flow);
         format!("flow {flow}: epoch {epoch}")
     }
 
@@ -370,9 +370,9 @@ impl Conversation {
                 let flows = self.asked.get(&(to, message::MOVE, number)).cloned().unwrap_or_default();
                 let mut given = Vec::new();
                 for flow in flows {
-                    given.push(match fields.u32()? {
-                        0 => format!("flow {flow}: no"),
-                        epoch => self.given(flow, epoch),
+                    given.push(match Epoch::given(fields.u32()?) {
+                        None => format!("flow {flow}: no"),
+                        Some(epoch) => self.given(flow, epoch),
                     });
                 }
                 format!("batch {number}: {}", given.join("; "))
@@ -402,9 +402,9 @@ impl Conversation {
                 let mut routes = Vec::new();
                 for route in fields.all::<RouteInfo>() {
                     let flow = self.flow(&route.claim.key.into());
-                    self.epochs.insert(route.claim.epoch.get(), flow);
+                    self.epochs.insert(route.claim.epoch().get(), flow);
                     let whose = runtime((route.node.get(), route.incarnation.get()));
-                    routes.push(format!("flow {flow} (epoch {}) leads to {whose}", route.claim.epoch));
+                    routes.push(format!("flow {flow} (epoch {}) leads to {whose}", route.claim.epoch()));
                 }
                 let routes = if routes.is_empty() { "none".to_owned() } else { routes.join(", ") };
                 let more = if last == 1 { "" } else { "; more follow" };

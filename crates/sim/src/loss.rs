@@ -131,7 +131,7 @@ impl Loss {
                 let header = flows.header(slot);
                 let owner = Peer { node: header.peer, incarnation: header.peer_incarnation };
                 let is_owner_there = || living.iter().any(|runtime| runtime.me() == owner);
-                let is_older = route.epoch.wrapping_sub(header.epoch) as i32 > 0;
+                let is_older = route.epoch.is_later(header.epoch);
                 let is_latest = match header.role {
                     role::REPLICA | role::CLAIMING if header.epoch == route.epoch => true,
                     // What was kept when the flow moved within its host counts where there is nothing newer, if who moved it is dead: else it is nobody's to claim.

@@ -8,6 +8,7 @@
 pub mod bfd;
 pub mod build;
 pub mod checksum;
+mod epoch;
 pub mod events;
 pub mod fault;
 pub mod fragment;
@@ -23,6 +24,7 @@ pub mod rewrite;
 pub mod selector;
 pub mod zone;
 
+pub use epoch::Epoch;
 pub use hash::fnv1a;
 pub use key::{FlowKey, ip_addr, ip_bytes, map_v4, source_of, unmap_v4};
 pub use layers::{Layers, MAX_EXTENSION_HEADERS, Malformed, Network};

@@ -2,6 +2,7 @@
 
 use super::KeyBytes;
 use holdfast_nf::Standing;
+use holdfast_protection::Epoch;
 use holdfast_protection::flows::{ActorHeader, flag};
 use holdfast_wire::{DropReason, FlowKey};
 use zerocopy::byteorder::network_endian::{U16, U32};
@@ -11,13 +12,14 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum ClaimFlag {
-    /// The flow was to come to the claimant, and never did. Whoever had it before may claim it.
+    /// The flow was to come to the claimant, and never did. Whoever had it before may
+    /// claim it.
     Renounced = 1 << 7,
-    /// Of a flow that is about to come: copies of it as it was with earlier owners are to stay. Who has
-    /// one cannot have the flow yet.
+    /// The flow is about to come, and copies of it as it was with earlier owners are to
+    /// stay. A runtime with such a copy cannot have the flow yet.
     NeedsEarlier = 1 << 6,
-    /// The reply key is known to be the flow's own. The flow has had replies, or the switch has shown
-    /// that it learned the key from this flow.
+    /// The reply key is known to be the flow's own. The flow has had replies, or the
+    /// switch has shown that it learned the key from this flow.
     Keyed = 1 << 5,
     /// The flow is half open, or nobody has answered it.
     HalfOpen = 1 << 4,
@@ -31,8 +33,7 @@ pub struct Claim {
     pub key: KeyBytes,
     /// Reply key; all zero if none is known.
     pub reply: KeyBytes,
-    /// The epoch under which the replica has the flow.
-    pub epoch: U32,
+    epoch: U32,
     flags: u8,
     reserved: u8,
     chain: U16,
@@ -40,8 +41,8 @@ pub struct Claim {
 
 impl Claim {
     /// A claim without flags.
-    pub fn new(key: FlowKey, reply: FlowKey, epoch: u32, chain: u16) -> Claim {
-        Claim { key: key.into(), reply: reply.into(), epoch: epoch.into(), flags: 0, reserved: 0, chain: chain.into() }
+    pub fn new(key: FlowKey, reply: FlowKey, epoch: Epoch, chain: u16) -> Claim {
+        Claim { key: key.into(), reply: reply.into(), epoch: epoch.get().into(), flags: 0, reserved: 0, chain: chain.into() }
     }
 
     /// The claim of a flow of this chain, from the flow's header.
@@ -64,32 +65,42 @@ impl Claim {
         self.flags & flag as u8 != 0
     }
 
+    /// The epoch under which the replica has the flow.
+    pub fn epoch(&self) -> Epoch {
+        Epoch::new(self.epoch.get())
+    }
+
     /// The flow's chain.
     pub fn chain(&self) -> u16 {
         self.chain.get()
     }
 }
 
-/// A switch's answer to one [`Claim`](super::Claim), in [`kind::CLAIMED`](super::kind::CLAIMED).
+/// A switch's answer to one [`Claim`](super::Claim), in
+/// [`kind::CLAIMED`](super::kind::CLAIMED).
 ///
-/// Encoded it is the new epoch (4) and the number of logged packets (4). No route has epoch 0: behind
-/// that epoch a number says which of the other answers it is.
+/// Encoded it is the new epoch (4) and the number of logged packets (4). No route has
+/// epoch 0: behind that epoch a number says which of the other answers it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Grant {
     /// The route leads to the claimant.
     Given {
-        /// Its new epoch, not 0.
-        epoch: u32,
-        /// Packets of the flow that its dead owner was sent and that may have to be processed again.
+        /// The route's new epoch.
+        epoch: Epoch,
+        /// Packets of the flow that its dead owner was sent and that may have to be
+        /// processed again.
         logged: u32,
     },
-    /// The flow is served elsewhere under a newer epoch, or has ended, or there is no room for its route.
+    /// The flow is served elsewhere under a newer epoch, or has ended, or there is no
+    /// room for its route.
     Refused,
-    /// The switch does not know yet: a new life of it has not heard of all routes, or the runtime to
-    /// which the flow was moving has not said whether it has the flow. Ask again.
+    /// The switch does not know yet: a new life of it has not heard of all routes, or the
+    /// runtime to which the flow was moving has not said whether it has the flow. Ask
+    /// again.
     Retry,
-    /// The route leads to another runtime that is dead, and somebody may have newer state of the flow.
-    /// Ask again: the answer comes when the routes of that runtime have been swept.
+    /// The route leads to another runtime that is dead, and somebody may have newer state
+    /// of the flow. Ask again: the answer comes when the routes of that runtime have been
+    /// swept.
     AfterSweep,
 }
 
@@ -108,8 +119,8 @@ impl Grant {
     pub fn encode(self) -> [u8; Grant::LEN] {
         let (epoch, number) = match self {
             Grant::Given { epoch, logged } => {
-                assert!(epoch != 0, "no route has epoch 0");
-                (epoch, logged)
+                assert!(epoch.get() != 0, "no route has epoch 0");
+                (epoch.get(), logged)
             }
             Grant::Refused => (0, REFUSED),
             Grant::Retry => (0, RETRY),
@@ -124,12 +135,12 @@ impl Grant {
     /// [`DropReason::Malformed`] if there is no such answer.
     pub fn decode(bytes: [u8; Grant::LEN]) -> Result<Grant, DropReason> {
         let both = u64::from_be_bytes(bytes);
-        match ((both >> 32) as u32, both as u32) {
-            (0, REFUSED) => Ok(Grant::Refused),
-            (0, RETRY) => Ok(Grant::Retry),
-            (0, AFTER_SWEEP) => Ok(Grant::AfterSweep),
-            (0, _) => Err(DropReason::Malformed),
-            (epoch, logged) => Ok(Grant::Given { epoch, logged }),
+        match (Epoch::given((both >> 32) as u32), both as u32) {
+            (Some(epoch), logged) => Ok(Grant::Given { epoch, logged }),
+            (None, REFUSED) => Ok(Grant::Refused),
+            (None, RETRY) => Ok(Grant::Retry),
+            (None, AFTER_SWEEP) => Ok(Grant::AfterSweep),
+            (None, _) => Err(DropReason::Malformed),
         }
     }
 }
@@ -138,11 +149,12 @@ impl Grant {
 mod tests {
     use super::*;
 
-    /// A claim ends with a byte of flags, one that is 0, and the chain; each flag is there alone.
+    /// A claim ends with a byte of flags, one that is 0, and the chain; each flag is
+    /// there alone.
     #[test]
     fn a_claim_says_what_it_was_told_to() {
         let all = [ClaimFlag::Renounced, ClaimFlag::NeedsEarlier, ClaimFlag::Keyed, ClaimFlag::HalfOpen];
-        let claim = Claim::new(FlowKey::default(), FlowKey::default(), 7, 0x102);
+        let claim = Claim::new(FlowKey::default(), FlowKey::default(), Epoch::new(7), 0x102);
         for flag in all {
             let flagged = claim.with(flag, true);
             assert_eq!(all.map(|other| flagged.has(other)), all.map(|other| other == flag));
@@ -152,11 +164,12 @@ mod tests {
         }
     }
 
-    /// Every answer is read back as what it was, also under the highest epochs; others are refused.
+    /// Every answer is read back as what it was, also under the highest epochs; others
+    /// are refused.
     #[test]
     fn answers_are_read_back() {
         let given = [(1, 0), (7, 2), (u32::MAX - 1, 0), (u32::MAX, u32::MAX)];
-        let given = given.map(|(epoch, logged)| Grant::Given { epoch, logged });
+        let given = given.map(|(epoch, logged)| Grant::Given { epoch: Epoch::new(epoch), logged });
         for grant in [Grant::Refused, Grant::Retry, Grant::AfterSweep].into_iter().chain(given) {
             assert_eq!(Grant::decode(grant.encode()), Ok(grant));
         }

@@ -3,7 +3,7 @@
 use super::Runtime;
 use super::side::Side;
 use crate::address::{mac_of, mac_of_life, node_of};
-use holdfast_protection::{Flows, Peer};
+use holdfast_protection::{Epoch, Flows, Peer};
 use holdfast_wire::header::{ETHERTYPE_FABRIC, ETHERTYPE_NSH, Mac};
 use holdfast_wire::nsh::{self, Flags, Outer, index};
 use holdfast_wire::{DropReason, FlowKey, Packet, PacketPool};
@@ -172,12 +172,9 @@ fn encapsulate_released(packet: &mut Packet, flows: &Flows, me: Mac, switch: Mac
         // left here: so what is said is the packet's own, the nearest to that of the flow with this key.
         let key = packet.parse().ok().and_then(|()| FlowKey::noted(packet)).map(|key| key.reverse());
         let found = key.and_then(|key| flows.find_meant(&key, flows.hash(&key), packet.meta.epoch));
-        let epoch = found.map(|found| {
-            let near = flows.header(found.slot).epoch;
-            near.wrapping_add_signed(i32::from(packet.meta.epoch.wrapping_sub(near as u16) as i16))
-        });
+        let epoch = found.map(|found| flows.header(found.slot).epoch.nearest(packet.meta.epoch));
         // Without one the switch lets it out unless its replies would be another flow's.
-        packet.meta.commit = epoch.unwrap_or(0);
+        packet.meta.commit = epoch.map_or(0, Epoch::get);
     }
     nsh::encapsulate(packet, Outer { destination: switch, source: me, index: index::RELEASED })
 }

@@ -18,14 +18,13 @@ use super::suspects::Suspect;
 use super::timers::Wheel;
 use super::{ChainSpec, Shared};
 use crate::ahead::OfChain;
-use crate::channel::format::after;
 use crate::edge::ICMP_PER_SECOND;
 use crate::gone::GoneFlows;
 use crate::rate::RateLimit;
 use crate::reset::{acknowledge, reset_ahead};
 use holdfast_nf::{Chain, Context, Direction, Outcome, Position, Standing};
 use holdfast_protection::flows::{ActorHeader, Found, Journal, NoReply, flag, role};
-use holdfast_protection::{Admission, Flows, Outbox, Plan, Protection, Released, Slot};
+use holdfast_protection::{Admission, Epoch, Flows, Outbox, Plan, Protection, Released, Slot};
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::header::proto;
 use holdfast_wire::nsh::Flags;
@@ -231,7 +230,7 @@ impl Lane {
     }
 
     /// A flow of this key is no more, or was not let in: the switch is told, and packets that are under way under its epoch open none.
-    fn end(&mut self, key: FlowKey, epoch: u32, shared: &mut Shared) {
+    fn end(&mut self, key: FlowKey, epoch: Epoch, shared: &mut Shared) {
         self.gone.note(self.flows.hash(&key), epoch);
         let side = &mut shared.sides[self.side];
         side.note_epoch(epoch);
@@ -241,11 +240,11 @@ impl Lane {
     /// Finds the packet's flow and runs the chain.
     #[inline]
     fn step(&mut self, packet: &mut Packet, key: &FlowKey, hash: u64, likely: Option<Found>, shared: &mut Shared) -> Step {
-        let (epoch, is_new) = (packet.meta.commit, packet.meta.flags & Flags::NEW != 0);
+        let (epoch, is_new) = (Epoch::new(packet.meta.commit), packet.meta.flags & Flags::NEW != 0);
         match self.flows.find_likely(key, hash, epoch, likely) {
             Some(found) => {
                 let header = self.flows.header_mut(found.slot);
-                let is_newer = after(epoch, header.epoch);
+                let is_newer = epoch.is_later(header.epoch);
                 match header.role {
                     role::OWNER => {
                         if epoch != header.epoch {
@@ -289,7 +288,8 @@ impl Lane {
     #[inline(never)]
     fn open(&mut self, packet: &mut Packet, key: &FlowKey, hash: u64, shared: &mut Shared) -> Step {
         let meta = packet.meta;
-        shared.sides[self.side].note_epoch(meta.commit);
+        let epoch = Epoch::new(meta.commit);
+        shared.sides[self.side].note_epoch(epoch);
         let refused = if packet.is_icmp_error() {
             Some(DropReason::StateInvalid)
         } else if packet.is_intact() == Some(false) {
@@ -311,12 +311,12 @@ impl Lane {
             Ok(slot) => slot,
             Err(reason) => {
                 shared.sides[self.side].is_full |= reason == DropReason::FlowTableFull;
-                self.end(*key, meta.commit, shared);
+                self.end(*key, epoch, shared);
                 return Step::Drop(reason);
             }
         };
         let header = self.flows.header_mut(slot);
-        header.epoch = meta.commit;
+        header.epoch = epoch;
         header.switch = meta.switch;
         header.ingress = meta.ingress;
         header.chain = self.index;
@@ -352,7 +352,7 @@ impl Lane {
         shared.hands.put();
         let is_whole = position == Position::START && packet.meta.flags & Flags::REPLAY == 0;
         // The present life of the switch has sent it, under the flow's present epoch.
-        let is_current = packet.meta.commit == header.epoch && shared.sides[self.side].heard == Some(packet.meta.switch);
+        let is_current = packet.meta.commit == header.epoch.get() && shared.sides[self.side].heard == Some(packet.meta.switch);
         if is_late || !is_whole || !is_current {
             // Whoever processed it again would do so in the order of stamps, and begin at the beginning, or not have it.
             shared.cx.mark_nondeterministic();
@@ -385,7 +385,7 @@ impl Lane {
                     return if is_answered { Step::Turn(None, reason) } else { Step::Drop(reason) };
                 }
                 let wants_nothing = shared.cx.lifetime() == 0 && !shared.cx.is_ending();
-                let is_known = packet.meta.commit == header.epoch && header.flags & flag::WHOLE == 0;
+                let is_known = packet.meta.commit == header.epoch.get() && header.flags & flag::WHOLE == 0;
                 // A refused packet that changes nothing need not reach the copies, so a
                 // flood of such packets makes no work elsewhere. A log of packets, from
                 // which they are processed again, must have every one.
@@ -494,7 +494,7 @@ impl Lane {
         }
         packet.meta.flags = packet.meta.flags & Flags::TRACE | Flags::TURNED;
         if let Some((slot, _)) = flow {
-            packet.meta.epoch = self.flows.header(slot).epoch as u16;
+            packet.meta.epoch = self.flows.header(slot).epoch.low();
         }
         match flow {
             Some((slot, true)) => self.protection.commit(&mut self.flows, slot, packet, nondeterministic, &mut self.outbox),
@@ -615,5 +615,5 @@ fn mark(header: &ActorHeader, direction: Direction, packet: &mut Packet) {
         back.reverse().note(packet);
     }
     packet.meta.flags = packet.meta.flags & (Flags::TRACE | Flags::OWN) | if is_learning { Flags::LEARN } else { 0 };
-    packet.meta.epoch = header.epoch as u16;
+    packet.meta.epoch = header.epoch.low();
 }

@@ -35,7 +35,7 @@ const SLOTS_PER_ANSWER: u32 = 1 << 16;
 /// Questions under way. There are never so many managers' clients.
 const MOST: usize = 128;
 
-/// Behind every lane.
+/// The place behind every lane.
 const END: (usize, Slot) = (usize::MAX, 0);
 
 /// A question that is not answered yet.
@@ -166,7 +166,7 @@ impl Listing {
             state: if lane.flows.is_present(slot) { lane.chain.describe(lane.flows.state(slot)) } else { ABSENT }.to_owned(),
             owner: shared.node,
             replica: if header.flags & flag::UNPROTECTED == 0 { header.peer } else { 0 },
-            epoch: header.epoch,
+            epoch: header.epoch.get(),
             age: shared.sides[lane.side].now.saturating_sub(header.opened_at),
             packets: header.packets(),
             bytes: header.bytes(),

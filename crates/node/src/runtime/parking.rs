@@ -1,7 +1,7 @@
 //! Packets that wait for their flow: for shared state on its way, for a route, for the packet before them.
 
 use holdfast_nf::Position;
-use holdfast_protection::Slot;
+use holdfast_protection::{Epoch, Slot};
 use holdfast_wire::{FlowKey, Packet};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -123,9 +123,12 @@ impl Parking {
     }
 
     /// Packets that have not begun, came under this key and epoch, and wait with another flow wait with this one. Returns with whom they did.
-    pub(crate) fn readdress(&mut self, key: &FlowKey, epoch: u32, (slot, generation): (Slot, u32)) -> Vec<(Slot, u32)> {
+    pub(crate) fn readdress(&mut self, key: &FlowKey, epoch: Epoch, (slot, generation): (Slot, u32)) -> Vec<(Slot, u32)> {
         let is_its = |parked: &&mut Parked| {
-            parked.slot != slot && parked.position == Position::START && parked.key == *key && parked.packet.meta.commit == epoch
+            parked.slot != slot
+                && parked.position == Position::START
+                && parked.key == *key
+                && parked.packet.meta.commit == epoch.get()
         };
         let others = self.packets.iter_mut().filter(is_its);
         let of = |parked: &mut Parked| {

@@ -10,6 +10,7 @@ use crate::address::COORDINATOR;
 use crate::channel::Fabric;
 use crate::message::{Control, Ordered, PoolId};
 use holdfast_nf::shared::PoolEffect;
+use holdfast_protection::Epoch;
 use std::collections::VecDeque;
 
 /// Numbers in one message: it fits a record however large they are.
@@ -20,14 +21,14 @@ enum Errand {
     WantBlock,
     Return(u32),
     /// And the epoch of the flow because of which it is said.
-    Adopted(u32, u32),
+    Adopted(u32, Option<Epoch>),
     Spare(u32),
     SparedAll,
 }
 
 impl Errand {
     /// `None` if the effect is a state server's: single numbers, and what becomes of them.
-    fn of(effect: PoolEffect, epoch: u32) -> Option<Errand> {
+    fn of(effect: PoolEffect, epoch: Option<Epoch>) -> Option<Errand> {
         match effect {
             PoolEffect::WantBlock => Some(Errand::WantBlock),
             PoolEffect::Return(number) => Some(Errand::Return(number)),
@@ -47,8 +48,8 @@ pub(super) struct Errands {
 }
 
 impl Errands {
-    /// `epoch` is that of the flow because of which it is asked, or 0.
-    pub(super) fn push(&mut self, pool: PoolId, effect: PoolEffect, epoch: u32) {
+    /// `epoch` is that of the flow because of which it is asked.
+    pub(super) fn push(&mut self, pool: PoolId, effect: PoolEffect, epoch: Option<Epoch>) {
         self.queue.extend(Errand::of(effect, epoch).map(|errand| (pool, errand)));
     }
 
@@ -94,7 +95,10 @@ impl Errands {
                 (Control::Returned { pool, numbers }, count)
             }
             Errand::Adopted(..) => {
-                let adopted = |errand| if let Errand::Adopted(number, epoch) = errand { Some((number, epoch)) } else { None };
+                let adopted = |errand| match errand {
+                    Errand::Adopted(number, epoch) => Some((number, epoch.map_or(0, Epoch::get))),
+                    _ => None,
+                };
                 let numbers: Vec<(u32, u32)> = same_pool().map_while(adopted).collect();
                 let count = numbers.len();
                 (Control::Adopted { pool, numbers }, count)

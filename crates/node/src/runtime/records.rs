@@ -7,7 +7,7 @@ use super::{Lane, Runtime};
 use crate::address::{COORDINATOR, NodeId, host_of, node_of, switch_number};
 use crate::ahead;
 use crate::message::{Control, Ended, Member, MemberState, is_later_view, kind, numbered};
-use holdfast_protection::{Detour, NodeIndex, Peer, kind as protection_kind};
+use holdfast_protection::{Detour, Epoch, NodeIndex, Peer, kind as protection_kind};
 use holdfast_wire::{DropReason, FlowKey, Packet, PacketPool};
 use zerocopy::FromBytes;
 
@@ -63,7 +63,7 @@ impl Runtime {
                 kind::CLAIMED => self.recoveries.handle_claimed(record.from.node, body, &mut self.lanes),
                 kind::UNLOGGED => match <[u8; 4]>::try_from(body) {
                     Ok(epoch) => {
-                        let epoch = u32::from_be_bytes(epoch);
+                        let epoch = Epoch::new(u32::from_be_bytes(epoch));
                         let mut lanes = self.lanes.iter_mut();
                         let of_switch =
                             lanes.find(|lane| self.shared.sides[lane.side].switch == record.from.node && lane.replays.has(epoch));
@@ -97,7 +97,7 @@ impl Runtime {
                 continue;
             }
             for flow in ended {
-                lane.end_unrouted(&FlowKey::from(flow.key), flow.epoch.get(), &mut self.shared, pool);
+                lane.end_unrouted(&FlowKey::from(flow.key), Epoch::new(flow.epoch.get()), &mut self.shared, pool);
             }
         }
         Ok(())

@@ -18,7 +18,7 @@ use crate::address::NodeId;
 use crate::channel::Fabric;
 use crate::message::{Claim, ClaimFlag, Control, Grant, kind};
 use holdfast_protection::flows::{flag, role};
-use holdfast_protection::{Peer, Slot};
+use holdfast_protection::{Epoch, Peer, Slot};
 use holdfast_wire::DropReason;
 use std::collections::VecDeque;
 use zerocopy::IntoBytes;
@@ -48,18 +48,18 @@ struct Wanted {
     slot: Slot,
     /// What there is of the flow is claimed when this runtime is asked for it, if nobody has it then.
     gives_back: bool,
-    /// Of what was here when the switch was asked last; 0 before that.
-    epoch: u32,
+    /// Of what was here when the switch was asked last.
+    epoch: Option<Epoch>,
 }
 
 impl Wanted {
     fn new(dead: Peer, lane: u16, slot: Slot) -> Wanted {
-        Wanted { dead, lane, slot, gives_back: false, epoch: 0 }
+        Wanted { dead, lane, slot, gives_back: false, epoch: None }
     }
 
     /// What there is of the flow is still what the switch was asked for.
     fn is_as_asked(&self, lanes: &[Lane]) -> bool {
-        lanes[self.lane as usize].flows.header(self.slot).epoch == self.epoch
+        self.epoch == Some(lanes[self.lane as usize].flows.header(self.slot).epoch)
     }
 }
 
@@ -238,7 +238,7 @@ impl Recoveries {
                 let is_renounced = gives_back || header.flags & flag::EMPTY != 0;
                 let claim = Claim::of(header, wanted.lane).with(ClaimFlag::Renounced, is_renounced);
                 body.extend_from_slice(claim.as_bytes());
-                flows.push(Wanted { epoch: header.epoch, ..wanted });
+                flows.push(Wanted { epoch: Some(header.epoch), ..wanted });
             }
             if flows.is_empty() {
                 continue;

@@ -15,7 +15,7 @@ use crate::channel::Fabric;
 use crate::message::{Replay as Ask, kind};
 use holdfast_nf::Position;
 use holdfast_protection::flows::{Found, flag, role};
-use holdfast_protection::{Peer, Slot};
+use holdfast_protection::{Epoch, Peer, Slot};
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::nsh::Flags;
 use holdfast_wire::{DropReason, FlowKey, Packet, PacketPool};
@@ -54,7 +54,7 @@ struct Replay {
 /// See the module. Those of one chain.
 #[derive(Default)]
 pub(crate) struct Replays {
-    /// By the epoch here.
+    /// By the number of the epoch here, as all below.
     flows: BTreeMap<u32, Replay>,
     /// Of these all has come that was asked for, or nothing has been yet.
     ready: Vec<u32>,
@@ -76,13 +76,13 @@ impl Replays {
     }
 
     /// The flow of this epoch is being made what it was.
-    pub(crate) fn has(&self, epoch: u32) -> bool {
-        self.flows.contains_key(&epoch)
+    pub(crate) fn has(&self, epoch: Epoch) -> bool {
+        self.flows.contains_key(&epoch.get())
     }
 
     /// Nobody needs what the switch has for this epoch.
-    pub(crate) fn renounce(&mut self, epoch: u32) {
-        self.over.push(epoch);
+    pub(crate) fn renounce(&mut self, epoch: Epoch) {
+        self.over.push(epoch.get());
     }
 
     /// When something is to be asked for again, by the worker's clock.
@@ -125,7 +125,7 @@ impl Lane {
         header.parked += 1;
         header.flags |= flag::MOVING | if inputs.is_empty() { 0 } else { flag::EMPTY };
         let bar = inputs.iter().copied().fold(header.last_stamp, u64::max);
-        let (epoch, generation) = (header.epoch, header.generation);
+        let (epoch, generation) = (header.epoch.get(), header.generation);
         let replay = Replay {
             slot,
             generation,
@@ -146,7 +146,7 @@ impl Lane {
 
     /// Is this flow being made what it was?
     pub(crate) fn is_replaying(&self, slot: Slot) -> bool {
-        let epoch = self.flows.header(slot).epoch;
+        let epoch = self.flows.header(slot).epoch.get();
         self.replays.flows.get(&epoch).is_some_and(|replay| replay.slot == slot)
     }
 
@@ -206,7 +206,7 @@ impl Lane {
     fn is_valid(&self, epoch: u32) -> bool {
         self.replays.flows.get(&epoch).is_some_and(|replay| {
             let header = self.flows.header(replay.slot);
-            header.generation == replay.generation && header.role == role::OWNER && header.epoch == epoch
+            header.generation == replay.generation && header.role == role::OWNER && header.epoch.get() == epoch
         })
     }
 
@@ -339,7 +339,7 @@ impl Lane {
             self.replays.under_way -= count;
         }
         let header = self.flows.header_mut(replay.slot);
-        let is_valid = header.generation == replay.generation && header.role == role::OWNER && header.epoch == epoch;
+        let is_valid = header.generation == replay.generation && header.role == role::OWNER && header.epoch.get() == epoch;
         if is_valid {
             header.flags &= !(flag::MOVING | flag::EMPTY);
             header.parked = header.parked.saturating_sub(1);
@@ -359,7 +359,8 @@ impl Lane {
     }
 
     /// The switch has nothing any more for this flow: what has come is all that there is.
-    pub(crate) fn end_replay(&mut self, epoch: u32, shared: &mut Shared, pool: &mut dyn PacketPool) {
+    pub(crate) fn end_replay(&mut self, epoch: Epoch, shared: &mut Shared, pool: &mut dyn PacketPool) {
+        let epoch = epoch.get();
         let is_valid = self.is_valid(epoch);
         let Some(mut replay) = self.replays.flows.remove(&epoch) else { return };
         if is_valid {
@@ -372,7 +373,7 @@ impl Lane {
     pub(crate) fn end_replays(&mut self, shared: &mut Shared, pool: &mut dyn PacketPool) {
         for (epoch, mut replay) in core::mem::take(&mut self.replays.flows) {
             let header = self.flows.header(replay.slot);
-            if header.generation == replay.generation && header.role == role::OWNER && header.epoch == epoch {
+            if header.generation == replay.generation && header.role == role::OWNER && header.epoch.get() == epoch {
                 self.replay_rest(&mut replay, shared, pool);
             }
             self.finish(epoch, replay, shared, pool);

@@ -6,9 +6,8 @@
 use super::telling::Telling;
 use crate::address::NodeId;
 use crate::channel::Fabric;
-use crate::channel::format::after;
 use crate::message::kind;
-use holdfast_wire::{DropReason, FlowKey, Packet};
+use holdfast_wire::{DropReason, Epoch, FlowKey, Packet};
 
 /// Packets on which functions panicked that a switch is told of in one turn; a flood of them is no news.
 const SUSPECTS: usize = 32;
@@ -26,13 +25,13 @@ pub(crate) struct Side {
     pub(super) fill: usize,
     pub(super) ticks: u32,
     /// Keys of flows that ended or never were, with their epochs.
-    pub(crate) ended: Vec<(FlowKey, u32)>,
+    pub(crate) ended: Vec<(FlowKey, Epoch)>,
     /// A new flow had to be turned away for want of room.
     pub(crate) is_full: bool,
     /// Stamps of packets on which functions panicked.
     suspects: Vec<u64>,
     /// The newest epoch of a route that came with a flow.
-    pub(super) newest_epoch: u32,
+    pub(super) newest_epoch: Option<Epoch>,
     /// While a new life of the switch is told which flows are here.
     pub(super) telling: Option<Telling>,
     /// The host that serves it, 0 if there is only one.
@@ -51,7 +50,7 @@ impl Side {
             ended: Vec::with_capacity(256),
             is_full: false,
             suspects: Vec::with_capacity(SUSPECTS),
-            newest_epoch: 0,
+            newest_epoch: None,
             telling: None,
             host: 0,
         }
@@ -78,10 +77,8 @@ impl Side {
     }
 
     /// A flow that is no more, or was not let in, is in no header; its epoch must not be given again all the same.
-    pub(crate) fn note_epoch(&mut self, epoch: u32) {
-        if after(epoch, self.newest_epoch) {
-            self.newest_epoch = epoch;
-        }
+    pub(crate) fn note_epoch(&mut self, epoch: Epoch) {
+        self.newest_epoch = Epoch::later(self.newest_epoch, Some(epoch));
     }
 
     /// The functions panicked on the packet with this stamp.

@@ -7,8 +7,8 @@
 
 use super::lane::Lane;
 use super::{Runtime, Shared};
-use holdfast_protection::Slot;
 use holdfast_protection::flows::{Found, role};
+use holdfast_protection::{Epoch, Slot};
 use holdfast_wire::{DropReason, FlowKey, Packet, PacketPool};
 
 /// As many wait at a time.
@@ -21,7 +21,7 @@ pub(super) const LOOK_EVERY: u64 = 10_000_000;
 pub(crate) struct Suspect {
     slot: Slot,
     generation: u32,
-    epoch: u32,
+    epoch: Epoch,
     key: FlowKey,
     is_reply: bool,
     packet: Packet,

@@ -9,10 +9,9 @@
 use super::Lane;
 use crate::address::NodeId;
 use crate::channel::Fabric;
-use crate::channel::format::after;
 use crate::message::{Claim, RouteInfo, kind};
-use holdfast_protection::Peer;
 use holdfast_protection::flows::{ActorHeader, role};
+use holdfast_protection::{Epoch, Peer};
 use zerocopy::IntoBytes;
 
 /// Slots looked at per turn.
@@ -21,12 +20,12 @@ const SCAN: usize = 8192;
 const ROUTES_PER_RECORD: usize = 20;
 
 /// Who has the flow of this header, said of itself.
-pub(super) fn info(header: &ActorHeader, chain: u16, owner: Peer, before: u32) -> RouteInfo {
+pub(super) fn info(header: &ActorHeader, chain: u16, owner: Peer, before: Option<Epoch>) -> RouteInfo {
     RouteInfo {
         claim: Claim::of(header, chain),
         node: owner.node.into(),
         incarnation: owner.incarnation.into(),
-        before: before.into(),
+        before: before.map_or(0, Epoch::get).into(),
         is_real: u8::from(header.role != role::OPENING),
     }
 }
@@ -39,7 +38,7 @@ pub(super) struct Telling {
     side: usize,
     /// The next slot to look at.
     at: (usize, u32),
-    newest: u32,
+    newest: Option<Epoch>,
     /// The latest stamp that was seen here when the telling began, by a packet or by a flow that has been looked at.
     stamp: u64,
     /// Not sent yet; first of all the flows on their way to others.
@@ -49,7 +48,13 @@ pub(super) struct Telling {
 
 impl Telling {
     /// To this switch, of this side, whose newest epoch and latest stamp here these are; `departed` are on their way to others.
-    pub(super) fn new(me: Peer, (switch, side): (NodeId, usize), newest: u32, stamp: u64, departed: Vec<RouteInfo>) -> Telling {
+    pub(super) fn new(
+        me: Peer,
+        (switch, side): (NodeId, usize),
+        newest: Option<Epoch>,
+        stamp: u64,
+        departed: Vec<RouteInfo>,
+    ) -> Telling {
         Telling { me, switch, side, at: (0, 0), newest, stamp, ready: departed, is_blocked: false }
     }
 
@@ -60,7 +65,7 @@ impl Telling {
 
     /// A flow has come whose place has been looked at already.
     pub(super) fn add(&mut self, header: &ActorHeader, chain: u16) {
-        self.ready.push(info(header, chain, self.me, 0));
+        self.ready.push(info(header, chain, self.me, None));
     }
 
     /// Goes on. True when everything has been told; not before nothing can come any more of which the switch does not know, if `expects_late` says so.
@@ -87,12 +92,10 @@ impl Telling {
             if header.role != role::FREE {
                 // A runtime that has just begun may have seen no packet, but copies of flows that have.
                 self.stamp = self.stamp.max(header.last_stamp);
-                if after(header.epoch, self.newest) {
-                    self.newest = header.epoch;
-                }
+                self.newest = Epoch::later(self.newest, Some(header.epoch));
             }
             if matches!(header.role, role::OWNER | role::OPENING) {
-                self.ready.push(info(header, lane.index, self.me, 0));
+                self.ready.push(info(header, lane.index, self.me, None));
             }
         }
         while self.at.0 >= lanes.len() {
@@ -117,7 +120,7 @@ impl Telling {
         let count = self.ready.len().min(ROUTES_PER_RECORD);
         let mut body = Vec::with_capacity(13 + count * size_of::<RouteInfo>());
         body.push(u8::from(is_last));
-        body.extend_from_slice(&self.newest.to_be_bytes());
+        body.extend_from_slice(&self.newest.map_or(0, Epoch::get).to_be_bytes());
         body.extend_from_slice(&self.stamp.to_be_bytes());
         body.extend_from_slice(self.ready[..count].as_bytes());
         let is_sent = fabric.send(self.switch, kind::ROUTES, &body).is_ok();

@@ -8,7 +8,7 @@
 //! In: packets as they go out, stamps up to which they may be forgotten, requests. Out: copies of packets. Never: a reference into a runtime's buffers.
 
 use super::routes::RouteId;
-use holdfast_protection::Peer;
+use holdfast_protection::{Epoch, Peer};
 use holdfast_wire::{Meta, Packet};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -35,7 +35,7 @@ pub(super) struct Log {
     first: u64,
     next: u64,
     /// Once its runtime is dead: by epoch, where packets lie.
-    by_epoch: Option<HashMap<u32, Vec<u64>>>,
+    by_epoch: Option<HashMap<Epoch, Vec<u64>>>,
 }
 
 /// One of them as it was sent.
@@ -83,7 +83,7 @@ impl Log {
     }
 
     /// False if there is no room.
-    fn append(&mut self, packet: &Packet, epoch: u32, spare: &mut Segments) -> bool {
+    fn append(&mut self, packet: &Packet, epoch: Epoch, spare: &mut Segments) -> bool {
         let len = HEAD + packet.len();
         if self.next - self.first + len as u64 > self.size as u64 {
             return false;
@@ -126,13 +126,13 @@ impl Log {
         (self.first, self.next) = (0, 0);
     }
 
-    fn index(&mut self) -> &HashMap<u32, Vec<u64>> {
+    fn index(&mut self) -> &HashMap<Epoch, Vec<u64>> {
         if self.by_epoch.is_none() {
-            let mut by_epoch: HashMap<u32, Vec<u64>> = HashMap::new();
+            let mut by_epoch: HashMap<Epoch, Vec<u64>> = HashMap::new();
             let mut at = self.first;
             while at < self.next {
                 let entry = self.entry(at);
-                by_epoch.entry(entry.meta.commit).or_default().push(at);
+                by_epoch.entry(Epoch::new(entry.meta.commit)).or_default().push(at);
                 at += (HEAD + entry.len) as u64;
             }
             self.by_epoch = Some(by_epoch);
@@ -174,8 +174,8 @@ pub(super) struct Logs {
     /// Memory of logs that are no more.
     spare: Segments,
     /// By the epoch of the new owner.
-    replays: BTreeMap<u32, Replay>,
-    routes: BTreeMap<RouteId, u32>,
+    replays: HashMap<Epoch, Replay>,
+    routes: BTreeMap<RouteId, Epoch>,
 }
 
 impl Logs {
@@ -187,17 +187,17 @@ impl Logs {
     pub(super) fn take(&mut self) -> Logs {
         let sizes = self.sizes.clone();
         let kept = core::mem::replace(self, Logs::new(sizes));
-        Logs { replays: BTreeMap::new(), routes: BTreeMap::new(), ..kept }
+        Logs { replays: HashMap::new(), routes: BTreeMap::new(), ..kept }
     }
 
     /// The packet is about to be sent to that runtime under this epoch. False if it cannot be kept.
     #[inline]
-    pub(super) fn note(&mut self, to: Peer, chain: u16, epoch: u32, packet: &Packet) -> bool {
+    pub(super) fn note(&mut self, to: Peer, chain: u16, epoch: Epoch, packet: &Packet) -> bool {
         let size = self.sizes.get(usize::from(chain)).copied().unwrap_or(0);
         size == 0 || self.append(to, chain, size, epoch, packet)
     }
 
-    fn append(&mut self, to: Peer, chain: u16, size: usize, epoch: u32, packet: &Packet) -> bool {
+    fn append(&mut self, to: Peer, chain: u16, size: usize, epoch: Epoch, packet: &Packet) -> bool {
         let (node, at) = (usize::from(to.node), usize::from(chain));
         if self.live.len() <= node {
             self.live.resize_with(node + 1, Vec::new);
@@ -241,7 +241,7 @@ impl Logs {
     }
 
     /// Whoever had the flow under the old epoch is dead. How many of its packets there are; with one or more, what comes for the flow waits.
-    pub(super) fn begin(&mut self, route: RouteId, chain: u16, old_epoch: u32, owner: Peer, epoch: u32) -> u32 {
+    pub(super) fn begin(&mut self, route: RouteId, chain: u16, old_epoch: Epoch, owner: Peer, epoch: Epoch) -> u32 {
         if self.sizes.get(usize::from(chain)).is_none_or(|size| *size == 0) {
             return 0;
         }
@@ -268,7 +268,7 @@ impl Logs {
     }
 
     /// The owner of this epoch has all that it needs. True if something may go on.
-    pub(super) fn end(&mut self, from: Peer, epoch: u32) -> bool {
+    pub(super) fn end(&mut self, from: Peer, epoch: Epoch) -> bool {
         if self.replays.get(&epoch).is_none_or(|replay| replay.owner != from) {
             return false;
         }
@@ -276,18 +276,18 @@ impl Logs {
     }
 
     /// There is something to be sent again to this owner of this epoch.
-    pub(super) fn knows(&self, from: Peer, epoch: u32) -> bool {
+    pub(super) fn knows(&self, from: Peer, epoch: Epoch) -> bool {
         let replay = self.replays.get(&epoch).filter(|replay| replay.owner == from);
         replay.is_some_and(|replay| self.dead.iter().any(|(dead, chain, _)| (*dead, *chain) == (replay.dead, replay.chain)))
     }
 
     /// Whose flow the owner of this epoch makes what it was.
-    pub(super) fn route(&self, epoch: u32) -> Option<RouteId> {
+    pub(super) fn route(&self, epoch: Epoch) -> Option<RouteId> {
         self.replays.get(&epoch).map(|replay| replay.route)
     }
 
     /// Copies one of the flow's packets. False if there is none, or it does not fit.
-    pub(super) fn copy(&self, from: Peer, epoch: u32, number: u32, packet: &mut Packet) -> bool {
+    pub(super) fn copy(&self, from: Peer, epoch: Epoch, number: u32, packet: &mut Packet) -> bool {
         let Some(replay) = self.replays.get(&epoch).filter(|replay| replay.owner == from) else { return false };
         let log = self.dead.iter().find(|(dead, chain, _)| (*dead, *chain) == (replay.dead, replay.chain));
         let place = replay.places.get(number as usize);
@@ -338,23 +338,26 @@ mod tests {
         for stamp in 1..5000u64 {
             let packet = packet(&mut pool, stamp, len(stamp));
             while kept + HEAD + len(stamp) > 1000 {
-                assert!(!logs.note(OLD, 1, stamp as u32 % 7, &packet), "there is no room before {oldest} is forgotten");
+                assert!(
+                    !logs.note(OLD, 1, Epoch::new(stamp as u32 % 7), &packet),
+                    "there is no room before {oldest} is forgotten"
+                );
                 logs.clear(OLD, 1, oldest);
                 kept -= HEAD + len(oldest);
                 oldest += 1;
             }
-            assert!(logs.note(OLD, 1, stamp as u32 % 7, &packet));
+            assert!(logs.note(OLD, 1, Epoch::new(stamp as u32 % 7), &packet));
             kept += HEAD + len(stamp);
-            assert!(logs.note(OLD, 0, 1, &packet), "the other chain has no log, and needs none");
+            assert!(logs.note(OLD, 0, Epoch::FIRST, &packet), "the other chain has no log, and needs none");
             pool.put(packet);
         }
         logs.close(OLD);
         let mut found = Vec::new();
         for old_epoch in 0..7 {
-            let count = logs.begin(old_epoch, 1, old_epoch, NEW, 100 + old_epoch);
+            let count = logs.begin(old_epoch, 1, Epoch::new(old_epoch), NEW, Epoch::new(100 + old_epoch));
             for number in 0..count {
                 let mut copy = pool.take().expect("there are buffers");
-                assert!(logs.copy(NEW, 100 + old_epoch, number, &mut copy));
+                assert!(logs.copy(NEW, Epoch::new(100 + old_epoch), number, &mut copy));
                 let stamp = copy.meta.stamp;
                 assert_eq!((copy.meta.chain, copy.meta.commit), (1, old_epoch));
                 assert_eq!(copy.bytes(), vec![stamp as u8; len(stamp)]);
@@ -373,26 +376,30 @@ mod tests {
         let mut pool = MemoryPool::new(4);
         let mut logs = Logs::new(vec![1000]);
         let sent = packet(&mut pool, 1, 60);
-        assert!(logs.note(OLD, 0, 5, &sent));
-        assert_eq!(logs.begin(0, 0, 5, NEW, 9), 0, "who has it is not known to be dead");
+        assert!(logs.note(OLD, 0, Epoch::new(5), &sent));
+        assert_eq!(logs.begin(0, 0, Epoch::new(5), NEW, Epoch::new(9)), 0, "who has it is not known to be dead");
         logs.close(OLD);
-        assert_eq!(logs.begin(0, 0, 6, NEW, 9), 0, "of another flow");
-        assert_eq!(logs.begin(0, 0, 5, NEW, 9), 1);
+        assert_eq!(logs.begin(0, 0, Epoch::new(6), NEW, Epoch::new(9)), 0, "of another flow");
+        assert_eq!(logs.begin(0, 0, Epoch::new(5), NEW, Epoch::new(9)), 1);
         let mut copy = pool.take().expect("there are buffers");
-        assert!(!logs.copy(OLD, 9, 0, &mut copy) && !logs.copy(NEW, 8, 0, &mut copy) && !logs.copy(NEW, 9, 1, &mut copy));
-        assert!(logs.copy(NEW, 9, 0, &mut copy));
-        assert!(!logs.end(OLD, 9) && logs.holds(0) && logs.end(NEW, 9) && !logs.holds(0));
-        assert_eq!(logs.begin(0, 0, 5, NEW, 10), 1);
+        assert!(
+            !logs.copy(OLD, Epoch::new(9), 0, &mut copy)
+                && !logs.copy(NEW, Epoch::new(8), 0, &mut copy)
+                && !logs.copy(NEW, Epoch::new(9), 1, &mut copy)
+        );
+        assert!(logs.copy(NEW, Epoch::new(9), 0, &mut copy));
+        assert!(!logs.end(OLD, Epoch::new(9)) && logs.holds(0) && logs.end(NEW, Epoch::new(9)) && !logs.holds(0));
+        assert_eq!(logs.begin(0, 0, Epoch::new(5), NEW, Epoch::new(10)), 1);
         logs.give_up(0);
-        assert!(!logs.holds(0) && !logs.copy(NEW, 10, 0, &mut copy));
+        assert!(!logs.holds(0) && !logs.copy(NEW, Epoch::new(10), 0, &mut copy));
         // A later life of the node has a log of its own; the earlier one's is kept until nobody needs it.
         let later = Peer { incarnation: 4, ..OLD };
-        assert!(logs.note(later, 0, 5, &sent));
+        assert!(logs.note(later, 0, Epoch::new(5), &sent));
         logs.forget(OLD);
         logs.close(later);
-        assert_eq!(logs.begin(0, 0, 5, NEW, 11), 1);
+        assert_eq!(logs.begin(0, 0, Epoch::new(5), NEW, Epoch::new(11)), 1);
         logs.forget(later);
-        assert_eq!(logs.begin(0, 0, 5, NEW, 12), 0);
+        assert_eq!(logs.begin(0, 0, Epoch::new(5), NEW, Epoch::new(12)), 0);
     }
 
     /// A life that begins before anybody has said that the one before has failed: what that one was sent is not lost.
@@ -401,9 +408,9 @@ mod tests {
         let mut pool = MemoryPool::new(4);
         let mut logs = Logs::new(vec![1000]);
         let sent = packet(&mut pool, 1, 60);
-        assert!(logs.note(OLD, 0, 5, &sent));
-        assert!(logs.note(Peer { incarnation: 9, ..OLD }, 0, 6, &sent));
-        assert_eq!(logs.begin(0, 0, 5, NEW, 9), 1);
-        assert_eq!(logs.begin(1, 0, 6, NEW, 10), 0);
+        assert!(logs.note(OLD, 0, Epoch::new(5), &sent));
+        assert!(logs.note(Peer { incarnation: 9, ..OLD }, 0, Epoch::new(6), &sent));
+        assert_eq!(logs.begin(0, 0, Epoch::new(5), NEW, Epoch::new(9)), 1);
+        assert_eq!(logs.begin(1, 0, Epoch::new(6), NEW, Epoch::new(10)), 0);
     }
 }

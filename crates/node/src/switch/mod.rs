@@ -28,7 +28,7 @@ use crate::address::{COORDINATOR, NodeId, mac_of_life};
 use crate::channel::{Fabric, FabricConfig};
 use crate::message::{Control, TraceStep, kind};
 use crate::rules::{Assembly, RuleSet};
-use holdfast_protection::Peer;
+use holdfast_protection::{Epoch, Peer};
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::nsh::{self, Flags, Outer, index};
 use holdfast_wire::selector::Selector;
@@ -113,7 +113,7 @@ pub struct Switch {
     clock_ahead: Option<i64>,
     /// The last stamp that was given without knowing the time.
     untimed: u64,
-    next_epoch: u32,
+    next_epoch: Epoch,
     next_tick: u64,
     sweep_at: usize,
     work: Vec<(FlowKey, u64, Packet)>,
@@ -152,7 +152,7 @@ impl Switch {
             last_stamp: 0,
             clock_ahead: None,
             untimed: 0,
-            next_epoch: 1,
+            next_epoch: Epoch::FIRST,
             next_tick: 0,
             sweep_at: 0,
             work: Vec::with_capacity(256),
@@ -379,8 +379,8 @@ impl Switch {
     #[inline]
     fn send(&mut self, route: &Route, mut packet: Packet, out: &mut Vec<(Peer, Packet)>, pool: &mut dyn PacketPool) {
         packet.meta.chain = route.chain;
-        packet.meta.commit = route.epoch;
-        packet.meta.epoch = route.epoch as u16;
+        packet.meta.commit = route.epoch.get();
+        packet.meta.epoch = route.epoch.low();
         // A key that may be taken away is not shown to the flow's owner as its own.
         let is_unsure = route.doubt == Doubt::Contested || route.is_doubtful() && self.rebuild.is_some();
         if route.reply.is_none() || is_unsure {
@@ -409,7 +409,7 @@ impl Switch {
         let id = self.routes.insert(hash, route).ok_or(DropReason::RouteTableFull)?;
         self.targets.count(owner, 1);
         self.targets.count_opening(owner, 1);
-        self.next_epoch = self.next_epoch.wrapping_add(1).max(1);
+        self.next_epoch = self.next_epoch.next();
         Ok(id)
     }
 
@@ -453,7 +453,7 @@ impl Switch {
     }
 
     /// Gives a route to another owner, under a new epoch. The flow is one whatever has been released of it: somebody has it.
-    fn give(&mut self, id: routes::RouteId, owner: Peer, epoch: u32) {
+    fn give(&mut self, id: routes::RouteId, owner: Peer, epoch: Epoch) {
         self.make_real(id);
         self.routes.give(id, owner, epoch);
     }
@@ -466,7 +466,7 @@ impl Switch {
         if !is_packet || frame.meta.flags & Flags::OAM != 0 || frame.meta.flags & Flags::NEW == 0 {
             return;
         }
-        let Some(id) = self.routes.with_epoch(frame.meta.commit) else { return };
+        let Some(id) = self.routes.with_epoch(Epoch::new(frame.meta.commit)) else { return };
         let Some(route) = self.routes.get_mut(id).filter(|route| !route.is_real) else { return };
         route.sent = route.sent.saturating_sub(1);
         if route.sent == 0 {
@@ -484,7 +484,8 @@ impl Switch {
 
     fn is_surely_its_own(&self, packet: &Packet) -> bool {
         let reply = FlowKey::noted(packet).map(|key| key.reverse());
-        reply.is_none_or(|reply| self.routes.is_surely_of(&reply, packet.meta.commit)) || is_planted(Fault::LetsOutUntold)
+        reply.is_none_or(|reply| self.routes.is_surely_of(&reply, Epoch::new(packet.meta.commit)))
+            || is_planted(Fault::LetsOutUntold)
     }
 
     /// Keeps a released packet that must wait.
@@ -517,12 +518,12 @@ impl Switch {
     }
 
     fn learn_reply(&mut self, packet: &Packet) -> bool {
-        let reply = FlowKey::noted(packet).map(|key| key.reverse());
-        if reply.is_some_and(|reply| self.routes.is_anothers(&reply, packet.meta.commit)) {
+        let (reply, epoch) = (FlowKey::noted(packet).map(|key| key.reverse()), Epoch::new(packet.meta.commit));
+        if reply.is_some_and(|reply| self.routes.is_anothers(&reply, epoch)) {
             self.drops.count(DropReason::ReplyKeyTaken);
             return false;
         }
-        let Some(id) = self.routes.with_epoch(packet.meta.commit) else { return true };
+        let Some(id) = self.routes.with_epoch(epoch) else { return true };
         self.make_real(id);
         let Some(reply) = reply else { return true };
         if self.routes.set_reply(id, reply) {

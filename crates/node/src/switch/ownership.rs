@@ -7,9 +7,8 @@ use super::routes::{Doubt, RouteId};
 use super::{LATE_REPLIES, Opening, Route, Switch};
 use crate::address::{COORDINATOR, mac_of_life};
 use crate::channel::Fabric;
-use crate::channel::format::after;
 use crate::message::{Claim, ClaimFlag, Control, Ended, Grant, KeyBytes, MemberState, kind};
-use holdfast_protection::Peer;
+use holdfast_protection::{Epoch, Peer};
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::nsh::{self, Flags, Outer, index};
 use holdfast_wire::{DropReason, FlowKey, Packet, PacketPool};
@@ -22,7 +21,7 @@ pub(super) struct Claims {
     /// Owners that have not been swept, and since when they are known to be dead, ns.
     dead: Vec<(Peer, u64)>,
     /// By route: its epoch, and who asks for it under which earlier one; the latest of these.
-    waiting: BTreeMap<RouteId, (u32, Peer, u32)>,
+    waiting: BTreeMap<RouteId, (Epoch, Peer, Epoch)>,
     /// Routes that are to be somebody's unless somebody with newer state asks, each with the virtual cluster.
     provisional: BTreeMap<RouteId, u16>,
     /// Runtimes that have told this life of the switch of all their flows, or began in it, until they are dead and swept.
@@ -120,15 +119,15 @@ impl Claims {
         !self.provisional.is_empty() && self.provisional.contains_key(&route)
     }
 
-    fn wait(&mut self, route: RouteId, of: u32, claimant: Peer, epoch: u32) {
+    fn wait(&mut self, route: RouteId, of: Epoch, claimant: Peer, epoch: Epoch) {
         let known = self.waiting.get(&route).filter(|(known, ..)| *known == of);
-        if known.is_none_or(|(.., before)| after(epoch, *before)) {
+        if known.is_none_or(|(.., before)| epoch.is_later(*before)) {
             self.waiting.insert(route, (of, claimant, epoch));
         }
     }
 
     /// Who is to have the route that had this epoch.
-    fn next(&mut self, route: RouteId, of: u32) -> Option<(Peer, u32)> {
+    fn next(&mut self, route: RouteId, of: Epoch) -> Option<(Peer, Epoch)> {
         let (known, claimant, epoch) = self.waiting.remove(&route)?;
         (known == of).then_some((claimant, epoch))
     }
@@ -178,15 +177,15 @@ impl Switch {
         };
         let key = FlowKey::from(claim.key);
         // Where flows have their home at a state server, nobody who lives may have told how far the dead one's epochs had come.
-        if !after(self.next_epoch, claim.epoch.get()) && !is_planted(Fault::ForgetsEpochsOfTheDead) {
-            self.next_epoch = behind(claim.epoch.get());
+        if !self.next_epoch.is_later(claim.epoch()) && !is_planted(Fault::ForgetsEpochsOfTheDead) {
+            self.next_epoch = behind(claim.epoch());
         }
         let epoch = self.next_epoch;
         let is_renounced = claim.has(ClaimFlag::Renounced);
         // Copies were taken before it was known that another flow was first.
         let rival = self.routes.other_replied(&FlowKey::from(claim.reply), &key);
         if let Some(rival) = rival.filter(|rival| !is_renounced && !self.gives_way(*rival, claim)) {
-            let is_late = self.routes.has_ended(hash, claim.epoch.get());
+            let is_late = self.routes.has_ended(hash, claim.epoch());
             if !is_late && self.routes.get(rival).is_some_and(Route::is_doubtful) {
                 self.contest(rival, now);
             }
@@ -196,10 +195,10 @@ impl Switch {
             Some(found) if found.is_reply => return Grant::Refused,
             Some(found) => {
                 let Some(route) = self.routes.get(found.slot) else { return Grant::Refused };
-                let (owner, of, asked) = (route.owner, route.epoch, claim.epoch.get());
-                if self.claims.is_provisional(found.slot) && !is_renounced && !after(of, asked) {
+                let (owner, of, asked) = (route.owner, route.epoch, claim.epoch());
+                if self.claims.is_provisional(found.slot) && !is_renounced && !of.is_later(asked) {
                     // Whoever has the newest is to have it.
-                    if after(asked, of) {
+                    if asked.is_later(of) {
                         self.give(found.slot, to, asked);
                         self.targets.count(owner, -1);
                         self.targets.count(to, 1);
@@ -219,7 +218,7 @@ impl Switch {
                     return Grant::Refused;
                 }
                 if of != asked && !is_planted(Fault::IgnoresEpochs) {
-                    let is_older = after(of, asked);
+                    let is_older = of.is_later(asked);
                     let may_wait = !self.claims.is_overdue(owner, now);
                     match came_from {
                         // The old owner is gone. It may have been done with the move: the new one knows, and will say.
@@ -247,15 +246,12 @@ impl Switch {
                 found.slot
             }
             None if is_renounced => return Grant::Refused,
-            None if self.routes.has_ended(hash, claim.epoch.get()) && !is_planted(Fault::IgnoresEpochs) => {
+            None if self.routes.has_ended(hash, claim.epoch()) && !is_planted(Fault::IgnoresEpochs) => {
                 return Grant::Refused;
             }
             None if self.is_collecting(cluster) => {
-                let route = Route {
-                    is_real: true,
-                    opening: opening(claim),
-                    ..Route::new(key, to, claim.epoch.get(), claim.chain(), now)
-                };
+                let route =
+                    Route { is_real: true, opening: opening(claim), ..Route::new(key, to, claim.epoch(), claim.chain(), now) };
                 let Some(id) = self.routes.insert(hash, route) else { return Grant::Refused };
                 self.claims.provisional.insert(id, cluster);
                 self.targets.count(to, 1);
@@ -268,7 +264,7 @@ impl Switch {
             }
         };
         self.targets.count(to, 1);
-        self.next_epoch = self.next_epoch.wrapping_add(1).max(1);
+        self.next_epoch = self.next_epoch.next();
         if let Some(rival) = rival {
             // The rival's route stays: without it its next packet would open the flow a second time.
             self.routes.take_reply(rival);
@@ -278,7 +274,7 @@ impl Switch {
             self.give_reply(id, claim, reply);
         }
         self.logs.give_up(id);
-        let logged = self.logs.begin(id, claim.chain(), claim.epoch.get(), to, epoch);
+        let logged = self.logs.begin(id, claim.chain(), claim.epoch(), to, epoch);
         Grant::Given { epoch, logged }
     }
 
@@ -314,7 +310,7 @@ impl Switch {
     }
 
     /// The route with epoch `of` is not this claimant's to have now: its claim is remembered for the sweep, instead of one whose claimant is dead.
-    fn wait(&mut self, route: RouteId, of: u32, claimant: Peer, epoch: u32) -> Grant {
+    fn wait(&mut self, route: RouteId, of: Epoch, claimant: Peer, epoch: Epoch) -> Grant {
         let known = self.claims.waiting.get(&route).map(|(_, known, _)| *known);
         if known.is_some_and(|known| !self.lives(known)) {
             self.claims.waiting.remove(&route);
@@ -391,8 +387,8 @@ impl Switch {
         answer.extend_from_slice(number);
         let hashes = self.expect(claims.iter().map(|claim| claim.key));
         for (claim, hash) in claims.iter().zip(&hashes) {
-            let epoch = if is_possible { self.move_route(from, to, claim, *hash).unwrap_or(0) } else { 0 };
-            answer.extend_from_slice(&epoch.to_be_bytes());
+            let epoch = if is_possible { self.move_route(from, to, claim, *hash) } else { None };
+            answer.extend_from_slice(&epoch.map_or(0, Epoch::get).to_be_bytes());
         }
         self.expected = hashes;
         let _ = self.fabric.send(from.node, kind::MOVED, &answer);
@@ -400,16 +396,16 @@ impl Switch {
         Ok(())
     }
 
-    fn move_route(&mut self, from: Peer, to: Peer, claim: &Claim, hash: u64) -> Option<u32> {
+    fn move_route(&mut self, from: Peer, to: Peer, claim: &Claim, hash: u64) -> Option<Epoch> {
         let key = FlowKey::from(claim.key);
         let found = self.routes.find(&key, hash).filter(|found| !found.is_reply)?;
         let route = self.routes.get(found.slot)?;
         let old = route.epoch;
-        if route.owner != from || old != claim.epoch.get() || route.moved_from.is_some() {
+        if route.owner != from || old != claim.epoch() || route.moved_from.is_some() {
             return None;
         }
         let epoch = self.next_epoch;
-        self.next_epoch = self.next_epoch.wrapping_add(1).max(1);
+        self.next_epoch = self.next_epoch.next();
         self.logs.give_up(found.slot);
         self.give(found.slot, to, epoch);
         if let Some(route) = self.routes.get_mut(found.slot) {
@@ -449,7 +445,7 @@ impl Switch {
             if let Some(found) = self.routes.find(&key, *hash)
                 && let Some(route) = self.routes.get_mut(found.slot)
                 && route.owner == from
-                && route.epoch == settled.epoch.get()
+                && route.epoch.get() == settled.epoch.get()
             {
                 route.moved_from = None;
             }
@@ -464,7 +460,7 @@ impl Switch {
         for (ended, hash) in ended.iter().zip(&hashes) {
             let key = FlowKey::from(ended.key);
             if let Some(found) = self.routes.find(&key, *hash)
-                && self.routes.get(found.slot).is_some_and(|route| route.epoch == ended.epoch.get() && route.owner == from)
+                && self.routes.get(found.slot).is_some_and(|route| route.epoch.get() == ended.epoch.get() && route.owner == from)
             {
                 self.end_route(found.slot);
             }

@@ -20,9 +20,8 @@ use super::Switch;
 use super::ownership::opening;
 use super::routes::{Route, RouteId};
 use crate::address::NodeId;
-use crate::channel::format::after;
 use crate::message::{ClaimFlag, RouteInfo, kind};
-use holdfast_protection::Peer;
+use holdfast_protection::{Epoch, Peer};
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::{DropReason, FlowKey};
 use zerocopy::FromBytes;
@@ -31,8 +30,8 @@ use zerocopy::FromBytes;
 const STEP: u32 = 1 << 20;
 
 /// The first epoch behind the newest that anybody had. It is another one in what is noted by epoch, too: the newest flows' replies may still have to be learned.
-pub(super) fn behind(newest: u32) -> u32 {
-    newest.wrapping_add(STEP + 1).max(1)
+pub(super) fn behind(newest: Epoch) -> Epoch {
+    newest.ahead(STEP + 1)
 }
 
 /// See the module.
@@ -46,23 +45,21 @@ pub(super) struct Rebuild {
     recovering: Vec<Peer>,
     /// Those of them of whom not everything has been asked for.
     unswept: Vec<Peer>,
-    newest: Option<u32>,
+    newest: Option<Epoch>,
     has_epochs: bool,
 }
 
 impl Rebuild {
     /// These were being recovered from when the coordinator heard of this life, which remembers this epoch.
-    pub(super) fn add_recovering(&mut self, dead: Vec<Peer>, epoch: u32) {
+    pub(super) fn add_recovering(&mut self, dead: Vec<Peer>, epoch: Option<Epoch>) {
         self.has_heard_of_recoveries = true;
         self.recovering.extend(&dead);
         self.unswept.extend(dead);
         self.note_epoch(epoch);
     }
 
-    fn note_epoch(&mut self, epoch: u32) {
-        if epoch != 0 && self.newest.is_none_or(|known| after(epoch, known)) {
-            self.newest = Some(epoch);
-        }
+    fn note_epoch(&mut self, epoch: Option<Epoch>) {
+        self.newest = Epoch::later(self.newest, epoch);
     }
 }
 
@@ -157,7 +154,7 @@ impl Switch {
         let (newest, rest) = rest.split_first_chunk::<4>().ok_or(DropReason::Malformed)?;
         let (stamp, rest) = rest.split_first_chunk::<8>().ok_or(DropReason::Malformed)?;
         let infos = <[RouteInfo]>::ref_from_bytes(rest).map_err(|_| DropReason::Malformed)?;
-        rebuild.note_epoch(u32::from_be_bytes(*newest));
+        rebuild.note_epoch(Epoch::given(u32::from_be_bytes(*newest)));
         if is_last != 0 {
             rebuild.waiting.retain(|peer| *peer != from);
             self.claims.know(from);
@@ -181,8 +178,8 @@ impl Switch {
 
     fn learn(&mut self, from: Peer, info: &RouteInfo, now: u64) -> Result<(), DropReason> {
         let owner = Peer { node: info.node.get(), incarnation: info.incarnation.get() };
-        let (key, epoch) = (FlowKey::from(info.claim.key), info.claim.epoch.get());
-        let moved_from = (info.before.get() != 0).then_some((from, info.before.get()));
+        let (key, epoch) = (FlowKey::from(info.claim.key), info.claim.epoch());
+        let moved_from = Epoch::given(info.before.get()).map(|before| (from, before));
         let hash = self.routes.hash(&key);
         let id = match self.routes.find(&key, hash) {
             // A runtime may call a reply what another calls a flow of its own: see `settle_reply`.
@@ -196,9 +193,8 @@ impl Switch {
             }
             Some(found) => {
                 let Some(route) = self.routes.get(found.slot) else { return Ok(()) };
-                let ahead = epoch.wrapping_sub(route.epoch) as i32;
                 // Of two who speak of one route the one that has the flow knows best.
-                if ahead < 0 || ahead == 0 && moved_from.is_some() {
+                if route.epoch.is_later(epoch) || route.epoch == epoch && moved_from.is_some() {
                     return Ok(());
                 }
                 let before = route.owner;
@@ -239,12 +235,12 @@ impl Switch {
     /// older may have ended. A flow of which it is the forward key keeps it unless only the other
     /// is known to have it. The flow that goes without the key keeps its route: its owner may have
     /// it, and its next packet would open it a second time elsewhere.
-    fn settle_reply(&mut self, id: RouteId, epoch: u32, reply: FlowKey, now: u64) {
+    fn settle_reply(&mut self, id: RouteId, epoch: Epoch, reply: FlowKey, now: u64) {
         let Some(other) = self.routes.find(&reply, self.routes.hash(&reply)).filter(|found| found.slot != id) else { return };
         let Some(rival) = self.routes.get(other.slot).copied() else { return };
         let is_doubtful = self.routes.get(id).is_some_and(Route::is_doubtful);
         let yields = match other.is_reply {
-            true if rival.is_doubtful() == is_doubtful => (epoch.wrapping_sub(rival.epoch) as i32 > 0) != is_doubtful,
+            true if rival.is_doubtful() == is_doubtful => epoch.is_later(rival.epoch) != is_doubtful,
             true => rival.is_doubtful(),
             false => !is_doubtful && (rival.is_doubtful() || !rival.is_real),
         };

@@ -4,7 +4,7 @@ use super::Switch;
 use super::suspects::Judgement;
 use crate::address::{COORDINATOR, host_of, mac_of_life};
 use crate::message::{Control, Member, is_later_view, kind};
-use holdfast_protection::Peer;
+use holdfast_protection::{Epoch, Peer};
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::nsh::{self, Flags, Outer, index};
 use holdfast_wire::{DropReason, Packet, PacketPool};
@@ -118,7 +118,7 @@ impl Switch {
             Control::Recovering { dead, epoch } => {
                 dead.iter().for_each(|dead| self.given_up(*dead, now));
                 if let Some(rebuild) = &mut self.rebuild {
-                    rebuild.add_recovering(dead, epoch);
+                    rebuild.add_recovering(dead, Epoch::given(epoch));
                 }
                 self.go_on_rebuilding();
                 true
@@ -186,7 +186,7 @@ impl Switch {
     }
 
     /// A packet is about to be sent to the flow's new owner: with a mark if somebody ended with it in hand, and not at all if several did.
-    fn mark_suspect(&mut self, epoch: u32, packet: &mut Packet) {
+    fn mark_suspect(&mut self, epoch: Epoch, packet: &mut Packet) {
         match self.suspects.judge(packet.meta.stamp) {
             Judgement::Innocent => return,
             Judgement::Suspect => {
@@ -220,7 +220,7 @@ impl Switch {
         pool: &mut dyn PacketPool,
     ) -> Result<bool, DropReason> {
         let ask = crate::message::Replay::read_from_bytes(body).map_err(|_| DropReason::Malformed)?;
-        let (epoch, first, count) = (ask.epoch.get(), ask.first.get(), ask.count.get());
+        let (epoch, first, count) = (Epoch::new(ask.epoch.get()), ask.first.get(), ask.count.get());
         if count == 0 {
             return Ok(self.logs.end(from, epoch));
         }
@@ -239,7 +239,7 @@ impl Switch {
             packet.meta.flags = Flags::REPLAY;
             self.mark_suspect(epoch, &mut packet);
             // Which of them it is.
-            (packet.meta.commit, packet.meta.epoch) = (epoch, number as u16);
+            (packet.meta.commit, packet.meta.epoch) = (epoch.get(), number as u16);
             let outer = Outer { destination: mac_of_life(from), source: mac_of_life(self.config.me), index: index::TO_RUNTIME };
             match nsh::encapsulate(&mut packet, outer) {
                 true => out.push((from, packet)),

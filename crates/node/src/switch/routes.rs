@@ -2,8 +2,8 @@
 
 use super::sources::{SourceLimits, Sources};
 use crate::gone::GoneFlows;
-use holdfast_protection::Peer;
 use holdfast_protection::flows::{Found, FreeSlots, KeyTable};
+use holdfast_protection::{Epoch, Peer};
 use holdfast_wire::header::{proto, tcp_flags};
 use holdfast_wire::{DropReason, FlowKey, Packet};
 
@@ -64,7 +64,7 @@ pub struct Route {
     /// The runtime that owns the flow.
     pub owner: Peer,
     /// Given with the route; later is newer.
-    pub epoch: u32,
+    pub epoch: Epoch,
     /// The flow's chain.
     pub chain: u16,
     /// When a packet last took the route, ns.
@@ -80,12 +80,12 @@ pub struct Route {
     /// Until it is real: packets sent to the owner, without those that could not be delivered.
     pub sent: u32,
     /// Who had it before, under which epoch, until the flow has arrived at its new owner.
-    pub moved_from: Option<(Peer, u32)>,
+    pub moved_from: Option<(Peer, Epoch)>,
 }
 
 impl Route {
     /// A route over which nothing has gone yet.
-    pub(crate) fn new(key: FlowKey, owner: Peer, epoch: u32, chain: u16, now: u64) -> Route {
+    pub(crate) fn new(key: FlowKey, owner: Peer, epoch: Epoch, chain: u16, now: u64) -> Route {
         Route {
             key,
             reply: None,
@@ -115,7 +115,7 @@ pub(crate) struct Routes {
     free: FreeSlots,
     table: KeyTable,
     /// Epoch to route, for replies that are learned. A ring: only epochs under which a packet without a known reply key was sent lately are asked for.
-    by_epoch: Vec<(u32, RouteId)>,
+    by_epoch: Vec<(Epoch, RouteId)>,
     /// Flows that ended lately.
     ended: GoneFlows,
     /// Counts of flows, by source.
@@ -131,7 +131,7 @@ impl Routes {
             slots: Vec::with_capacity(capacity),
             free: FreeSlots::new(capacity),
             table: KeyTable::new(capacity * 2),
-            by_epoch: vec![(0, 0); Routes::epochs(capacity)],
+            by_epoch: vec![(Epoch::default(), 0); Routes::epochs(capacity)],
             ended: GoneFlows::new(capacity),
             sources: Sources::new(limits, capacity, seed),
             half_open: 0,
@@ -145,8 +145,8 @@ impl Routes {
     }
 
     /// The place of an epoch in the ring.
-    fn place(&self, epoch: u32) -> usize {
-        (epoch % self.by_epoch.len() as u32) as usize
+    fn place(&self, epoch: Epoch) -> usize {
+        (epoch.get() % self.by_epoch.len() as u32) as usize
     }
 
     /// Bytes of memory of so many routes at once, as many of which have ended before.
@@ -160,7 +160,7 @@ impl Routes {
     }
 
     fn memory_with(routes: usize, table: usize, capacity: usize) -> usize {
-        let epochs = Routes::epochs(capacity) * size_of::<(u32, RouteId)>();
+        let epochs = Routes::epochs(capacity) * size_of::<(Epoch, RouteId)>();
         routes * size_of::<Option<Route>>() + table + FreeSlots::memory_of(routes) + epochs + GoneFlows::memory_of(capacity)
     }
 
@@ -188,7 +188,7 @@ impl Routes {
         let mut sum = self.touch(hashes);
         for found in hashes.iter().filter_map(|&hash| self.table.candidate(hash)) {
             if let Some(Some(route)) = self.slots.get(found.slot as usize) {
-                sum = sum.wrapping_add(u64::from(route.key.source[15])).wrapping_add(route.epoch.into());
+                sum = sum.wrapping_add(u64::from(route.key.source[15])).wrapping_add(route.epoch.get().into());
             }
         }
         sum
@@ -259,7 +259,7 @@ impl Routes {
     }
 
     /// Gives a route to another owner, under a new epoch.
-    pub(crate) fn give(&mut self, id: RouteId, owner: Peer, epoch: u32) {
+    pub(crate) fn give(&mut self, id: RouteId, owner: Peer, epoch: Epoch) {
         if let Some(route) = self.get_mut(id) {
             route.owner = owner;
             route.epoch = epoch;
@@ -269,13 +269,13 @@ impl Routes {
     }
 
     /// A packet under this epoch may leave soon.
-    pub(crate) fn note_epoch(&mut self, id: RouteId, epoch: u32) {
+    pub(crate) fn note_epoch(&mut self, id: RouteId, epoch: Epoch) {
         let at = self.place(epoch);
         self.by_epoch[at] = (epoch, id + 1);
     }
 
     /// The route with this epoch, if it was given recently and still has it.
-    pub(crate) fn with_epoch(&self, epoch: u32) -> Option<RouteId> {
+    pub(crate) fn with_epoch(&self, epoch: Epoch) -> Option<RouteId> {
         let (noted, id) = self.by_epoch[self.place(epoch)];
         let id = id.checked_sub(1)?;
         (noted == epoch && self.get(id).is_some_and(|route| route.epoch == epoch)).then_some(id)
@@ -309,14 +309,14 @@ impl Routes {
     }
 
     /// Replies under this key go to another flow than the one that has, or had lately, this epoch: a flow that has been moved or claimed meanwhile is still the same.
-    pub(crate) fn is_anothers(&self, reply: &FlowKey, epoch: u32) -> bool {
+    pub(crate) fn is_anothers(&self, reply: &FlowKey, epoch: Epoch) -> bool {
         let Some(found) = self.find(reply, self.hash(reply)).filter(|found| found.is_reply) else { return false };
         let noted = self.by_epoch[self.place(epoch)];
         noted != (epoch, found.slot + 1) && self.get(found.slot).is_some_and(|route| route.epoch != epoch)
     }
 
     /// The flow with this epoch has had replies under this key, or it is the flow's own, on the way back: whatever others tell, it is theirs.
-    pub(crate) fn is_surely_of(&self, reply: &FlowKey, epoch: u32) -> bool {
+    pub(crate) fn is_surely_of(&self, reply: &FlowKey, epoch: Epoch) -> bool {
         let Some(found) = self.find(reply, self.hash(reply)) else { return false };
         let is_sure = |route: &Route| route.epoch == epoch && !(found.is_reply && route.is_doubtful());
         self.get(found.slot).is_some_and(is_sure)
@@ -357,7 +357,7 @@ impl Routes {
     }
 
     /// True if the flow that had this key under this epoch is known to have ended, or a later one is.
-    pub(crate) fn has_ended(&self, hash: u64, epoch: u32) -> bool {
+    pub(crate) fn has_ended(&self, hash: u64, epoch: Epoch) -> bool {
         self.ended.is_late(hash, epoch)
     }
 

@@ -7,7 +7,7 @@ use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::message::MemberState::{Failed, Running};
 use holdfast_node::message::{Claim, ClaimFlag, Control, Grant, Member, MemberState, RouteInfo, kind, numbered};
 use holdfast_protection::flows::role;
-use holdfast_protection::{Peer, Plan};
+use holdfast_protection::{Epoch, Peer, Plan};
 use holdfast_wire::nsh::{Flags, index};
 use holdfast_wire::{Meta, Packet};
 use zerocopy::{FromBytes, IntoBytes};
@@ -146,7 +146,7 @@ impl Host {
         let told = self.take(kind::ROUTES);
         let of_target = |body: &Vec<u8>| {
             let infos = <[RouteInfo]>::ref_from_bytes(&body[13..]).expect("routes");
-            infos.iter().filter(|info| info.node.get() == TARGET.node && info.claim.epoch.get() == EPOCH + 1).count()
+            infos.iter().filter(|info| info.node.get() == TARGET.node && info.claim.epoch().get() == EPOCH + 1).count()
         };
         (told.iter().map(of_target).sum(), told.iter().any(|body| body[0] == 1))
     }
@@ -198,7 +198,7 @@ impl Host {
         assert!(claims.len() < 2, "one claim at a time");
         let (number, rest) = claims.first()?.split_first_chunk::<4>()?;
         let claim = Claim::read_from_bytes(rest).expect("one claim");
-        assert_eq!(claim.epoch.get(), EPOCH, "as it was before it moved");
+        assert_eq!(claim.epoch().get(), EPOCH, "as it was before it moved");
         Some((u32::from_be_bytes(*number), claim.has(ClaimFlag::Renounced)))
     }
 
@@ -283,7 +283,7 @@ fn a_replica_of_one_that_leaves_comes_last() {
     let (number, is_given_back) = host.claim().expect("now it is asked");
     assert!(!is_given_back);
     assert_eq!(host.recovered(), [0; 0]);
-    host.answer(number, Grant::Given { epoch: EPOCH + 9, logged: 0 });
+    host.answer(number, Grant::Given { epoch: Epoch::new(EPOCH + 9), logged: 0 });
     assert_eq!((host.role(), host.recovered()), (Some(role::OWNER), vec![1]));
 }
 
@@ -301,7 +301,7 @@ fn a_replica_is_claimed_although_the_switch_answers_late() {
     let (number, is_given_back) = host.claim().expect("the replica is still to be claimed");
     assert!(!is_given_back);
     assert_eq!(host.recovered(), [0; 0]);
-    host.answer(number, Grant::Given { epoch: EPOCH + 9, logged: 0 });
+    host.answer(number, Grant::Given { epoch: Epoch::new(EPOCH + 9), logged: 0 });
     assert_eq!((host.role(), host.recovered()), (Some(role::OWNER), vec![1]));
 }
 
@@ -353,7 +353,7 @@ fn a_copy_that_is_needed_is_not_given_up_for_a_flow_that_is_to_come() {
         host.show_all(2, &[(TARGET, Running, 0), (SOURCE, Running, 1), (OTHER, Running, 1)]);
         let flows = host.target.runtime.flows(0).expect("a lane");
         let (_, header) = flows.iter().next().expect("a copy");
-        let claim = Claim::new(header.key, header.reply, EPOCH + 1, 0).with(ClaimFlag::NeedsEarlier, needs_earlier);
+        let claim = Claim::new(header.key, header.reply, Epoch::new(EPOCH + 1), 0).with(ClaimFlag::NeedsEarlier, needs_earlier);
         let body = [7u32.to_be_bytes().as_slice(), &flows.layout().to_be_bytes(), claim.as_bytes()].concat();
         host.other.set_peer(TARGET);
         host.other.send(TARGET.node, kind::PREPARE, &body).expect("there is room");
@@ -401,7 +401,7 @@ fn what_waits_for_a_sweep_is_told() {
     told.extend(host.errands());
     let switch = host.switch.me().incarnation;
     assert_eq!(told, [Control::Waits { node, incarnation, switches: vec![Peer { node: SWITCH, incarnation: switch }] }]);
-    host.answer(number, Grant::Given { epoch: EPOCH + 9, logged: 0 });
+    host.answer(number, Grant::Given { epoch: Epoch::new(EPOCH + 9), logged: 0 });
     assert_eq!((host.role(), host.recovered()), (Some(role::OWNER), vec![1]));
 }
 

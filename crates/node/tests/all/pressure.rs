@@ -3,7 +3,7 @@
 use crate::runtime::Bench;
 use crate::spot::{Nothing, PerPacket, SECOND, accepting, datagram};
 use holdfast_nf::{Context, DropReason, Packet, Standing, Verdict};
-use holdfast_protection::{Flows, Outbox, Paged, Peer, Plan, Protection, Safety, Slot};
+use holdfast_protection::{Epoch, Flows, Outbox, Paged, Peer, Plan, Protection, Safety, Slot};
 use holdfast_wire::fault::{Fault, plant};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -256,7 +256,7 @@ impl Paged for Away {
 
     fn visit_aside(&mut self, _: &mut dyn FnMut(Slot, u32, &mut [u8])) {}
 
-    fn departs(&mut self, _: &Flows, _: Slot, _: Peer, _: u32, _: &mut Outbox) -> bool {
+    fn departs(&mut self, _: &Flows, _: Slot, _: Peer, _: Epoch, _: &mut Outbox) -> bool {
         true
     }
 

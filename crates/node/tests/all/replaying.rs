@@ -6,7 +6,7 @@ use holdfast_node::address::{COORDINATOR, SWITCH, node_of};
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::message::{Claim, Control, Ended, Grant, Member, MemberState, Replay, kind, numbered};
 use holdfast_protection::flows::{ActorHeader, role};
-use holdfast_protection::{Peer, Plan};
+use holdfast_protection::{Epoch, Peer, Plan};
 use holdfast_wire::nsh::{self, Flags, index};
 use holdfast_wire::{Meta, Packet};
 use std::collections::BTreeMap;
@@ -258,8 +258,8 @@ impl World {
                     let claims = <[Claim]>::ref_from_bytes(claims).expect("claims");
                     let mut answer = number.to_vec();
                     for (granted, claim) in (GRANTED..).zip(claims) {
-                        let count = self.of_epoch(claim.epoch.get()).len() as u32;
-                        answer.extend(Grant::Given { epoch: granted, logged: count }.encode());
+                        let count = self.of_epoch(claim.epoch().get()).len() as u32;
+                        answer.extend(Grant::Given { epoch: Epoch::new(granted), logged: count }.encode());
                     }
                     self.switch.send(from, kind::CLAIMED, &answer).expect("there is room");
                 }
@@ -379,7 +379,7 @@ fn hundreds_are_processed_again_in_order() {
     let mut world = behind(known, unknown);
     world.kill(16);
     let (header, packets, sum) = world.flow(17, 8).expect("it is served");
-    assert_eq!((header.role, header.epoch), (role::OWNER, GRANTED));
+    assert_eq!((header.role, header.epoch.get()), (role::OWNER, GRANTED));
     assert_eq!((packets, sum), (u64::from(known + unknown) + 1, digest((0..=known + unknown).map(|number| number as u8))));
     let expected: Vec<(u16, u16, u8)> = (known + 1..=known + unknown).map(|number| (17, number + 1, number as u8)).collect();
     assert_eq!(world.released, expected);
@@ -430,7 +430,7 @@ fn nobody_has_a_copy_of_what_is_not_finished() {
     world.is_log_silent = false;
     world.rest();
     let (header, packets, sum) = world.flow(18, 8).expect("there is a copy");
-    assert_eq!((header.role, header.epoch, packets, sum), (role::REPLICA, GRANTED, 101, digest(0..=100)));
+    assert_eq!((header.role, header.epoch.get(), packets, sum), (role::REPLICA, GRANTED, 101, digest(0..=100)));
 }
 
 /// A datagram in two fragments among those that are processed again: the second one says only by what the switch noted on it which flow it is of.
@@ -525,7 +525,7 @@ fn a_reply_under_another_epoch_needs_no_log() {
     assert_eq!(world.released.len(), 4);
     world.kill(16);
     let after = world.flow(17, 8).expect("it is served");
-    assert_eq!((after.1, after.2, after.0.epoch), (before.1, before.2, GRANTED));
+    assert_eq!((after.1, after.2, after.0.epoch.get()), (before.1, before.2, GRANTED));
     assert_eq!((world.missing(17), world.released.len()), (0, 0));
 }
 

@@ -7,7 +7,7 @@ use holdfast_node::address::{COORDINATOR, SWITCH};
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::message::{Claim, Control, Grant, kind, numbered};
 use holdfast_protection::flows::{ActorHeader, role};
-use holdfast_protection::{Peer, Plan, kind as protection_kind};
+use holdfast_protection::{Epoch, Peer, Plan, kind as protection_kind};
 use holdfast_wire::DropReason;
 use holdfast_wire::nsh::Flags;
 use zerocopy::FromBytes;
@@ -104,7 +104,7 @@ impl World {
         dead.turn(&[packet], self.now);
         let flows = dead.runtime.flows(0).expect("a lane");
         let (slot, header) = flows.iter().next().expect("the flow was opened");
-        assert_eq!(header.epoch, epoch);
+        assert_eq!(header.epoch.get(), epoch);
         (flows.layout(), flows.block(slot).to_vec())
     }
 
@@ -115,7 +115,7 @@ impl World {
             let (number, claims) = body.split_first_chunk::<4>().expect("a number");
             let claims = <[Claim]>::ref_from_bytes(claims).expect("claims");
             let port = |claim: &Claim| holdfast_wire::FlowKey::from(claim.key).source_port as u8;
-            (u32::from_be_bytes(*number), claims.iter().map(|claim| (port(claim), claim.epoch.get())).collect())
+            (u32::from_be_bytes(*number), claims.iter().map(|claim| (port(claim), claim.epoch().get())).collect())
         });
         let claims = claims.collect();
         self.switch.inbox.clear();
@@ -162,9 +162,9 @@ fn an_answer_about_an_earlier_state_is_none_about_a_newer_one() {
         world.answer(number, answer);
         let number = world.claim(MOVED, NEW);
         assert_eq!(world.told(), []);
-        world.answer(number, Grant::Given { epoch: GRANTED, logged: 0 });
+        world.answer(number, Grant::Given { epoch: Epoch::new(GRANTED), logged: 0 });
         let header = world.flow(MOVED).expect("it is served");
-        assert_eq!((header.role, header.epoch), (role::OWNER, GRANTED));
+        assert_eq!((header.role, header.epoch.get()), (role::OWNER, GRANTED));
         assert_eq!(world.told(), [Control::Recovered { node: DEAD.node, incarnation: DEAD.incarnation, flows: 1, broken: 0 }]);
     }
 }
@@ -190,7 +190,7 @@ fn an_answer_that_is_malformed_answers_nothing() {
         assert_ne!(number, again);
         number = again;
     }
-    world.answer(number, Grant::Given { epoch: GRANTED, logged: 0 });
+    world.answer(number, Grant::Given { epoch: Epoch::new(GRANTED), logged: 0 });
     assert_eq!(world.flow(CALM).map(|header| header.role), Some(role::OWNER));
 }
 
@@ -210,7 +210,7 @@ fn a_claim_that_is_lost_with_its_channel_is_made_again() {
     }
     let number = world.claim(CALM, NEW);
     assert_ne!(number, lost);
-    world.answer(number, Grant::Given { epoch: GRANTED, logged: 0 });
+    world.answer(number, Grant::Given { epoch: Epoch::new(GRANTED), logged: 0 });
     assert_eq!(world.flow(CALM).expect("it is served").role, role::OWNER);
 }
 
@@ -248,7 +248,7 @@ fn what_has_become_newer_does_not_wait_for_a_sweep() {
             number = claims[1].0;
         }
         assert_eq!(world.told(), [], "it has not answered yet");
-        world.answer(number, Grant::Given { epoch: GRANTED, logged: 0 });
+        world.answer(number, Grant::Given { epoch: Epoch::new(GRANTED), logged: 0 });
         assert_eq!(world.flow(MOVED).map(|header| header.role), Some(role::OWNER));
         world.now += 1_000_000;
         world.carry();

@@ -2,7 +2,7 @@
 
 use core::mem::offset_of;
 use holdfast_nf::Standing;
-use holdfast_wire::FlowKey;
+use holdfast_wire::{Epoch, FlowKey};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// What a slot of the slab is, as one byte of [`ActorHeader`].
@@ -52,7 +52,7 @@ pub struct ActorHeader {
     /// The initiator's tuple, as its packets come in.
     pub key: FlowKey,
     /// Epoch of the present owner, given by the switch.
-    pub epoch: u32,
+    pub epoch: Epoch,
     /// Counts the states of this flow; a replica never goes back.
     pub version: u32,
     /// When the flow ends without a further packet: stamped time, ns, to eight of them. The lowest three bits are [`ActorHeader::standing`].

@@ -19,7 +19,7 @@ pub use table::{Found, KeyTable};
 
 use crate::delta;
 use core::ops::Range;
-use holdfast_wire::FlowKey;
+use holdfast_wire::{Epoch, FlowKey};
 use places::Places;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, transmute_mut, transmute_ref};
 
@@ -335,7 +335,7 @@ impl Flows {
     /// The flow with this key that a packet is of under an epoch with these low bits. Several flows may want replies under one key; a packet has the epoch of the one that the
     /// switch has given them.
     pub fn find_meant(&self, key: &FlowKey, hash: u64, epoch: u16) -> Option<Found> {
-        let meant = self.table.find(hash, |found| self.is_key(found, key) && self.header(found.slot).epoch as u16 == epoch);
+        let meant = self.table.find(hash, |found| self.is_key(found, key) && self.header(found.slot).epoch.low() == epoch);
         meant.or_else(|| self.find(key, hash))
     }
 
@@ -393,13 +393,13 @@ impl Flows {
 
     /// As [`Flows::find_meant`], with what [`Flows::touch_slots`] said.
     #[inline]
-    pub fn find_likely(&self, key: &FlowKey, hash: u64, epoch: u32, likely: Option<Found>) -> Option<Found> {
+    pub fn find_likely(&self, key: &FlowKey, hash: u64, epoch: Epoch, likely: Option<Found>) -> Option<Found> {
         let is_it = |found: &Found| {
             let header = self.header(found.slot);
             header.role != role::FREE && header.epoch == epoch && self.is_key(*found, key)
         };
         // Another key with the same tag, or the flow was opened since, by an earlier packet of the burst, or it has another epoch.
-        likely.filter(is_it).or_else(|| self.find_meant(key, hash, epoch as u16))
+        likely.filter(is_it).or_else(|| self.find_meant(key, hash, epoch.low()))
     }
 
     /// Takes a slot for a flow with this forward key; the caller made sure that there is none. Header and state are zero but for key,

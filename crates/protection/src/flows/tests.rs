@@ -200,7 +200,7 @@ fn of_flows_with_one_reply_key_the_epoch_says_which() {
     let mut flows = flows();
     let slots = [(1, 70), (2, 71)].map(|(n, epoch)| {
         let slot = flows.insert(key(n), flows.hash(&key(n)), role::OWNER).unwrap();
-        flows.header_mut(slot).epoch = epoch;
+        flows.header_mut(slot).epoch = Epoch::new(epoch);
         flows.place_reply(slot, key(10)).unwrap();
         slot
     });
@@ -209,7 +209,7 @@ fn of_flows_with_one_reply_key_the_epoch_says_which() {
         let found = Some(Found { slot, is_reply: true });
         assert_eq!(flows.find_meant(&key(10), hash, epoch), found);
         for likely in slots.map(|slot| Some(Found { slot, is_reply: true })).into_iter().chain([None]) {
-            assert_eq!(flows.find_likely(&key(10), hash, epoch.into(), likely), found);
+            assert_eq!(flows.find_likely(&key(10), hash, Epoch::new(epoch.into()), likely), found);
         }
     }
     // An unknown epoch: of a flow that is about to be told its own, if there is one.

@@ -56,7 +56,7 @@ impl Node {
 
     fn open(&mut self, flow: u16, epoch: u32) -> Slot {
         let slot = self.flows.insert(key(flow), self.flows.hash(&key(flow)), role::OWNER).unwrap();
-        self.flows.header_mut(slot).epoch = epoch;
+        self.flows.header_mut(slot).epoch = Epoch::new(epoch);
         slot
     }
 
@@ -308,7 +308,7 @@ fn what_changes_otherwise_goes_whole() {
     assert!(agree(&a, &b, 1));
 
     let header = a.flows.header_mut(slot);
-    header.epoch += 5;
+    header.epoch = header.epoch.ahead(5);
     header.flags |= flag::WHOLE;
     a.packet(1);
     assert_eq!(talk(&mut [&mut a, &mut b])[0], (17, kind::STATE));
@@ -701,10 +701,10 @@ fn a_flow_that_moves_within_a_host_needs_its_earlier_copy() {
     talk(&mut [&mut a, &mut c]);
     let slot = a.slot(1).unwrap();
     assert!(!a.protection.needs_earlier(slot));
-    a.flows.header_mut(slot).epoch = 9;
+    a.flows.header_mut(slot).epoch = Epoch::new(9);
     let arrived = b.open(1, 9);
     b.flows.overwrite(arrived, a.flows.block(slot)).unwrap();
-    assert!(a.protection.departed(&mut a.flows, slot, B, 2, &mut a.out));
+    assert!(a.protection.departed(&mut a.flows, slot, B, Epoch::new(2), &mut a.out));
     b.protection.arrived(&mut b.flows, arrived, A);
     let sent = b.turn();
     assert!(b.protection.needs_earlier(arrived), "what B has is on its way");

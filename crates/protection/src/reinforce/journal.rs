@@ -1,7 +1,7 @@
 //! What owners have processed since they sent the copies that are here: inputs, in their order.
 
 use crate::numbers::{reached, split_u32};
-use crate::{Peer, Slot};
+use crate::{Epoch, Peer, Slot};
 use holdfast_wire::DropReason;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -39,7 +39,7 @@ impl<'a> Record<'a> {
 struct Journal {
     /// Inputs that came before those that are here.
     first: u64,
-    inputs: VecDeque<(u32, u64)>,
+    inputs: VecDeque<(Epoch, u64)>,
     /// Of each record its number, and where its inputs end.
     records: VecDeque<(u32, u64)>,
 }
@@ -63,7 +63,7 @@ impl Journals {
         }
         journal.inputs.extend(record.inputs.iter().map(|&[a, b, c, d, offset @ ..]| {
             let offset = i32::from_be_bytes(offset);
-            (u32::from_be_bytes([a, b, c, d]), record.base.wrapping_add_signed(offset.into()))
+            (Epoch::new(u32::from_be_bytes([a, b, c, d])), record.base.wrapping_add_signed(offset.into()))
         }));
         journal.records.push_back((record.number, journal.first + journal.inputs.len() as u64));
         Ok(())
@@ -103,7 +103,7 @@ impl Journals {
         for (_, journal) in self.owners.extract_if(.., |peer, _| is_dead(peer)) {
             let mut by_epoch: BTreeMap<u32, Vec<(u64, u64)>> = BTreeMap::new();
             for ((epoch, stamp), place) in journal.inputs.into_iter().zip(journal.first..) {
-                by_epoch.entry(epoch).or_default().push((place, stamp));
+                by_epoch.entry(epoch.get()).or_default().push((place, stamp));
             }
             if self.dead.len() == DEAD {
                 self.dead.pop_front();
@@ -113,14 +113,14 @@ impl Journals {
     }
 
     /// The stamps of what was processed of a flow since its copy, in order. They are not given out again.
-    pub(super) fn of_flow(&mut self, epoch: u32, slot: Slot) -> Vec<u64> {
+    pub(super) fn of_flow(&mut self, epoch: Epoch, slot: Slot) -> Vec<u64> {
         let covered = self.covered.get(slot as usize).copied().unwrap_or(0);
-        let inputs = self.dead.iter_mut().rev().find_map(|by_epoch| by_epoch.remove(&epoch)).unwrap_or_default();
+        let inputs = self.dead.iter_mut().rev().find_map(|by_epoch| by_epoch.remove(&epoch.get())).unwrap_or_default();
         inputs.into_iter().filter(|(place, _)| *place >= covered).map(|(_, stamp)| stamp).collect()
     }
 
     /// This owner has said that it processed this.
-    pub(super) fn has(&self, from: Peer, epoch: u32, stamp: u64) -> bool {
+    pub(super) fn has(&self, from: Peer, epoch: Epoch, stamp: u64) -> bool {
         self.owners.get(&from).is_some_and(|journal| journal.inputs.contains(&(epoch, stamp)))
     }
 }

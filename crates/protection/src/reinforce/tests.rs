@@ -38,7 +38,7 @@ impl Side {
             return found.slot;
         }
         let slot = self.flows.insert(key, self.flows.hash(&key), role::OWNER).expect("there is room");
-        self.flows.header_mut(slot).epoch = u32::from(flow) + 1;
+        self.flows.header_mut(slot).epoch = Epoch::new(u32::from(flow) + 1);
         slot
     }
 

@@ -8,8 +8,8 @@
 use super::paging::ASKED;
 use super::records::{only_peer, peer_bytes, split_peer};
 use crate::flows::{ActorHeader, Found, Journal, role};
-use crate::numbers::{key_of, reached, split_u32};
-use crate::{Flows, NfvActor, Outbox, Peer, Plan, Protection, Slot, kind};
+use crate::numbers::{key_of, reached, split_epoch, split_u32};
+use crate::{Epoch, Flows, NfvActor, Outbox, Peer, Plan, Protection, Slot, kind};
 use holdfast_wire::{DropReason, FlowKey};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use zerocopy::{FromBytes, IntoBytes};
@@ -42,7 +42,7 @@ pub struct PagesConfig {
 struct Passed {
     generation: u32,
     to: Peer,
-    epoch: u32,
+    epoch: Epoch,
 }
 
 #[derive(Clone, Copy)]
@@ -261,14 +261,14 @@ impl Pages {
     /// A flow is on its way to another runtime. Whatever becomes of that, what is here is of one of the two.
     fn handle_pass(&mut self, from: Peer, body: &[u8]) -> Result<(), DropReason> {
         let (number, rest) = split_u32(body)?;
-        let (old, rest) = split_u32(rest)?;
+        let (old, rest) = split_epoch(rest)?;
         let (to, rest) = split_peer(rest)?;
-        let (epoch, rest) = split_u32(rest)?;
+        let (epoch, rest) = split_epoch(rest)?;
         let key = FlowKey::read_from_bytes(rest).map_err(|_| DropReason::Malformed)?;
         self.copies.take_commit(from, number)?;
         let Some(found) = self.flows.find(&key, self.flows.hash(&key)).filter(|found| !found.is_reply) else { return Ok(()) };
         let header = self.flows.header(found.slot);
-        if (header.peer, header.peer_incarnation) != (from.node, from.incarnation) || !reached(old, header.epoch) {
+        if (header.peer, header.peer_incarnation) != (from.node, from.incarnation) || !old.has_reached(header.epoch) {
             return Ok(());
         }
         let generation = header.generation;

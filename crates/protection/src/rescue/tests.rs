@@ -71,7 +71,7 @@ impl Side {
         let Side { flows, protection, out, pool, .. } = self;
         let slot = found.unwrap_or_else(|| {
             let slot = flows.insert(key(flow), flows.hash(&key(flow)), role::OWNER).expect("there is room");
-            flows.header_mut(slot).epoch = epoch;
+            flows.header_mut(slot).epoch = Epoch::new(epoch);
             slot
         });
         assert_eq!(flows.header(slot).role, role::OWNER);
@@ -87,7 +87,7 @@ impl Side {
     fn grant_routes(&mut self, epoch: &mut u32) {
         for (_, slot) in core::mem::take(&mut self.out.late_claims) {
             *epoch += 1;
-            self.flows.header_mut(slot).epoch = *epoch;
+            self.flows.header_mut(slot).epoch = Epoch::new(*epoch);
             self.protection.claimed(&mut self.flows, slot);
         }
     }
@@ -454,7 +454,7 @@ fn a_flow_on_its_way_is_of_whoever_dies() {
         let mut world = World::new(3, Plan::RESCUE);
         world.process(0, 1);
         world.talk();
-        let (to, new) = (peer(1), 500);
+        let (to, new) = (peer(1), Epoch::new(500));
         let Side { flows, protection, out, .. } = world.at(0);
         let slot = flows.find(&key(1), flows.hash(&key(1))).expect("it is there").slot;
         assert!(protection.has_drained(flows, slot, out) && protection.departs(flows, slot, to, new, out));
@@ -467,7 +467,7 @@ fn a_flow_on_its_way_is_of_whoever_dies() {
         world.flush(0, true);
         world.flush(1, true);
         world.pages.flush();
-        let dealt: Vec<u32> = world
+        let dealt: Vec<Epoch> = world
             .pages
             .records()
             .filter(|(record, _)| record.kind == kind::DEAL)
@@ -487,7 +487,7 @@ fn a_flow_that_is_passed_on_to_the_dead_is_dealt() {
     world.epoch = 500;
     let Side { flows, protection, out, .. } = world.at(0);
     let slot = flows.find(&key(1), flows.hash(&key(1))).expect("it is there").slot;
-    assert!(protection.departs(flows, slot, peer(1), 500, out));
+    assert!(protection.departs(flows, slot, peer(1), Epoch::new(500), out));
     flows.remove(slot);
     let dead = world.die(1);
     world.talk();
@@ -563,8 +563,8 @@ fn an_end_reaches_the_server() {
     let block = {
         let Side { flows, protection, out, .. } = world.at(0);
         let slot = flows.find(&key(2), flows.hash(&key(2))).expect("it is there").slot;
-        assert!(protection.departs(flows, slot, peer(1), 500, out));
-        flows.header_mut(slot).epoch = 500;
+        assert!(protection.departs(flows, slot, peer(1), Epoch::new(500), out));
+        flows.header_mut(slot).epoch = Epoch::new(500);
         let block = flows.block(slot).to_vec();
         flows.remove(slot);
         block
@@ -592,7 +592,7 @@ fn records_are_checked() {
     world.epoch = 500;
     let Side { flows, protection, out, .. } = world.at(0);
     let slot = flows.find(&key(0), flows.hash(&key(0))).expect("it is there").slot;
-    assert!(protection.departs(flows, slot, peer(1), 500, out));
+    assert!(protection.departs(flows, slot, peer(1), Epoch::new(500), out));
     flows.remove(slot);
     world.talk();
     world.die(2);

@@ -2,7 +2,7 @@
 
 use holdfast_nf::zerocopy::FromBytes;
 use holdfast_protection::flows::{ActorHeader, role};
-use holdfast_protection::{Admission, Flows, Outbox, Peer, Protection, Slot, kind};
+use holdfast_protection::{Admission, Epoch, Flows, Outbox, Peer, Protection, Slot, kind};
 use holdfast_sim::Preset;
 use holdfast_wire::{DropReason, FlowKey, MemoryPool, Packet, PacketPool};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -108,7 +108,7 @@ impl Side {
             Some(_) => return,
             None => {
                 let Ok(slot) = self.flows.insert(key(flow), self.flows.hash(&key(flow)), role::OWNER) else { return };
-                self.flows.header_mut(slot).epoch = epoch;
+                self.flows.header_mut(slot).epoch = Epoch::new(epoch);
                 slot
             }
         };
@@ -166,7 +166,7 @@ impl Side {
     /// The route of a flow that wanted it is here.
     pub(crate) fn claimed(&mut self, slot: Slot, epoch: u32) {
         if self.flows.header(slot).role == role::CLAIMING {
-            self.flows.header_mut(slot).epoch = epoch;
+            self.flows.header_mut(slot).epoch = Epoch::new(epoch);
             self.protection.claimed(&mut self.flows, slot);
         }
     }

@@ -3,7 +3,7 @@
 use crate::pair::{CROWDED, LAYOUT, Message, Pair, ROOMY, Sent, Side, key};
 use crate::{require, runner};
 use holdfast_protection::flows::{flag, role};
-use holdfast_protection::{Peer, kind};
+use holdfast_protection::{Epoch, Peer, kind};
 use holdfast_sim::{Fault, Planted, Preset, plant};
 use holdfast_wire::DropReason;
 use proptest::prelude::*;
@@ -206,7 +206,7 @@ pub(crate) fn of_an_announced_flow(preset: Preset) -> Result<(), String> {
     let hash = side.flows.hash(&key(0));
     let slot = side.flows.insert(key(0), hash, role::ARRIVING).map_err(|_| "no room")?;
     let header = side.flows.header_mut(slot);
-    (header.epoch, header.flags) = (1, flag::EMPTY);
+    (header.epoch, header.flags) = (Epoch::FIRST, flag::EMPTY);
     pair.sides[0].process(0, 1);
     pair.drain()?;
     let header = pair.sides[1].flows.header(slot);

@@ -2,7 +2,7 @@
 //!
 //! In: the stamped time, what a protection says of newer owners. Out: the switch and the protection are told; functions give back what the flow had. Never: a flow of which a function did not hear.
 
-use super::{Chain, DropReason, EXPIRE_BUDGET, FlowKey, Lane, PacketPool, Position, Shared, Slot, role};
+use super::{Chain, DropReason, EXPIRE_BUDGET, Epoch, FlowKey, Lane, PacketPool, Position, Shared, Slot, role};
 use crate::ahead::AHEAD;
 use crate::runtime::parking::Visitor;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,7 +11,7 @@ impl Lane {
     /// Drops what was parked too long.
     pub(crate) fn expire_parked(&mut self, shared: &mut Shared, pool: &mut dyn PacketPool) {
         while let Some(Visitor { key, packet, .. }) = self.parking.pop_outside_older_than(shared.sides[self.side].now) {
-            self.end(key, packet.meta.commit, shared);
+            self.end(key, Epoch::new(packet.meta.commit), shared);
             shared.drop(packet, DropReason::FlowTableFull, pool);
         }
         while let Some(parked) = self.parking.pop_older_than(shared.sides[self.side].now) {
@@ -57,7 +57,7 @@ impl Lane {
 
     /// The switch has given the key of this flow to another: no packet of the flow comes or leaves any more, so
     /// its time is over.
-    pub(crate) fn end_unrouted(&mut self, key: &FlowKey, epoch: u32, shared: &mut Shared, pool: &mut dyn PacketPool) {
+    pub(crate) fn end_unrouted(&mut self, key: &FlowKey, epoch: Epoch, shared: &mut Shared, pool: &mut dyn PacketPool) {
         let found = self.flows.find(key, self.flows.hash(key)).filter(|found| !found.is_reply);
         let Some(slot) = found.map(|found| found.slot).filter(|slot| self.flows.header(*slot).epoch == epoch) else { return };
         let header = self.flows.header_mut(slot);

@@ -6,6 +6,7 @@ use super::Lane;
 use crate::message::Logged;
 use holdfast_nf::SharedField;
 use holdfast_nf::shared::{Note, Numbers, Part, PoolEffect};
+use holdfast_protection::Epoch;
 
 /// What a pool asks of the coordinator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,13 +14,13 @@ pub(crate) struct Wish {
     pub(crate) function: u8,
     pub(crate) field: u8,
     pub(crate) effect: PoolEffect,
-    /// Of the flow because of which it is asked, if it has just come here; or 0.
-    pub(crate) epoch: u32,
+    /// Of the flow because of which it is asked, if it has just come here.
+    pub(crate) epoch: Option<Epoch>,
 }
 
 impl Lane {
     /// Keeps what pools ask for because a flow came here under `epoch`, behind what they have asked for until now.
-    pub(crate) fn gather_wishes(&mut self, epoch: u32) {
+    pub(crate) fn gather_wishes(&mut self, epoch: Option<Epoch>) {
         let mut wishes = core::mem::take(&mut self.wishes);
         self.visit_pools(|function, field, pool| {
             // What is a server's its session fetches.
@@ -38,7 +39,7 @@ impl Lane {
 
     /// What pools have asked for, in order.
     pub(crate) fn take_wishes(&mut self) -> impl Iterator<Item = Wish> + '_ {
-        self.gather_wishes(0);
+        self.gather_wishes(None);
         self.wishes.drain(..)
     }
 

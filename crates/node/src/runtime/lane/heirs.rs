@@ -8,7 +8,7 @@ use super::{Lane, Step};
 use crate::runtime::Shared;
 use holdfast_nf::Position;
 use holdfast_protection::flows::{Found, flag};
-use holdfast_protection::{Peer, Slot};
+use holdfast_protection::{Epoch, Peer, Slot};
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::{DropReason, FlowKey, Packet, PacketPool};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -47,7 +47,7 @@ impl Lane {
     }
 
     /// The flow's route was given to this runtime under `epoch`, and the switch has so many packets of it that were sent to its owner `dead`. True if these have to be seen first.
-    pub(crate) fn claimed(&mut self, slot: Slot, epoch: u32, dead: Peer, logged: u32) -> bool {
+    pub(crate) fn claimed(&mut self, slot: Slot, epoch: Epoch, dead: Peer, logged: u32) -> bool {
         let inputs = self.protection.logged_mut().map(|logged| logged.take_inputs(&self.flows, slot)).unwrap_or_default();
         let header = self.flows.header_mut(slot);
         header.epoch = epoch;
@@ -67,7 +67,7 @@ impl Lane {
         if may_forget > 0 && !is_planted(Fault::KeepsOldWindows) {
             self.chain.outdated(state, may_forget);
         }
-        self.gather_wishes(epoch);
+        self.gather_wishes(Some(epoch));
         self.wheel.remove(&mut self.flows, slot);
         self.wheel.file(&mut self.flows, slot);
         self.retry = true;

@@ -3,7 +3,7 @@
 //! The switch gives a reply key to one flow, and a packet says by its epoch for which one it is. A flow that moves here, or is claimed, is told its epoch
 //! only when packets under it may be here already.
 
-use super::{DropReason, Lane, PacketPool, Position, Shared, Slot};
+use super::{DropReason, Epoch, Lane, PacketPool, Position, Shared, Slot};
 use crate::runtime::parking::Parked;
 
 impl Lane {
@@ -26,8 +26,8 @@ impl Lane {
     /// A reply came under another epoch than that of the flow with which it waits, and there is another flow that wants replies under the same key.
     pub(super) fn is_anothers(&self, parked: &Parked) -> bool {
         let header = self.flows.header(parked.slot);
-        let (epoch, is_reply) = (parked.packet.meta.commit, header.is_reply(&parked.key));
-        let is_under_another = is_reply && epoch != 0 && epoch != header.epoch;
+        let (epoch, is_reply) = (Epoch::given(parked.packet.meta.commit), header.is_reply(&parked.key));
+        let is_under_another = is_reply && epoch.is_some_and(|epoch| epoch != header.epoch);
         is_under_another && parked.position == Position::START && self.flows.is_shared(&parked.key)
     }
 

@@ -7,8 +7,8 @@ use super::{Arrival, Lane, Step};
 use crate::runtime::Shared;
 use crate::runtime::parking::{Parked, Visitor};
 use holdfast_nf::Position;
-use holdfast_protection::Slot;
 use holdfast_protection::flows::{Found, role};
+use holdfast_protection::{Epoch, Slot};
 use holdfast_wire::{DropReason, FlowKey, Packet, PacketPool};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -33,7 +33,7 @@ impl Lane {
         let visitor = Visitor { key: *key, hash: self.flows.hash(key), packet };
         if let Err(Visitor { key, packet, .. }) = self.parking.wait_outside(visitor) {
             shared.sides[self.side].is_full = true;
-            self.end(key, packet.meta.commit, shared);
+            self.end(key, Epoch::new(packet.meta.commit), shared);
             shared.drop(packet, DropReason::FlowTableFull, pool);
         }
     }

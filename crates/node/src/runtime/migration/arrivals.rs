@@ -7,7 +7,7 @@ use crate::ahead::OfChain;
 use crate::channel::Fabric;
 use crate::message::{Claim, ClaimFlag, kind};
 use holdfast_protection::flows::{ActorHeader, flag, role};
-use holdfast_protection::{Peer, Slot};
+use holdfast_protection::{Epoch, Peer, Slot};
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::{DropReason, FlowKey};
 use zerocopy::FromBytes;
@@ -34,7 +34,7 @@ pub(crate) struct Arrivals {
     /// The one that was found last: a batch's flows come one after the other.
     last: usize,
     /// Flows that have come, of which the switch of this side has not been told.
-    settled: Vec<(usize, FlowKey, u32)>,
+    settled: Vec<(usize, FlowKey, Epoch)>,
     /// Flows that have come, and whose routes the switch that led them here cannot tell any more: lane and slot.
     late: Vec<(usize, Slot)>,
 }
@@ -185,7 +185,7 @@ impl Arrivals {
         }
         self.batches.retain(|batch| batch.arrived != 0 || batch.flows.iter().any(Option::is_some));
         for (at, side) in shared.sides.iter().enumerate() {
-            let flows: Vec<(FlowKey, u32)> =
+            let flows: Vec<(FlowKey, Epoch)> =
                 self.settled.extract_if(.., |(of, ..)| *of == at).map(|(_, key, epoch)| (key, epoch)).collect();
             let told = fabric.send_ended(side.switch, kind::SETTLED, &flows);
             self.settled.extend(flows[told..].iter().map(|(key, epoch)| (at, *key, *epoch)));
@@ -223,11 +223,11 @@ fn welcome(lane: &mut Lane, from: Peer, claim: &Claim, hash: u64) -> Option<Slot
             return None;
         }
         let is_its = (ours.peer, ours.peer_incarnation) == (from.node, from.incarnation);
-        if ours.epoch == claim.epoch.get() && is_its && ours.reply == reply {
+        if ours.epoch == claim.epoch() && is_its && ours.reply == reply {
             lane.flows.set_role(found.slot, role::ARRIVING);
             return Some(found.slot);
         }
-        let is_earlier = (ours.epoch.wrapping_sub(claim.epoch.get()) as i32) < 0;
+        let is_earlier = claim.epoch().is_later(ours.epoch);
         // If its owner dies before it has come, this may be all that there is of it.
         let is_needed = claim.has(ClaimFlag::NeedsEarlier) && !is_planted(Fault::GivesUpNeededCopies);
         if !is_earlier || is_needed {
@@ -246,7 +246,7 @@ fn welcome(lane: &mut Lane, from: Peer, claim: &Claim, hash: u64) -> Option<Slot
         return None;
     }
     let header = lane.flows.header_mut(slot);
-    header.epoch = claim.epoch.get();
+    header.epoch = claim.epoch();
     header.chain = lane.index;
     header.flags = flag::EMPTY;
     Some(slot)
@@ -294,7 +294,7 @@ impl Lane {
             }
         }
         self.gather_replies(slot);
-        self.gather_wishes(epoch);
+        self.gather_wishes(Some(epoch));
         self.wheel.file(&mut self.flows, slot);
         self.retry = true;
     }

@@ -8,7 +8,7 @@ use crate::address::NodeId;
 use crate::channel::Fabric;
 use crate::message::{Claim, ClaimFlag, RouteInfo, kind};
 use holdfast_protection::flows::{flag, role};
-use holdfast_protection::{Peer, Slot};
+use holdfast_protection::{Epoch, Peer, Slot};
 use holdfast_wire::DropReason;
 use zerocopy::IntoBytes;
 
@@ -40,8 +40,9 @@ pub(super) enum Stage {
 pub(super) struct Departing {
     pub(super) slot: Slot,
     pub(super) generation: u32,
-    pub(super) old_epoch: u32,
-    pub(super) new_epoch: u32,
+    pub(super) old_epoch: Epoch,
+    /// The epoch under which it goes, once its route does; the old one before.
+    pub(super) new_epoch: Epoch,
     pub(super) stage: Stage,
     pub(super) tries: u8,
     /// The recovery of the target, which has died, waits for it.
@@ -215,13 +216,13 @@ impl Migrations {
         let mut epochs = epochs.chunks_exact(4).map(|bytes| u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
         let (mut stayed, mut cancelled) = (Vec::new(), 0u32);
         for (at, flow) in departure.flows.iter_mut().enumerate().filter(|(_, flow)| flow.stage == Stage::Welcome) {
-            match epochs.next().unwrap_or(0) {
-                0 => {
+            match epochs.next().and_then(Epoch::given) {
+                None => {
                     stay(lane, flow);
                     cancelled |= 1 << at;
                     stayed.push((departure.lane, flow.slot, flow.generation, flow.tries + 1));
                 }
-                epoch => {
+                Some(epoch) => {
                     flow.new_epoch = epoch;
                     flow.stage = Stage::Moved;
                 }
@@ -308,7 +309,12 @@ impl Migrations {
                 match flow.stage {
                     Stage::Over => {}
                     Stage::Sent if is_departed(lane, flow) => {
-                        departed.push(telling::info(lane.flows.header(flow.slot), lane.index, departure.to, flow.old_epoch));
+                        departed.push(telling::info(
+                            lane.flows.header(flow.slot),
+                            lane.index,
+                            departure.to,
+                            Some(flow.old_epoch),
+                        ));
                     }
                     Stage::Sent => flow.stage = Stage::Over,
                     Stage::Asked | Stage::Welcome | Stage::Moved => {
@@ -494,7 +500,7 @@ fn claim_of(lane: &Lane, slot: Slot, chain: usize) -> Claim {
 
 impl Lane {
     /// The flow is no longer owned here: its functions let go of it.
-    fn leave(&mut self, slot: Slot, epoch: u32, role: u8, shared: &mut Shared) {
+    fn leave(&mut self, slot: Slot, epoch: Epoch, role: u8, shared: &mut Shared) {
         self.wheel.remove(&mut self.flows, slot);
         let hash = self.flows.hash(&self.flows.header(slot).key);
         let (header, state) = self.flows.parts_mut(slot);

@@ -86,7 +86,7 @@ impl Order {
                 slot,
                 generation: header.generation,
                 old_epoch: header.epoch,
-                new_epoch: 0,
+                new_epoch: header.epoch,
                 stage: Stage::Asked,
                 tries,
                 is_held: false,

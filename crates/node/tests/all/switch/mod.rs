@@ -10,7 +10,7 @@ use holdfast_node::message::ClaimFlag::{self, Keyed};
 use holdfast_node::message::{Claim, Control, Ended, Grant, Member, MemberState, Replay, RouteInfo, kind};
 use holdfast_node::rules::{Rule, RuleSet};
 use holdfast_node::switch::{Doubt, Route, SourceLimits, Switch, SwitchConfig};
-use holdfast_protection::Peer;
+use holdfast_protection::{Epoch, Peer};
 use holdfast_wire::nsh::{self, Flags};
 use holdfast_wire::selector::Selector;
 use holdfast_wire::{DropReason, FlowKey, MemoryPool, Packet, PacketPool};
@@ -229,7 +229,7 @@ impl Bench {
 
     /// The chain has made the first packet of a flow one of the flow with port `to`. True if it may leave.
     fn release_as(&mut self, from: u16, to: u16) -> bool {
-        let epoch = self.route(from).expect("a route").epoch;
+        let epoch = self.route(from).expect("a route").epoch.get();
         self.release_under(to, epoch)
     }
 
@@ -275,7 +275,7 @@ impl Bench {
 
     /// The claim of a flow whose replies are those of the flow with port `to`.
     fn of_replied(&mut self, from: u16, to: u16, epoch: u32, flag: Option<ClaimFlag>) -> Claim {
-        flagged(Claim::new(self.key(from, false), self.key(to, true), epoch, 0), flag)
+        flagged(Claim::new(self.key(from, false), self.key(to, true), Epoch::new(epoch), 0), flag)
     }
 
     /// A replica claims such a flow.
@@ -338,7 +338,7 @@ fn flagged(claim: Claim, flag: Option<ClaimFlag>) -> Claim {
 /// The epoch of a route that is given, of a flow of which nothing is logged.
 fn given(grant: Grant) -> u32 {
     match grant {
-        Grant::Given { epoch, logged: 0 } => epoch,
+        Grant::Given { epoch, logged: 0 } => epoch.get(),
         _ => panic!("{grant:?}"),
     }
 }
@@ -428,7 +428,7 @@ fn a_route_over_which_nothing_was_released_is_no_flow_that_could_be_lost() {
     }
     assert_eq!((routes(&bench), flows(&bench)), (20, 5));
     let first = bench.route(1).expect("a route");
-    bench.end(first.owner, 1, first.epoch);
+    bench.end(first.owner, 1, first.epoch.get());
     assert_eq!(flows(&bench), 4);
     bench.wait(PATIENCE);
     bench.wait(6 * SECOND);
@@ -439,7 +439,7 @@ fn a_route_over_which_nothing_was_released_is_no_flow_that_could_be_lost() {
     let other = if route.owner == X { Y } else { X };
     let before = bench.switch.flows_of(other).expect("it is whole");
     bench.view(&[other], 2);
-    bench.take(other, 30, route.epoch);
+    bench.take(other, 30, route.epoch.get());
     assert_eq!(bench.switch.flows_of(other), Some(before + 1));
 }
 
@@ -455,7 +455,7 @@ fn what_nobody_claims_is_lost_if_something_of_it_was_released() {
     let other = if owner == X { Y } else { X };
     let of_it: Vec<u16> = (1..=40).filter(|from| bench.route(*from).is_some_and(|route| route.owner == owner)).collect();
     of_it[..4].iter().for_each(|from| bench.release(*from));
-    let epoch = bench.route(of_it[0]).expect("a route").epoch;
+    let epoch = bench.route(of_it[0]).expect("a route").epoch.get();
     bench.switch.handle_gone(owner);
     bench.view(&[other], 2);
     // Another has let it out.
@@ -513,7 +513,7 @@ fn a_full_ring_does_not_take_the_route_of_a_flow_that_began() {
     bench.release(4);
     bench.deliver_after(1);
     assert!(bench.route(4).is_some());
-    assert_eq!(bench.route(1).map(|route| route.epoch), route.map(|route| route.epoch));
+    assert_eq!(bench.route(1).map(|route| route.epoch.get()), route.map(|route| route.epoch.get()));
     // All of them.
     bench.send(3);
     bench.send(3);
@@ -530,18 +530,18 @@ fn a_claim_of_a_flow_that_ended_is_refused() {
     bench.release(1);
     let route = bench.route(1).expect("a route");
     let (owner, other) = if route.owner == X { (X, Y) } else { (Y, X) };
-    bench.end(owner, 1, route.epoch);
+    bench.end(owner, 1, route.epoch.get());
     assert!(bench.route(1).is_none());
     bench.view(&[other], 2);
-    assert_eq!(bench.claim(other, 1, route.epoch), Grant::Refused);
+    assert_eq!(bench.claim(other, 1, route.epoch.get()), Grant::Refused);
     assert!(bench.route(1).is_none() && bench.switch.routes_to(other) == 0);
     // The key's next life is another flow.
     bench.send(1);
     bench.deliver();
     bench.release(1);
     let next = bench.route(1).expect("a route");
-    assert_eq!(bench.claim(other, 1, route.epoch), Grant::Refused);
-    bench.take(other, 1, next.epoch);
+    assert_eq!(bench.claim(other, 1, route.epoch.get()), Grant::Refused);
+    bench.take(other, 1, next.epoch.get());
 }
 
 /// The switch has forgotten a flow that lives: its replica gets it, even if the key had an earlier life that ended.
@@ -555,14 +555,14 @@ fn a_claim_of_a_flow_that_may_live_is_granted() {
     bench.send(2);
     bench.deliver();
     let first = bench.route(2).expect("a route");
-    bench.end(first.owner, 2, first.epoch);
+    bench.end(first.owner, 2, first.epoch.get());
     bench.send(2);
     bench.deliver();
     let second = bench.route(2).expect("a route");
     bench.wait(10 * SECOND);
     assert!(bench.route(2).is_none());
-    assert_eq!(bench.claim(Y, 2, first.epoch), Grant::Refused);
-    bench.take(Y, 2, second.epoch);
+    assert_eq!(bench.claim(Y, 2, first.epoch.get()), Grant::Refused);
+    bench.take(Y, 2, second.epoch.get());
     // What was claimed is a flow: it stays.
     bench.wait(10 * SECOND);
     assert!(bench.route(1).is_some() && bench.route(2).is_some());
@@ -579,6 +579,7 @@ fn an_older_claim_waits_for_the_sweep_of_a_dead_owner() {
         }
         bench.deliver();
         let Route { owner, epoch, .. } = bench.route(3).expect("a route");
+        let epoch = epoch.get();
         let other = if owner == X { Y } else { X };
         if is_noticed_first {
             bench.switch.handle_gone(owner);
@@ -593,7 +594,7 @@ fn an_older_claim_waits_for_the_sweep_of_a_dead_owner() {
     assert_eq!((bench.out.len(), bench.switch.held()), (0, 1));
     bench.peers[0].send_control(SWITCH, &Control::Sweep { node: owner.node, incarnation: owner.incarnation, is_over: true });
     bench.exchange();
-    assert_eq!(bench.route(3).map(|route| (route.owner, route.epoch)), Some((other, epoch - 1)));
+    assert_eq!(bench.route(3).map(|route| (route.owner, route.epoch.get())), Some((other, epoch - 1)));
     assert_eq!(bench.sent_to(), [other], "it waits there");
     assert!(bench.take(other, 3, epoch - 1) > epoch);
 
@@ -608,7 +609,7 @@ fn an_older_claim_waits_for_the_sweep_of_a_dead_owner() {
     }
     let mut bench = Bench::new();
     let (_, other, epoch) = dead_owner(&mut bench, true);
-    // Who has it as it was last gets it at any time.
+    // The replica with the latest state gets the route at any time.
     bench.take(other, 3, epoch);
 }
 
@@ -644,6 +645,7 @@ fn a_claim_before_the_view_is_remembered() {
     bench.release(1);
     bench.deliver();
     let Route { owner, epoch, .. } = bench.route(1).expect("a route");
+    let epoch = epoch.get();
     let other = if owner == X { Y } else { X };
     assert_eq!(bench.claim(other, 1, epoch), Grant::AfterSweep);
     bench.view(&[other], 2);
@@ -661,13 +663,13 @@ fn a_packet_that_ends_two_runtimes_is_set_aside() {
     (0..3).for_each(|_| bench.send(5));
     bench.release(5);
     let stamps = bench.stamps();
-    let (owner, epoch) = bench.route(5).map(|route| (route.owner, route.epoch)).expect("a route");
+    let (owner, epoch) = bench.route(5).map(|route| (route.owner, route.epoch.get())).expect("a route");
     let heir = if owner == X { Y } else { X };
     bench.switch.handle_suspect(stamps[1], true, bench.now);
     bench.view(&[heir], 2);
     let Grant::Given { epoch: given, logged: 3 } = bench.claim(heir, 5, epoch) else { panic!("with three packets") };
     let len = datagram(5, false).len();
-    assert_eq!(bench.replay(heir, given, 3), [(false, len), (true, len), (false, len)]);
+    assert_eq!(bench.replay(heir, given.get(), 3), [(false, len), (true, len), (false, len)]);
     assert_eq!(bench.switch.take_set_aside(), []);
     // From another host the news comes as a message.
     bench.suspect(Peer { node: MANAGER, incarnation: 1 }, &stamps[1..2]);
@@ -676,7 +678,7 @@ fn a_packet_that_ends_two_runtimes_is_set_aside() {
     assert_eq!(aside.len(), 1);
     assert_eq!((aside[0].key, aside[0].meta.stamp, &*aside[0].bytes), (bench.key(5, false), stamps[1], &*datagram(5, false)));
     assert!(bench.route(5).is_none());
-    assert_eq!(bench.claim(heir, 5, given), Grant::Refused, "its flow is no more");
+    assert_eq!(bench.claim(heir, 5, given.get()), Grant::Refused, "its flow is no more");
     for (from, is_there) in [(5, false), (6, true)] {
         bench.send(from);
         assert_eq!(bench.route(from).is_some(), is_there);
@@ -694,15 +696,15 @@ fn a_packet_on_which_functions_panic_twice_is_not_sent_again() {
     (0..2).for_each(|_| bench.send(5));
     bench.release(5);
     let stamps = bench.stamps();
-    let (owner, epoch) = bench.route(5).map(|route| (route.owner, route.epoch)).expect("a route");
+    let (owner, epoch) = bench.route(5).map(|route| (route.owner, route.epoch.get())).expect("a route");
     let heir = if owner == X { Y } else { X };
     bench.suspect(owner, &stamps[..1]);
     bench.view(&[heir], 2);
     let Grant::Given { epoch: given, logged: 2 } = bench.claim(heir, 5, epoch) else { panic!("with two packets") };
     let len = datagram(5, false).len();
-    assert_eq!(bench.replay(heir, given, 2), [(true, len), (false, len)]);
+    assert_eq!(bench.replay(heir, given.get(), 2), [(true, len), (false, len)]);
     bench.suspect(heir, &stamps[..1]);
-    assert_eq!(bench.replay(heir, given, 2), [(true, 0), (false, len)], "it is named, and not there");
+    assert_eq!(bench.replay(heir, given.get(), 2), [(true, 0), (false, len)], "it is named, and not there");
     assert_eq!((bench.switch.take_set_aside().len(), bench.switch.drops().get(DropReason::Quarantined)), (1, 1));
     assert!(bench.route(5).is_some_and(|route| route.owner == heir));
     let malformed = bench.switch.drops().get(DropReason::Malformed);

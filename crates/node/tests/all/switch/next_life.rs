@@ -36,7 +36,7 @@ impl Bench {
         for &(from, epoch, sent) in flows {
             let (owner, before) = sent.unwrap_or((by, 0));
             let reply = if are_real { self.key(from, true) } else { FlowKey::default() };
-            let claim = flagged(Claim::new(self.key(from, false), reply, epoch, 0), flag);
+            let claim = flagged(Claim::new(self.key(from, false), reply, Epoch::new(epoch), 0), flag);
             let info = RouteInfo {
                 claim,
                 node: owner.node.into(),
@@ -71,9 +71,12 @@ fn a_new_life_asks_for_its_routes() {
     bench.tell(Y, &[], 90, true);
     assert_eq!(bench.sent_to().len(), 1);
     let new = bench.route(3).expect("it is a new flow");
-    assert!(new.epoch > 1_000_000, "an epoch that may have been given: {}", new.epoch);
+    assert!(new.epoch.get() > 1_000_000, "an epoch that may have been given: {}", new.epoch.get());
     assert!(bench.switch.is_whole());
-    assert_eq!([1, 2].map(|from| bench.route(from).map(|route| (route.owner, route.epoch))), [Some((X, 40)), Some((Y, 70))]);
+    assert_eq!(
+        [1, 2].map(|from| bench.route(from).map(|route| (route.owner, route.epoch.get()))),
+        [Some((X, 40)), Some((Y, 70))]
+    );
     assert_eq!(bench.switch.routes_to(X) + bench.switch.routes_to(Y), 3);
 }
 
@@ -118,7 +121,8 @@ fn a_new_life_goes_on_from_what_the_coordinator_remembers() {
     assert!(bench.take(X, 2, 3000) > 5000 + 1_000_000);
 }
 
-/// Epochs come to their highest number, and begin again: that number is an epoch like any other.
+/// Epochs come to their highest number, and begin again: that number is an epoch like any
+/// other.
 #[test]
 fn the_highest_epoch_is_given() {
     let newest = u32::MAX - (1 << 20) - 1;
@@ -182,8 +186,8 @@ fn a_flow_on_its_way_leads_to_where_it_goes() {
                 bench.tell(Y, of_target, 30, true);
             }
             let route = bench.route(1).expect("it is known");
-            assert_eq!((route.owner, route.epoch), (Y, 30));
-            assert_eq!(route.moved_from, (!has_arrived).then_some((X, 20)), "{is_target_first} {has_arrived}");
+            assert_eq!((route.owner, route.epoch.get()), (Y, 30));
+            assert_eq!(route.moved_from, (!has_arrived).then_some((X, Epoch::new(20))), "{is_target_first} {has_arrived}");
             assert_eq!(bench.switch.routes_to(X) + bench.switch.routes_to(Y), 1);
         }
     }
@@ -254,7 +258,7 @@ fn who_asked_first_gets_the_route_after_the_sweep() {
     }
     bench.deliver();
     let port = (1..=3).find(|port| bench.route(*port).is_some_and(|route| route.owner == Z)).expect("the third has a flow");
-    let epoch = bench.route(port).expect("a route").epoch;
+    let epoch = bench.route(port).expect("a route").epoch.get();
     bench.members(&[(X, 0), (Y, 0)], 3);
     assert_eq!([X, Y].map(|peer| bench.claim(peer, port, epoch - 1)), [Grant::AfterSweep; 2]);
     bench.sweep(Z, false);

@@ -59,13 +59,13 @@ fn a_reply_key_belongs_to_one_flow() {
     // A runtime that has copies of both flows claims both when their owners are dead.
     let (owner, other) = if second.owner == X { (X, Y) } else { (Y, X) };
     bench.view(&[other], 2);
-    assert_eq!(bench.claim_replied(other, 2, 1, second.epoch, None), Grant::Refused);
+    assert_eq!(bench.claim_replied(other, 2, 1, second.epoch.get(), None), Grant::Refused);
     assert_eq!(bench.route(1).expect("a route"), first);
     bench.sweep(owner, true);
     if first.owner == owner {
         return;
     }
-    bench.end(other, 1, first.epoch);
+    bench.end(other, 1, first.epoch.get());
     bench.send(2);
     bench.deliver();
     assert!(bench.release_as(2, 1));
@@ -83,7 +83,7 @@ fn of_two_that_want_a_reply_key_the_answered_one_gets_it() {
             given(claim(1, Some(Keyed)));
             assert_eq!(claim(2, None), Grant::Refused);
         } else {
-            // Nobody has said yet that it is not his.
+            // The switch has not heard yet that the key is the first flow's.
             given(claim(2, None));
             given(claim(1, Some(Keyed)));
         }
@@ -119,7 +119,7 @@ fn a_refused_flow_is_refused_for_as_long_as_it_tries() {
         bench.send(from);
         bench.deliver();
         let route = bench.route(from).expect("a route");
-        bench.end(route.owner, from, route.epoch);
+        bench.end(route.owner, from, route.epoch.get());
     }
     bench.send(2);
     bench.deliver();
@@ -172,7 +172,7 @@ fn a_flow_without_replies_stays_where_it_is() {
         }
         let (first, second) = (bench.route(1).expect("a route"), bench.route(2).expect("a route"));
         assert_eq!((first.owner, first.reply), (X, Some(bench.key(1, true))));
-        assert_eq!((second.owner, second.epoch, second.reply), (Y, 42, None));
+        assert_eq!((second.owner, second.epoch.get(), second.reply), (Y, 42, None));
         bench.send(2);
         assert_eq!(bench.sent_to(), [Y]);
         assert!(!bench.release_as(2, 1));
@@ -195,7 +195,7 @@ fn of_two_that_have_had_replies_both_stay_where_they_are() {
         }
         let (older, newer) = (bench.route(1).expect("a route"), bench.route(2).expect("a route"));
         assert_eq!((newer.owner, newer.reply), (Y, Some(bench.key(1, true))));
-        assert_eq!((older.owner, older.epoch, older.reply), (X, 41, None));
+        assert_eq!((older.owner, older.epoch.get(), older.reply), (X, 41, None));
         bench.send(1);
         assert_eq!(bench.sent_to(), [X]);
         assert!(!bench.release_as(1, 1) && bench.release_as(2, 1));
@@ -214,7 +214,7 @@ fn a_flow_whose_replies_are_another_flow_stays_where_it_is() {
             let mut bench = Bench::life(2);
             bench.introduce(&[X, Y], &[]);
             let key = bench.key(1, true);
-            let claim = flagged(Claim::new(key, bench.key(3, true), epoch_at_y, 0), at_y);
+            let claim = flagged(Claim::new(key, bench.key(3, true), Epoch::new(epoch_at_y), 0), at_y);
             let info = RouteInfo { claim, node: Y.node.into(), incarnation: Y.incarnation.into(), before: 0.into(), is_real: 1 };
             let told = [&[1][..], &50u32.to_be_bytes(), &0u64.to_be_bytes(), info.as_bytes()].concat();
             for is_x in [is_x_first, !is_x_first] {
@@ -229,7 +229,7 @@ fn a_flow_whose_replies_are_another_flow_stays_where_it_is() {
             let of_y = bench.switch.routes().find(|route| route.key == key).map(|route| route.owner);
             let of_x = bench.route(1).expect("a route");
             assert_eq!(of_y, (!gives_way).then_some(Y), "{at_x:?} {at_y:?} {is_x_first}");
-            assert_eq!((of_x.owner, of_x.epoch), (X, epoch_at_x));
+            assert_eq!((of_x.owner, of_x.epoch.get()), (X, epoch_at_x));
             assert_eq!(of_x.reply, gives_way.then_some(key));
         }
     }
@@ -248,7 +248,7 @@ fn of_two_without_replies_the_older_one_was_first() {
             for (by, from, epoch) in told {
                 bench.tell_replied(by, from, 1, epoch, None, true);
             }
-            let of = |bench: &mut Bench, from| bench.route(from).map(|route| (route.epoch, route.reply.is_some()));
+            let of = |bench: &mut Bench, from| bench.route(from).map(|route| (route.epoch.get(), route.reply.is_some()));
             for from in [1, 2] {
                 let (epoch, has_replies) = of(&mut bench, from).expect("a route");
                 assert_eq!(has_replies, epoch == 41, "{told:?}");
@@ -288,7 +288,7 @@ fn a_reply_key_may_be_the_key_of_a_flow_from_the_other_side() {
     bench.send(2);
     bench.deliver();
     let (_, mut packet) = bench.packet(&datagram(1, true));
-    (packet.meta.commit, packet.meta.flags) = (outside.epoch, Flags::LEARN);
+    (packet.meta.commit, packet.meta.flags) = (outside.epoch.get(), Flags::LEARN);
     assert!(bench.switch.handle_released(&packet));
     bench.pool.put(packet);
     assert!(!bench.release_as(2, 1));
@@ -317,7 +317,7 @@ fn the_owner_of_a_flow_that_gives_way_is_told() {
         .collect();
     assert_eq!(
         told.iter().map(|told| (FlowKey::from(told.key), told.epoch.get())).collect::<Vec<_>>(),
-        [(stray.key, stray.epoch)]
+        [(stray.key, stray.epoch.get())]
     );
 }
 
@@ -333,14 +333,14 @@ fn packets_from_before_a_move_are_known_by_their_epochs() {
     let before = [1, 2].map(|from| bench.route(from).expect("a route"));
     for (from, route) in [1, 2].into_iter().zip(before) {
         let to = if route.owner == X { Y } else { X };
-        let claim = bench.of_replied(from, 1, route.epoch, None);
+        let claim = bench.of_replied(from, 1, route.epoch.get(), None);
         let body = [&7u32.to_be_bytes()[..], &to.node.to_be_bytes(), &to.incarnation.to_be_bytes(), claim.as_bytes()].concat();
         bench.runtime(route.owner).send(SWITCH, kind::MOVE, &body).expect("room");
         bench.exchange();
         assert_eq!(bench.route(from).map(|route| route.owner), Some(to));
     }
-    assert!(bench.release_under(1, before[0].epoch));
-    assert!(!bench.release_under(1, before[1].epoch));
+    assert!(bench.release_under(1, before[0].epoch.get()));
+    assert!(!bench.release_under(1, before[1].epoch.get()));
 }
 
 /// A new life of the switch has not been told of every flow, and a runtime lets out

@@ -48,7 +48,7 @@ impl Bench {
     /// The first packet of the flow that begins with this frame leaves.
     fn leaves(&mut self, frame: &[u8]) {
         let (key, mut packet) = self.packet(frame);
-        let epoch = self.switch.routes().find(|route| route.key == key).expect("a route").epoch;
+        let epoch = self.switch.routes().find(|route| route.key == key).expect("a route").epoch.get();
         (packet.meta.commit, packet.meta.flags) = (epoch, Flags::LEARN);
         assert!(self.switch.handle_released(&packet));
         self.pool.put(packet);
@@ -74,7 +74,7 @@ fn a_source_has_so_many_half_open_flows_and_no_more() {
     assert!(bench.passes(&datagram(4, false)));
     assert!(!bench.passes(&datagram(5, false)));
     let route = bench.route(2).expect("it is there");
-    bench.end(route.owner, 2, route.epoch);
+    bench.end(route.owner, 2, route.epoch.get());
     assert!(bench.passes(&datagram(5, false)));
     assert_eq!((bench.refused(), bench.switch.half_open()), (2, 3));
     let _planted = plant(Fault::IgnoresHalfOpen.into());
@@ -134,7 +134,7 @@ fn a_functions_limit_holds_for_all_runtimes_together() {
     assert!(bench.switch.routes_to(X) > 0 && bench.switch.routes_to(Y) > 0);
     assert!(bench.passes(&datagram(7, false)), "it is a flow that there is");
     let route = bench.route(7).expect("it is there");
-    bench.end(route.owner, 7, route.epoch);
+    bench.end(route.owner, 7, route.epoch.get());
     assert!(bench.passes(&datagram(40, false)) && !bench.passes(&datagram(41, false)));
     // A client outside that opens a published port is no inside host.
     assert!(bench.passes(&datagram(42, true)));

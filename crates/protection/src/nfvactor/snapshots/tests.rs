@@ -3,7 +3,7 @@
 use super::restore::{PATIENCE, SHORT_PATIENCE};
 use super::*;
 use crate::plan::Plan;
-use crate::{Protection, Slot, kind};
+use crate::{Epoch, Protection, Slot, kind};
 use holdfast_wire::{FlowKey, MemoryPool, PacketPool};
 
 const MILLISECOND: u64 = 1_000_000;
@@ -50,7 +50,7 @@ impl Node {
             Some(slot) => slot,
             None => {
                 let slot = self.flows.insert(key(flow), self.flows.hash(&key(flow)), role::OWNER).unwrap();
-                self.flows.header_mut(slot).epoch = 1;
+                self.flows.header_mut(slot).epoch = Epoch::FIRST;
                 slot
             }
         };
@@ -94,7 +94,7 @@ impl Node {
     fn claim(&mut self, epoch: u32) -> usize {
         let claims = core::mem::take(&mut self.out.late_claims);
         for (_, slot) in &claims {
-            self.flows.header_mut(*slot).epoch = epoch;
+            self.flows.header_mut(*slot).epoch = Epoch::new(epoch);
             self.protection.claimed(&mut self.flows, *slot);
         }
         claims.len()
@@ -280,7 +280,7 @@ fn a_next_incarnation_fetches_from_all_holders() {
     talk(&mut [&mut again, &mut b, &mut c], MILLISECOND);
     assert!(!again.protection.safety(&again.flows).resynchronising);
     assert_eq!((b.flows.len(), c.flows.len()), (2, 2));
-    let epochs: Vec<u32> = b.flows.iter().chain(c.flows.iter()).map(|(_, header)| header.epoch).collect();
+    let epochs: Vec<u32> = b.flows.iter().chain(c.flows.iter()).map(|(_, header)| header.epoch.get()).collect();
     assert_eq!(epochs, [5; 4]);
 }
 
@@ -470,7 +470,7 @@ fn a_flow_that_moves_within_a_host_keeps_its_snapshot() {
     for (node, other) in [(&mut a, B), (&mut b, A)] {
         node.protection.set_peers(&mut node.flows, &[C], &[other], &mut node.out);
     }
-    let copy = |node: &Node| node.find(1).map(|slot| (node.flows.header(slot).epoch, node.flows.state(slot)[0]));
+    let copy = |node: &Node| node.find(1).map(|slot| (node.flows.header(slot).epoch.get(), node.flows.state(slot)[0]));
     a.packet(1);
     talk(&mut [&mut a, &mut b, &mut c], 1);
     move_flow(&mut a, &mut b);
@@ -487,10 +487,10 @@ fn a_flow_that_moves_within_a_host_keeps_its_snapshot() {
 /// As a migration does it, under epoch 2.
 fn move_flow(from: &mut Node, to: &mut Node) {
     let slot = from.find(1).unwrap();
-    from.flows.header_mut(slot).epoch = 2;
+    from.flows.header_mut(slot).epoch = Epoch::new(2);
     let arrived = to.flows.insert(key(1), to.flows.hash(&key(1)), role::OWNER).unwrap();
     to.flows.overwrite(arrived, from.flows.block(slot)).unwrap();
-    assert!(from.protection.departed(&mut from.flows, slot, to.me, 1, &mut from.out));
+    assert!(from.protection.departed(&mut from.flows, slot, to.me, Epoch::FIRST, &mut from.out));
     to.protection.arrived(&mut to.flows, arrived, from.me);
 }
 
