@@ -14,10 +14,10 @@ pub enum DscpConfig {
 }
 
 impl DscpConfig {
-    /// The six bits.
+    /// The six bits of the DSCP.
     ///
     /// # Errors
-    /// What is wrong, and what would be right.
+    /// The text says what is wrong, and what would be right.
     pub(super) fn read(&self) -> Result<u8, String> {
         match self {
             DscpConfig::Number(number) => u8::try_from(*number)

@@ -1,8 +1,9 @@
 //! State that many flows share, declared by type.
 //!
-//! A function names what it needs: a [`Pool`] of resources to lease, [`Counters`] that only grow, a [`Gauge`] of flows per item, a
-//! [`Table`], a [`Log`], or something [`ReadOnly`]. Where each lives (a partition of this runtime's own, the DAL, a state server) is decided by
-//! the chain's protection through the backend that it attaches; the function cannot tell.
+//! A function names what it needs: a [`Pool`] of numbers to lease, [`Counters`] that only
+//! grow, a [`Gauge`] of flows per item, a [`Table`], a [`Log`], or a [`ReadOnly`] value.
+//! The chain's protection decides where each lives (in this runtime's own partition, or
+//! at a state server) by the backend that it attaches; the function cannot tell.
 
 mod log;
 mod pool;
@@ -24,12 +25,12 @@ pub enum SharedField<'a> {
     Gauge(&'a mut Part),
     /// See [`Log`].
     Log(&'a mut Log),
-    /// Nothing that the runtime connects or reports.
+    /// A field that the runtime neither connects nor reports.
     Opaque,
 }
 
 impl SharedField<'_> {
-    /// What this runtime has of the field's numbers, if it is a statistic.
+    /// This runtime's part of the field's numbers, if the field is a statistic.
     pub fn part(&mut self) -> Option<&mut Part> {
         match self {
             SharedField::Counters(counters) => Some(counters.part()),
@@ -44,13 +45,14 @@ pub trait Shareable {
     /// The field, for the runtime.
     fn field(&mut self) -> SharedField<'_>;
 
-    /// Flows were lost that cannot say what they had of this. All that are there are about to say it again, as if they had just come; what none of them has is nobody's.
+    /// Begins a recount, because flows were lost whose state nobody has. All living flows
+    /// are about to be adopted again; numbers that none of them names are free.
     fn begin_recount(&mut self) {}
 
-    /// All have.
+    /// Ends a recount: all living flows have been adopted.
     fn end_recount(&mut self) {}
 
-    /// A function has tried to open a flow: what it has leased and no flow has goes back.
+    /// Gives back leases that no flow has, after a function has tried to open a flow.
     fn settle(&mut self) {}
 }
 
@@ -104,7 +106,8 @@ macro_rules! shared_state {
     };
 }
 
-/// What flows hold of one field of shared state, if they may.
+/// Implements access to flows' holdings in one field of shared state, if flows may hold
+/// of it.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! held_field {
