@@ -1,4 +1,5 @@
-//! The hash for names: the same on every machine and in every version, for nothing that an attacker chooses.
+//! The hash for names: the same on every machine and in every version. Not for keys that
+//! an attacker chooses.
 
 /// FNV-1a, 64 bits (Fowler, Noll, Vo).
 pub const fn fnv1a(bytes: &[u8]) -> u64 {

@@ -1,8 +1,9 @@
-//! Why a packet was dropped: a closed list, each with a counter and an explanation.
+//! Drop reasons: a closed list, each with a counter and an explanation.
 
 macro_rules! reasons {
     ($($name:ident $text:literal $explain:literal;)+) => {
-        /// Why a packet was dropped. `Display` gives the name used in metrics, `status` and `explain`.
+        /// The reason of a drop. `Display` gives the name used in metrics, `status` and
+        /// `explain`.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u8)]
         pub enum DropReason {
@@ -18,7 +19,7 @@ macro_rules! reasons {
                 match self { $(DropReason::$name => $text,)+ }
             }
 
-            /// What it means and what to do about it.
+            /// The meaning of the reason, and a remedy.
             pub fn explain(self) -> &'static str {
                 match self { $(DropReason::$name => $explain,)+ }
             }
@@ -153,12 +154,12 @@ impl DropCounters {
         self.0[reason as usize] += 1;
     }
 
-    /// How often.
+    /// The drops for this reason.
     pub fn get(&self, reason: DropReason) -> u64 {
         self.0[reason as usize]
     }
 
-    /// All together.
+    /// The drops for all reasons.
     pub fn total(&self) -> u64 {
         self.0.iter().sum()
     }

@@ -106,8 +106,7 @@ macro_rules! shared_state {
     };
 }
 
-/// Implements access to flows' holdings in one field of shared state, if flows may hold
-/// of it.
+/// Implements [`Lends`](crate::Lends) or [`Counts`](crate::Counts) for a field of that type.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! held_field {
