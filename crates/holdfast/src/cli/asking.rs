@@ -8,7 +8,7 @@ use holdfast_control::table::{Style, Table, Tone};
 use holdfast_control::{Client, Target, object};
 use std::time::{Duration, Instant};
 
-/// Between two looks whether it is safe.
+/// The pause between two checks whether the box is safe.
 const LOOK: Duration = Duration::from_millis(100);
 
 fn or_dash<T: ToString>(value: Option<T>) -> String {
@@ -19,7 +19,7 @@ fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-/// With `patience` it waits until it is safe.
+/// Shows the status. With `patience`, waits until the box is safe.
 pub(super) fn status(target: &Target, patience: Option<Duration>, json: bool) -> Result<(), Failure> {
     let client = Client::to(target)?;
     let began_at = Instant::now();
@@ -41,12 +41,12 @@ pub(super) fn status(target: &Target, patience: Option<Duration>, json: bool) ->
     match patience {
         _ if is_safe(&status) => Ok(()),
         Some(patience) => Err(Failure::new(exit::TIMEOUT, format!("it was not safe within {} s", patience.as_secs()))),
-        // The answer says it.
+        // The printed answer is enough.
         None => Err(Failure::new(exit::NEGATIVE, "")),
     }
 }
 
-/// How full the tables of flows are: all switches together, and what is nearly full.
+/// The fill of flow tables: of all switches together, and of those nearly full.
 fn tables_text(status: &Status, style: Style) -> String {
     let of_switches = || status.flow_tables.iter().filter(|table| table.half_open.is_some());
     let sum = |of: fn(&status::FlowTable) -> u64| of_switches().map(of).sum::<u64>();
@@ -103,7 +103,7 @@ fn status_text(status: &Status, style: Style) -> String {
         let host = |host: &status::Host| {
             let silent = |network: &&status::Network| !network.leads;
             let silent: Vec<&str> = host.networks.iter().filter(silent).map(|network| network.device.as_str()).collect();
-            // Of one that is away that is no news.
+            // The networks of a host that is away are silent anyway.
             let networks = match silent.is_empty() || host.state == status::STATE_AWAY {
                 true => String::new(),
                 false => format!(" (not by {})", silent.join(" or ")),
@@ -288,7 +288,7 @@ pub(super) fn flows(target: &Target, selector: &str, limit: u32, json: bool) -> 
     print(&format!("{before}],\"truncated\":{truncated},\"version\":{}}}\n", holdfast_control::flows::VERSION))
 }
 
-/// A time as people say it: two digits and a unit.
+/// A time with two digits and a unit.
 fn age(ms: u64) -> String {
     match ms {
         0..1_000 => format!("{ms} ms"),

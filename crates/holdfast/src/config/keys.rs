@@ -1,7 +1,9 @@
 //! The file with the cluster's keys.
 //!
-//! One key per line, `NUMBER:KEY`, the current one first; a key is 32 bytes in hexadecimal or base64. A file with one key may leave out the number
-//! (0 then), and may be the 32 bytes themselves. Empty lines and what follows a `#` do not count. Never: a word of the file in a message.
+//! One key per line, `NUMBER:KEY`, the current one first; a key is 32 bytes in
+//! hexadecimal or base64. A file with one key may leave out the number (0 then), and may
+//! be the 32 bytes themselves. Empty lines, and text behind a `#`, are ignored. Never: a
+//! part of the file in a message.
 
 use holdfast_control::secret::read_secret;
 use holdfast_node::channel::{Key, KeyRing};
@@ -13,17 +15,17 @@ const SECRET_LEN: usize = 32;
 /// Reads a file of keys.
 ///
 /// # Errors
-/// What is wrong with it, and what to do.
+/// The text says what is wrong, and the remedy.
 pub fn read(path: &Path) -> Result<KeyRing, String> {
     let name = path.display();
     let bytes = read_secret(path, &format!("holdfast keygen {name}"), "holdfast keygen FILE")?;
     parse(&bytes).map_err(|message| format!("`{name}`: {message}"))
 }
 
-/// Bytes in, no panic out.
+/// Parses a file of keys; never panics.
 ///
 /// # Errors
-/// What is wrong, with the line.
+/// The text says what is wrong, with the line.
 pub(super) fn parse(bytes: &[u8]) -> Result<KeyRing, String> {
     let ring = |keys| KeyRing::new(keys).map_err(|error| format!("{error}: `holdfast keygen` makes one, a line each"));
     if let Ok(secret) = <[u8; SECRET_LEN]>::try_from(bytes) {
@@ -62,7 +64,7 @@ fn hexadecimal(text: &str) -> Option<[u8; SECRET_LEN]> {
     Some(secret)
 }
 
-/// RFC 4648, with or without padding, in either alphabet.
+/// Decodes base64 (RFC 4648), with or without padding, in either alphabet.
 fn base64(text: &str) -> Option<[u8; SECRET_LEN]> {
     let text = text.strip_suffix('=').unwrap_or(text).as_bytes();
     // 32 bytes are 42 characters and 4 bits of another.
@@ -88,7 +90,7 @@ fn base64(text: &str) -> Option<[u8; SECRET_LEN]> {
             at += 1;
         }
     }
-    // What is left over of the last character means nothing, and is nothing.
+    // The remaining bits of the last character must be zero.
     (at == SECRET_LEN && bits & ((1 << count) - 1) == 0).then_some(secret)
 }
 

@@ -1,5 +1,6 @@
-//! What may be written in more than one way: a text or a list, a name or a map. Written out instead of serde's `untagged`, which would say of every mistake only
-//! that no variant matched.
+//! Values that can be written in several ways: a text or a list, a name or a map.
+//! Hand-written instead of serde's `untagged`, which would report every mistake only as a
+//! variant that did not match.
 
 use super::{
     FunctionConfig, HostFabric, HostNetwork, OneOrMany, ProtectionConfig, ProtectionOptions, RuntimesConfig, RuntimesRange,
