@@ -283,7 +283,8 @@ mod tests {
         }
     }
 
-    /// One command: an authority, a host, an operator; what is made is taken by the code that uses it, keys are their owner's.
+    /// One command: an authority, a host, an operator; what is made is taken by the code
+    /// that uses it, keys are their owner's.
     #[test]
     fn what_is_made_can_be_used_and_keys_are_kept() {
         let scratch = tempfile::tempdir().unwrap();
@@ -313,7 +314,8 @@ mod tests {
         assert_eq!(there, ["alice", "ca.key", "ca.pem", "left", "wall"], "nothing else is left there");
     }
 
-    /// Somebody is added later by the same authority; nobody is written over, not even in part.
+    /// Somebody is added later by the same authority; nobody is written over, not even in
+    /// part.
     #[test]
     fn a_name_is_added_later_and_none_is_written_over() {
         let scratch = tempfile::tempdir().unwrap();
@@ -380,7 +382,8 @@ mod tests {
         let of = |units: &[&str]| {
             let mut params = params("x".into(), None, OffsetDateTime::now_utc(), 1).unwrap();
             for (at, unit) in units.iter().enumerate() {
-                // Under the same type only one is kept: the second has the type's number written out.
+                // Under the same type only one is kept: the second has the type's number
+                // written out.
                 let kind = if at == 0 { DnType::OrganizationalUnitName } else { DnType::CustomDnType(vec![2, 5, 4, 11]) };
                 params.distinguished_name.push(kind, *unit);
             }

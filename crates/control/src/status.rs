@@ -44,7 +44,8 @@ pub const STATE_CANDIDATE: &str = "candidate";
 /// The state of a runtime that was taken out of service, in [`Process::state`].
 pub const STATE_DRAINED: &str = "drained";
 
-/// The state of a place in which a runtime is started when its cluster grows, in [`Process::state`].
+/// The state of a place in which a runtime is started when its cluster grows, in
+/// [`Process::state`].
 pub const STATE_SPARE: &str = "spare";
 
 /// The state of a host that serves ports, in [`Host::state`].
@@ -171,7 +172,8 @@ mod tests {
         assert!(status.failover(16, 2).is_none());
     }
 
-    /// What is absent, and the words, are as they were before there was one schema: scripts read them.
+    /// What is absent, and the words, are as they were before there was one schema:
+    /// scripts read them.
     #[test]
     fn the_object_is_as_it_was() {
         let mut status =

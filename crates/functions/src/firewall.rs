@@ -183,7 +183,8 @@ impl NetworkFunction for Firewall {
 
     #[inline]
     fn process(&self, packet: &mut Packet, flow: &mut Tracked, _shared: &mut Decided, cx: &mut Context) -> Verdict {
-        // A later fragment belongs to a datagram whose first fragment passed; it has no header to look at.
+        // A later fragment belongs to a datagram whose first fragment passed; it has no
+        // header to look at.
         if packet.layers.fragment_offset != 0 {
             return Verdict::Forward;
         }

@@ -49,7 +49,8 @@ pub enum Protocol {
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LoadBalancerConfig {
-    /// The address and port that clients connect to, as `203.0.113.10:80` or `[2001:db8::10]:80`.
+    /// The address and port that clients connect to, as `203.0.113.10:80` or
+    /// `[2001:db8::10]:80`.
     #[serde(rename = "virtual")]
     pub virtual_address: String,
     /// The protocol of the virtual address; `tcp` by default.

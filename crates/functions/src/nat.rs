@@ -421,8 +421,9 @@ impl NetworkFunction for Nat {
         if !done {
             return Verdict::Drop(DropReason::NotTranslatable);
         }
-        // "Receipt of any sort of ICMP message MUST NOT terminate the NAT mapping" (RFC 4787, REQ-12; RFC 5382, REQ-10), and an error "MUST NOT
-        // refresh or delete the NAT Session" (RFC 5508, REQ-6).
+        // "Receipt of any sort of ICMP message MUST NOT terminate the NAT mapping" (RFC
+        // 4787, REQ-12; RFC 5382, REQ-10), and an error "MUST NOT refresh or delete the
+        // NAT Session" (RFC 5508, REQ-6).
         if packet.is_icmp_error() && !is_planted(Fault::ErrorsKeepMappings) {
             if is_planted(Fault::ErrorsEndMappings) {
                 cx.ending();

@@ -135,7 +135,8 @@ holdfast_nf::flow_state! {
         pub halves: [Half; 2],
         /// One past the initiator's SYN without its data.
         pub initial: u32,
-        /// Bytes of data in each side's SYN (RFC 7413), which the other side need not accept.
+        /// Bytes of data in each side's SYN (RFC 7413), which the other side need not
+        /// accept.
         pub early: [u16; 2],
         /// The latest offered SYN, if any: its `end`, as in [`Half`].
         pub offered_end: u32,

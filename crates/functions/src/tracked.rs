@@ -82,12 +82,14 @@ pub(crate) const BALANCER: Limits = Limits { tcp_opening: any(240), tcp_closing:
 
 /// Limits of time-outs in the NAT, for which the RFCs have minimums.
 pub(crate) const TRANSLATOR: Limits = Limits {
-    // "the value of the 'established connection idle-timeout' MUST NOT be less than 2 hours 4 minutes. The value of the
-    // 'transitory connection idle-timeout' MUST NOT be less than 4 minutes."
+    // "the value of the 'established connection idle-timeout' MUST NOT be less than 2
+    // hours 4 minutes. The value of the 'transitory connection idle-timeout' MUST NOT be
+    // less than 4 minutes."
     tcp_established: Bounds { default: 7440, least: 7440, source: "RFC 5382, REQ-5" },
     tcp_opening: Bounds { default: 240, least: 240, source: "RFC 5382, REQ-5" },
     tcp_closing: Bounds { default: 240, least: 240, source: "RFC 5382, REQ-5" },
-    // "A NAT UDP mapping timer MUST NOT expire in less than two minutes [...] A default value of five minutes or more [...] is RECOMMENDED."
+    // "A NAT UDP mapping timer MUST NOT expire in less than two minutes [...] A default
+    // value of five minutes or more [...] is RECOMMENDED."
     udp: Bounds { default: 300, least: 120, source: "RFC 4787, REQ-5" },
     udp_unanswered: Bounds { default: 300, least: 120, source: "RFC 4787, REQ-5" },
     // "An ICMP Query session timer MUST NOT expire in less than 60 seconds."
@@ -224,7 +226,8 @@ impl Tracked {
         }
     }
 
-    /// The highest acknowledgement number from the receiver of segments in this direction.
+    /// The highest acknowledgement number from the receiver of segments in this
+    /// direction.
     pub(crate) fn expected(&self, direction: Direction) -> Option<Expected> {
         self.tcp.expected(direction == Direction::Reverse)
     }

@@ -147,7 +147,8 @@ mod tests {
         for mode in [0o702, 0o720, 0o777, 0o1777] {
             refused(&state, mode);
         }
-        // Above it, a group may be trusted, and a directory for everybody if each may only take away what is his.
+        // Above it, a group may be trusted, and a directory for everybody if each may
+        // only take away what is his.
         let above = directory.path().join("a");
         refused(&above, 0o707);
         for mode in [0o770, 0o1777] {

@@ -303,7 +303,8 @@ fn link(name: String, device: &str, path: &Path) -> Check {
     }
 }
 
-/// Addresses that the kernel has, by device. IPv6 link-local ones count: the kernel answers for them.
+/// Addresses that the kernel has, by device. IPv6 link-local ones count: the kernel
+/// answers for them.
 fn kernel_addresses() -> BTreeMap<String, Vec<String>> {
     let mut all: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for address in nix::ifaddrs::getifaddrs().into_iter().flatten() {

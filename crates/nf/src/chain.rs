@@ -33,7 +33,8 @@ impl Position {
 pub enum Outcome {
     /// Passed all functions.
     Forward,
-    /// Dropped by the function with this index. If the packet was opening its flow, the flow does not exist.
+    /// Dropped by the function with this index. If the packet was opening its flow, the
+    /// flow does not exist.
     Drop(DropReason, u8),
     /// As `Drop`, and the sender is told.
     Reject(DropReason, u8),
@@ -48,7 +49,8 @@ pub struct ChainLayout {
     pub size: usize,
     /// Start and length of each function's state.
     pub states: Vec<(usize, usize)>,
-    /// Hash over all functions' layouts, in order. Runtimes exchange flows only if theirs agree.
+    /// Hash over all functions' layouts, in order. Runtimes exchange flows only if theirs
+    /// agree.
     pub hash: u64,
 }
 

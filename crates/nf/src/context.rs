@@ -65,7 +65,8 @@ pub struct Context {
 }
 
 impl Context {
-    /// A context before its first packet. `seed` feeds [`Context::random`]; two contexts with one seed give one sequence.
+    /// A context before its first packet. `seed` feeds [`Context::random`]; two contexts
+    /// with one seed give one sequence.
     pub fn new(seed: u64) -> Context {
         Context {
             now: 0,
@@ -79,7 +80,8 @@ impl Context {
         }
     }
 
-    /// Starts a packet: its stamp (ns), the key it came in with, and its direction. For the runtime.
+    /// Starts a packet: its stamp (ns), the key it came in with, and its direction. For
+    /// the runtime.
     #[inline]
     pub fn begin(&mut self, now: u64, key: FlowKey, direction: Direction) {
         self.now = now;
@@ -113,7 +115,8 @@ impl Context {
     /// A random number. Marks the packet non-deterministic.
     pub fn random(&mut self) -> u64 {
         self.nondeterministic = true;
-        // SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators).
+        // SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number
+        // Generators).
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.random;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

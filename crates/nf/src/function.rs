@@ -278,7 +278,8 @@ impl<N: NetworkFunction> Bound<N> {
     }
 }
 
-/// A view of flow state. The chain hands out exactly the bytes of the layout, aligned, so this cannot fail.
+/// A view of flow state. The chain hands out exactly the bytes of the layout, aligned, so
+/// this cannot fail.
 #[inline]
 fn view<F: FlowState>(bytes: &mut [u8]) -> &mut F {
     match F::mut_from_bytes(bytes) {

@@ -18,7 +18,8 @@ use core::marker::PhantomData;
 use holdfast_wire::fault::{Fault, is_planted};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// A number of the [`Pool`](crate::Pool) that `P` names, or none: 4 bytes of a flow's state.
+/// A number of the [`Pool`](crate::Pool) that `P` names, or none: 4 bytes of a flow's
+/// state.
 ///
 /// The number is the flow's from its acceptance until it ends, wherever the flow is.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable)]
@@ -53,7 +54,8 @@ impl<P> fmt::Debug for Leased<P> {
     }
 }
 
-/// An item of the [`Gauge`](crate::Gauge) that `G` names, or none: 2 bytes of a flow's state.
+/// An item of the [`Gauge`](crate::Gauge) that `G` names, or none: 2 bytes of a flow's
+/// state.
 ///
 /// The flow counts there from its acceptance until it ends, wherever it is.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable)]
@@ -103,8 +105,8 @@ pub enum FlowEvent {
     Departed,
 }
 
-/// A type whose values may hold something of the shared state `S`: a field of a flow's state, or
-/// the whole. [`flow_state!`](crate::flow_state) implements it.
+/// A type whose values may hold something of the shared state `S`: a field of a flow's
+/// state, or the whole. [`flow_state!`](crate::flow_state) implements it.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be part of a flow's state beside `{S}`",
     note = "fields are integers, arrays, other structs of `flow_state!`, and `Leased` and `Counted` \

@@ -6,8 +6,8 @@
 //! [`Context`]. The system can therefore copy, move, replay and recover a function's
 //! state without any code of the author's.
 //!
-//! In: packets, one flow's state, shared state. Out: a [`Verdict`]. Never: a clock, a socket, a thread, a global, or
-//! a reference kept from one packet to the next.
+//! In: packets, one flow's state, shared state. Out: a [`Verdict`]. Never: a clock, a
+//! socket, a thread, a global, or a reference kept from one packet to the next.
 #![forbid(unsafe_code)]
 
 mod chain;

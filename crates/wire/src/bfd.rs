@@ -1,4 +1,5 @@
-//! BFD control packets (RFC 5880, section 4): read from a UDP payload, and written into one.
+//! BFD control packets (RFC 5880, section 4): read from a UDP payload, and written into
+//! one.
 //!
 //! A packet from [`Control::parse`] has passed every check of RFC 5880, section 6.8.6,
 //! that needs no session; the session makes the others. Authentication sections are read

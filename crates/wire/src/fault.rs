@@ -53,7 +53,8 @@ faults! {
     AnySegmentOpens = "any-segment-opens",
     /// A SYN that crosses another is refused: simultaneous open fails.
     RefusesCrossingSyns = "refuses-crossing-syns",
-    /// A connection is established by its SYN-ACK, without the initiator's acknowledgement.
+    /// A connection is established by its SYN-ACK, without the initiator's
+    /// acknowledgement.
     AnswersEstablish = "answers-establish",
     /// Another SYN on a flow that has one is refused: an initiator that crashed or gave
     /// up waits for the time-out.
@@ -105,7 +106,8 @@ faults! {
     /// Only the header of an error is translated: its receiver does not recognise the
     /// quote.
     LeavesQuotesAlone = "leaves-quotes-alone",
-    /// The transport header of a quoted packet is looked for where it would be without options.
+    /// The transport header of a quoted packet is looked for where it would be without
+    /// options.
     ReadsNoQuotedOptions = "reads-no-quoted-options",
     /// Errors are translated only if the peer has sent them, not a router on the way.
     BelievesPeersOnly = "believes-peers-only",

@@ -16,7 +16,8 @@ pub const fn fnv1a(bytes: &[u8]) -> u64 {
 mod tests {
     use super::fnv1a;
 
-    /// The algorithm's own test vectors: what is hashed with it is in messages and must not change.
+    /// The algorithm's own test vectors: what is hashed with it is in messages and must
+    /// not change.
     #[test]
     fn it_is_the_published_hash() {
         assert_eq!(fnv1a(b""), 0xcbf2_9ce4_8422_2325);

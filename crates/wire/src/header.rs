@@ -1,6 +1,7 @@
 //! Headers as laid out in a frame: fixed layouts, network byte order, no alignment.
 //!
-//! Each is a `zerocopy` view: `Ipv4::ref_from_prefix(bytes)` costs a length check and nothing else.
+//! Each is a `zerocopy` view: `Ipv4::ref_from_prefix(bytes)` costs a length check and
+//! nothing else.
 
 use crate::checksum;
 use zerocopy::byteorder::network_endian::{U16, U32};
@@ -299,7 +300,8 @@ impl crate::Packet {
         Ipv6::mut_from_prefix(self.headers_mut().get_mut(at..)?).ok().map(|(header, _)| header)
     }
 
-    /// Transport header and payload, to the end of the IP packet. Empty if the packet is not IP.
+    /// Transport header and payload, to the end of the IP packet. Empty if the packet is
+    /// not IP.
     #[inline]
     pub fn l4(&self) -> &[u8] {
         if self.layers.network == crate::Network::Other {
@@ -332,7 +334,8 @@ impl crate::Packet {
         Udp::ref_from_prefix(self.l4()).ok().map(|(header, _)| header)
     }
 
-    /// The ICMP (over IPv4) or ICMPv6 (over IPv6) header of an unfragmented packet or a first fragment.
+    /// The ICMP (over IPv4) or ICMPv6 (over IPv6) header of an unfragmented packet or a
+    /// first fragment.
     #[inline]
     pub fn icmp(&self) -> Option<&Icmp> {
         let is_icmp = match self.layers.network {

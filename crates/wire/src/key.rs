@@ -9,7 +9,8 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use serde::{Deserialize, Serialize};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// A 5-tuple in one direction, 40 bytes without padding; IPv4 as IPv4-mapped IPv6 (RFC 4291, section 2.5.5.2).
+/// A 5-tuple in one direction, 40 bytes without padding; IPv4 as IPv4-mapped IPv6 (RFC
+/// 4291, section 2.5.5.2).
 ///
 /// ICMP has no ports. An ICMP key's ports name the exchange and the direction, so that
 /// the reverse of a request's key is its reply's key and no other message's. The asker's

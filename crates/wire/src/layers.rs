@@ -11,7 +11,8 @@ use crate::header::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_QINQ, ETHERTYPE_VL
 pub enum Malformed {
     /// Shorter than a header that it announces.
     Truncated,
-    /// An IP header length or total length that contradicts itself or the frame; a frame beyond 65,535 bytes.
+    /// An IP header length or total length that contradicts itself or the frame; a frame
+    /// beyond 65,535 bytes.
     BadLength,
     /// An IP version other than the EtherType's.
     BadVersion,
@@ -19,7 +20,8 @@ pub enum Malformed {
     TooDeep,
     /// A TCP or UDP header whose length field contradicts the packet.
     BadTransport,
-    /// A fragment that is inconsistent: zero length, beyond 65,535 bytes, or not a multiple of 8 with more to come.
+    /// A fragment that is inconsistent: zero length, beyond 65,535 bytes, or not a
+    /// multiple of 8 with more to come.
     BadFragment,
 }
 
@@ -58,7 +60,8 @@ pub struct Layers {
     pub more_fragments: bool,
     /// Offset of the IPv6 fragment header, 0 if there is none.
     pub v6_fragment: u16,
-    /// A source route is present: IPv4 LSRR or SSRR, or an IPv6 routing header that leads on.
+    /// A source route is present: IPv4 LSRR or SSRR, or an IPv6 routing header that leads
+    /// on.
     pub source_route: bool,
     /// The number of VLAN tags.
     pub vlan_tags: u8,

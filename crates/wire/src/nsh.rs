@@ -9,7 +9,8 @@
 use crate::header::{ETHERTYPE_NSH, Mac};
 use crate::packet::{Meta, Packet};
 
-/// Bytes that [`encapsulate`] puts in front of a frame: Ethernet 14, base and service path 8, context 16.
+/// Bytes that [`encapsulate`] puts in front of a frame: Ethernet 14, base and service
+/// path 8, context 16.
 pub const ENCAPSULATION_LEN: usize = 38;
 
 /// Bits of [`Meta::flags`].
@@ -52,7 +53,8 @@ pub mod index {
     /// switch: no more packets follow on an old route. From a flow's runtime to a
     /// replica: no more packets that were handed over before.
     pub const MARK: u8 = 250;
-    /// In-band notice to a runtime: the incarnation in [`Meta::commit`](crate::Meta::commit) is fenced.
+    /// In-band notice to a runtime: the incarnation in
+    /// [`Meta::commit`](crate::Meta::commit) is fenced.
     pub const FENCED: u8 = 251;
     /// A probe between managers of hosts that two networks join.
     /// [`Meta::ingress`](crate::Meta::ingress) is the network by which it was sent;

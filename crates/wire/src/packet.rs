@@ -18,14 +18,16 @@ pub const HEADROOM: usize = 128;
 /// the same cache sets.
 pub const BUFFER_LEN: usize = 43 * 64;
 
-/// The largest IP packet that fits into a buffer, behind an Ethernet header with two VLAN tags.
+/// The largest IP packet that fits into a buffer, behind an Ethernet header with two VLAN
+/// tags.
 pub const MAX_MTU: usize = BUFFER_LEN - HEADROOM - 22;
 
 /// Metadata that travels with a packet inside a process, and in the NSH context between
 /// processes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Meta {
-    /// Logical timestamp from the flow's switch, nanoseconds; unique per switch and increasing.
+    /// Logical timestamp from the flow's switch, nanoseconds; unique per switch and
+    /// increasing.
     pub stamp: u64,
     /// Port of the box by which the packet came in (an index into the configured ports).
     pub ingress: u8,
@@ -97,7 +99,8 @@ const USUAL: usize = 64;
 /// The fixed part of the longest transport header, TCP's, bytes.
 const TRANSPORT: usize = 20;
 
-/// A frame in an arena buffer. The handle is one pointer, so that passing a packet on costs nothing.
+/// A frame in an arena buffer. The handle is one pointer, so that passing a packet on
+/// costs nothing.
 #[derive(Debug)]
 #[must_use = "a packet that is forgotten leaks its buffer; give it to a pool or a port"]
 pub struct Packet(&'static mut Parts);
@@ -130,7 +133,8 @@ impl Handle {
         Handle(Box::leak(Box::new(Parts::new())))
     }
 
-    /// A packet in this buffer of an arena. `id` is the buffer's index there; the frame is empty and starts after [`HEADROOM`].
+    /// A packet in this buffer of an arena. `id` is the buffer's index there; the frame
+    /// is empty and starts after [`HEADROOM`].
     #[inline]
     pub fn with_buffer(self, buffer: &'static mut Buffer, id: u32) -> Packet {
         let parts = self.0;
@@ -417,8 +421,8 @@ pub trait PacketPool {
 
 /// A pool in the process's own memory: for simulation, benchmarks and tests.
 ///
-/// Its buffers live as long as the process; [`MemoryPool::new`] draws on buffers that earlier pools
-/// gave back, so that making worlds by the thousand does not grow memory.
+/// Its buffers live as long as the process; [`MemoryPool::new`] draws on buffers that
+/// earlier pools gave back, so that making worlds by the thousand does not grow memory.
 #[derive(Debug)]
 pub struct MemoryPool {
     free: Vec<Packet>,
@@ -497,8 +501,10 @@ mod tests {
         TOLD.with_borrow_mut(|told| told.push((bytes.as_ptr() as usize, bytes.to_vec())));
     }
 
-    /// Two handles and two buffers, and in every turn writes by all the ways that there are, the buffers changing hands in between: of each byte that has changed at the turn's end it
-    /// was told what it had been at its beginning, before anything else was told of it.
+    /// Two handles and two buffers, and in every turn writes by all the ways that there
+    /// are, the buffers changing hands in between: of each byte that has changed at the
+    /// turn's end it was told what it had been at its beginning, before anything else was
+    /// told of it.
     #[test]
     fn what_changes_in_a_turn_can_be_undone() {
         announce_writes(tell, &TURN);

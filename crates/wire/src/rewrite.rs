@@ -53,7 +53,8 @@ pub fn address_range(layers: &Layers, side: Side) -> Option<core::ops::Range<usi
     }
 }
 
-/// Writes a new address; `None` if the families differ. The IPv4 header checksum is corrected.
+/// Writes a new address; `None` if the families differ. The IPv4 header checksum is
+/// corrected.
 #[inline]
 pub fn set_address(bytes: &mut [u8], layers: &Layers, side: Side, address: &[u8; 16]) -> Option<Delta> {
     let range = address_range(layers, side)?;

@@ -47,7 +47,8 @@ pub struct Prefix {
 }
 
 impl Prefix {
-    /// A prefix of `len` bits of the address's own family. `None` if it is longer than an address, or has bits set beyond its length.
+    /// A prefix of `len` bits of the address's own family. `None` if it is longer than an
+    /// address, or has bits set beyond its length.
     pub fn new(address: IpAddr, len: u8) -> Option<Prefix> {
         let (max, offset) = if address.is_ipv4() { (32, 96) } else { (128, 0) };
         let prefix = Prefix { address: ip_bytes(address), len: len.checked_add(offset)? };

@@ -9,7 +9,8 @@ use serde::Deserialize;
 pub enum DscpConfig {
     /// 0 to 63.
     Number(#[schemars(range(min = 0, max = 63))] i64),
-    /// `df` or `be` (RFC 2474, section 4.1: 0), `cs0` to `cs7` (section 4.2.2), `af11` to `af43` (RFC 2597), `ef` (RFC 3246), `va` (RFC 5865), `le` (RFC 8622).
+    /// `df` or `be` (RFC 2474, section 4.1: 0), `cs0` to `cs7` (section 4.2.2), `af11` to
+    /// `af43` (RFC 2597), `ef` (RFC 3246), `va` (RFC 5865), `le` (RFC 8622).
     Name(String),
 }
 

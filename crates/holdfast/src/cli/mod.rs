@@ -38,7 +38,8 @@ pub struct Options {
     /// the only one on this machine
     #[arg(long, global = true, value_name = "PATH|URL")]
     pub control: Option<String>,
-    /// Your certificate for a control API: the directory that `holdfast certify` made, or three files
+    /// Your certificate for a control API: the directory that `holdfast certify` made, or
+    /// three files
     #[arg(long, global = true, value_name = "DIR|CA,CERTIFICATE,KEY")]
     pub tls: Option<TlsPaths>,
 }
@@ -170,7 +171,8 @@ pub enum Operate {
 /// Commands that make keys and certificates.
 #[derive(Debug, Subcommand)]
 pub enum Keys {
-    /// Write a new key for `fabric: { key: FILE }` into a file that only its owner can read
+    /// Write a new key for `fabric: { key: FILE }` into a file that only its owner can
+    /// read
     Keygen {
         /// The file, which must not exist yet
         file: PathBuf,

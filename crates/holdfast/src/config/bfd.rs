@@ -11,7 +11,8 @@ use std::path::Path;
 
 /// Microseconds between packets without `interval`.
 const INTERVAL: u32 = 50_000;
-/// The shortest and the longest of the intervals that are common among routers (RFC 7419, section 3), microseconds.
+/// The shortest and the longest of the intervals that are common among routers (RFC 7419,
+/// section 3), microseconds.
 const INTERVALS: std::ops::RangeInclusive<u32> = 3_300..=10_000_000;
 const MULTIPLIER: u8 = 3;
 

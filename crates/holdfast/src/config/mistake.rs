@@ -78,7 +78,8 @@ pub(super) fn listed<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     names.into_iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
 }
 
-/// Adds "did you mean" to a parser's message of the form "unknown … `x`, expected one of `a`, `b`".
+/// Adds "did you mean" to a parser's message of the form "unknown … `x`, expected one of
+/// `a`, `b`".
 pub(crate) fn with_suggestion(message: &str) -> String {
     let words: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
     match words.split_first() {

@@ -240,7 +240,8 @@ fn addresses(port: &PortConfig, ports: Spot<'_>, name: &str, networks: &mut Netw
         if is_taken {
             return Err(spot.mistake(format!("the box has the address {address} already")));
         }
-        // The link-local network is on every link: it does not say by which port a neighbour is reached.
+        // The link-local network is on every link: it does not say by which port a
+        // neighbour is reached.
         if is_link_local(address) {
             networks.ports[number as usize].addresses.push((address, len));
             continue;

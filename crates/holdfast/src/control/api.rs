@@ -78,8 +78,8 @@ impl Server {
         move || api.counts.report(address)
     }
 
-    /// A function that reads the server's files again and returns a message for the operator. Files that
-    /// cannot be used change nothing.
+    /// A function that reads the server's files again and returns a message for the
+    /// operator. Files that cannot be used change nothing.
     pub(super) fn reload(&self) -> impl FnOnce() -> String + Send + use<> {
         let (paths, api) = (self.paths.clone(), self.api.clone());
         move || match load(&paths).and_then(|identity| api.trust.change(&identity)) {

@@ -163,8 +163,8 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    /// A box ends while a process of it is still being taken down: until that has ended the
-    /// lock's file stays, and no other box begins.
+    /// A box ends while a process of it is still being taken down: until that has ended
+    /// the lock's file stays, and no other box begins.
     #[test]
     fn the_lock_of_a_box_stays_until_its_last_process_has_ended() {
         let directory = tempfile::tempdir().unwrap();

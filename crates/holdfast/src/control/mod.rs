@@ -78,8 +78,8 @@ impl Default for Limits {
 /// Questions to the packet loop, each with the place for its answer.
 #[derive(Debug)]
 pub enum Request {
-    /// Liveness probe of the packet loop. The answer has the processor times of the longest steps for a question since the
-    /// last probe.
+    /// Liveness probe of the packet loop. The answer has the processor times of the
+    /// longest steps for a question since the last probe.
     Ping(Answer<PingReply>),
     /// The box's status.
     Status(Answer<Status>),

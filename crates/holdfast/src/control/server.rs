@@ -65,9 +65,9 @@ impl Server {
         self.remote.as_ref().map(api::Server::address)
     }
 
-    /// A function that reads the control API's certificates again, on any thread, for connections
-    /// that begin from then on, and returns a message for the operator. `None` if there is no such
-    /// API.
+    /// A function that reads the control API's certificates again, on any thread, for
+    /// connections that begin from then on, and returns a message for the operator.
+    /// `None` if there is no such API.
     pub fn reload(&self) -> Option<impl FnOnce() -> String + Send + use<>> {
         self.remote.as_ref().map(api::Server::reload)
     }

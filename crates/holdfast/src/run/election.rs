@@ -392,7 +392,8 @@ mod tests {
         assert!(elected.hear(&packet, now).flatten().is_some_and(|word| word.is_connected == is_connected));
     }
 
-    /// How long it leads on from a time, while its manager says that it is not connected, or says nothing.
+    /// How long it leads on from a time, while its manager says that it is not connected,
+    /// or says nothing.
     fn leads_on(elected: &mut Elected, from: u64, says: bool) -> u64 {
         let turns = (from..from + 100 * PATIENCE).step_by(TURN as usize);
         let mut turns = turns.skip_while(|now| {
@@ -404,7 +405,8 @@ mod tests {
         turns.next().expect("it gives its place up") - from
     }
 
-    /// The manager of a leader's host says that it is not connected, or says nothing any more: the leader gives its place up after three patiences, and not while it is
+    /// The manager of a leader's host says that it is not connected, or says nothing any
+    /// more: the leader gives its place up after three patiences, and not while it is
     /// told now and then that all is well.
     #[test]
     fn who_does_not_reach_the_others_gives_its_place_up() {
@@ -424,7 +426,8 @@ mod tests {
         }
     }
 
-    /// The leader's process stands still for long: whoever heard nobody because of that has not lost anybody, and finds out anew.
+    /// The leader's process stands still for long: whoever heard nobody because of that
+    /// has not lost anybody, and finds out anew.
     #[test]
     fn who_stood_still_looks_again() {
         let mut elected = new(Some(PATIENCE));
@@ -435,7 +438,8 @@ mod tests {
         assert!((3 * PATIENCE..=3 * PATIENCE + TURN).contains(&led), "{led}");
     }
 
-    /// A candidate is to be elected only while the manager's word holds; of one host, always.
+    /// A candidate is to be elected only while the manager's word holds; of one host,
+    /// always.
     #[test]
     fn a_word_holds_for_a_moment() {
         let mut elected = new(Some(PATIENCE));

@@ -77,7 +77,8 @@ runtimes: 2
 clusters: { gold: { runtimes: 2 } }
 ";
 
-    /// What is said with these protections of two chains, each with a cluster of its own, after `remotely` and `locally`.
+    /// What is said with these protections of two chains, each with a cluster of its own,
+    /// after `remotely` and `locally`.
     fn said([a, b]: [&str; 2], remotely: message::Protected, locally: Protected) -> Protected {
         let text =
             BOX.replace("protection: A", &format!("protection: {a}")).replace("protection: B", &format!("protection: {b}"));
@@ -103,7 +104,8 @@ clusters: { gold: { runtimes: 2 } }
             ([LOCAL, REMOTE], Remotely::Yes, Yes, Yes),
             ([LOCAL, REMOTE], Remotely::Yes, ReSynchronising, ReSynchronising),
             ([LOCAL, REMOTE], Remotely::Resynchronising, Yes, ReSynchronising),
-            // The cluster with replicas has one runtime left: that the other one has standbys does not help it.
+            // The cluster with replicas has one runtime left: that the other one has
+            // standbys does not help it.
             ([LOCAL, REMOTE], Remotely::No, Yes, No),
             ([BOTH, REMOTE], Remotely::No, Yes, No),
         ] {

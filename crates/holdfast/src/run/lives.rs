@@ -133,8 +133,8 @@ mod tests {
         assert!(!lives.is_hopeless());
     }
 
-    /// A process that keeps ending is shown as retried, with how often, when and why, until a
-    /// life has lasted.
+    /// A process that keeps ending is shown as retried, with how often, when and why,
+    /// until a life has lasted.
     #[test]
     fn what_is_retried_is_said() {
         let mut lives = Lives::default();
@@ -173,7 +173,8 @@ mod tests {
         assert_eq!((lives.ended(now).as_str(), lives.pause(now)), ("at once", 0));
     }
 
-    /// The numbers of a manager's lives grow no faster than seconds, but for the first few.
+    /// The numbers of a manager's lives grow no faster than seconds, but for the first
+    /// few.
     #[test]
     fn a_manager_s_lives_do_not_overtake_the_clock() {
         for life in [0, 100, 900, 2_900, 5_900, 6_001, 7_000].map(|life| life * MILLISECOND) {

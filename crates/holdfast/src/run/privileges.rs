@@ -7,8 +7,8 @@
 //! uses DPDK. Every other role keeps only [`FOR_SPEED`] once it has its descriptors.
 //! Starting a program grants no privileges (`PR_SET_NO_NEW_PRIVS`). The memory of a
 //! process, which holds keys and packets, is neither dumped nor open to other processes
-//! (`PR_SET_DUMPABLE`). Runtimes and state servers make only the system calls of their work
-//! (seccomp).
+//! (`PR_SET_DUMPABLE`). Runtimes and state servers make only the system calls of their
+//! work (seccomp).
 
 use crate::config::Plan;
 use holdfast_control::exit::{self, Failure};
@@ -16,7 +16,8 @@ use rustix::process::DumpableBehavior;
 use rustix::thread::{CapabilitySet, CapabilitySets};
 use std::io;
 
-/// Ports, their filters, and addresses below 1024 for BFD, UDP and the control API; see [`FOR_SPEED`].
+/// Ports, their filters, and addresses below 1024 for BFD, UDP and the control API; see
+/// [`FOR_SPEED`].
 const FOR_PORTS: CapabilitySet = CapabilitySet::NET_ADMIN
     .union(CapabilitySet::NET_RAW)
     .union(CapabilitySet::BPF)

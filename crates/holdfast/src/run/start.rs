@@ -1,7 +1,8 @@
 //! The start of a manager from its guard's assignment: the first makes ports, arena and
 //! switches, a later one takes over those that exist.
 //!
-//! In: the guard's assignment and descriptors. Out: a [`Manager`] that serves until it is told to stop.
+//! In: the guard's assignment and descriptors. Out: a [`Manager`] that serves until it is
+//! told to stop.
 
 use super::answers::Waiting;
 use super::devices::DeviceLook;

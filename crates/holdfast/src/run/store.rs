@@ -149,7 +149,8 @@ mod tests {
         Record { number, bytes: vec![number as u8; 3], replaces }
     }
 
-    /// What was kept is there for the next process, in order and without what a snapshot has replaced; while one has the file no other can.
+    /// What was kept is there for the next process, in order and without what a snapshot
+    /// has replaced; while one has the file no other can.
     #[test]
     fn records_outlive_the_process_that_wrote_them() {
         let directory = tempfile::tempdir().unwrap();
@@ -167,7 +168,8 @@ mod tests {
         }
     }
 
-    /// A process is killed: what it had kept before is there, although it never closed the file.
+    /// A process is killed: what it had kept before is there, although it never closed
+    /// the file.
     #[test]
     fn nothing_is_lost_without_a_close() {
         let directory = tempfile::tempdir().unwrap();
@@ -182,7 +184,8 @@ mod tests {
         }
     }
 
-    /// What is no log is refused with words, not with a panic; so is a file that nobody may read, and a link to somebody's file.
+    /// What is no log is refused with words, not with a panic; so is a file that nobody
+    /// may read, and a link to somebody's file.
     #[test]
     fn what_is_no_log_is_refused() {
         let directory = tempfile::tempdir().unwrap();

@@ -80,7 +80,8 @@ mod tests {
         cx
     }
 
-    /// Of a flood the first few are noted in each second, whoever takes them how often, and the next one says how many were not.
+    /// Of a flood the first few are noted in each second, whoever takes them how often,
+    /// and the next one says how many were not.
     #[test]
     fn a_flood_is_a_few_lines() {
         let mut log = Log::new();

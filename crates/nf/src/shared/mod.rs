@@ -56,7 +56,8 @@ pub trait Shareable {
     fn settle(&mut self) {}
 }
 
-/// A function's shared state: a struct of shared-state types, declared with [`shared_state!`](crate::shared_state).
+/// A function's shared state: a struct of shared-state types, declared with
+/// [`shared_state!`](crate::shared_state).
 pub trait SharedState: Send + 'static {
     /// Calls `visit` with each field's name and the field, in order of declaration.
     fn visit(&mut self, visit: &mut dyn FnMut(&'static str, SharedField<'_>));
@@ -75,8 +76,8 @@ impl SharedState for () {
     fn settle(&mut self) {}
 }
 
-/// Declares a [`SharedState`](crate::SharedState): a struct of [`Pool`], [`Counters`], [`Gauge`], [`Table`], [`Log`], [`ReadOnly`],
-/// written by these names.
+/// Declares a [`SharedState`](crate::SharedState): a struct of [`Pool`], [`Counters`],
+/// [`Gauge`], [`Table`], [`Log`], [`ReadOnly`], written by these names.
 #[macro_export]
 macro_rules! shared_state {
     ($(#[$meta:meta])* $vis:vis struct $name:ident { $($(#[$field_meta:meta])* $field_vis:vis $field:ident : $type:ident $(<$($of:ty),+>)?),* $(,)? }) => {
@@ -106,7 +107,8 @@ macro_rules! shared_state {
     };
 }
 
-/// Implements [`Lends`](crate::Lends) or [`Counts`](crate::Counts) for a field of that type.
+/// Implements [`Lends`](crate::Lends) or [`Counts`](crate::Counts) for a field of that
+/// type.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! held_field {

@@ -567,7 +567,8 @@ impl PoolBackend for PartitionPool {
                 if (any || inside(&self.blocks[index]))
                     && let Some(number) = self.take_from(index, first, rests)
                 {
-                    // The next lease looks at the next block: neighbouring flows do not get neighbouring ports.
+                    // The next lease looks at the next block: neighbouring flows do not
+                    // get neighbouring ports.
                     self.cursor = (index + 1) % count;
                     return Lease::Granted(number);
                 }

@@ -40,7 +40,8 @@ impl<K: Eq + Hash + Copy, V: Copy> Table<K, V> {
         true
     }
 
-    /// Changes the value under `key` if there is one, and removes it when `change` returns false.
+    /// Changes the value under `key` if there is one, and removes it when `change`
+    /// returns false.
     pub fn update_or_remove(&mut self, key: &K, change: impl FnOnce(&mut V) -> bool) {
         if let Some(value) = self.entries.get_mut(key)
             && !change(value)

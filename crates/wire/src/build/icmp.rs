@@ -61,14 +61,16 @@ pub struct IcmpError {
     pub kind: u8,
     /// Code.
     pub code: u8,
-    /// The second word: the next hop's MTU (RFC 1191, section 4), a pointer in its upper byte, a gateway, or 0.
+    /// The second word: the next hop's MTU (RFC 1191, section 4), a pointer in its upper
+    /// byte, a gateway, or 0.
     pub rest: u32,
 }
 
 impl IcmpError {
     /// Bytes of the header.
     pub const LEN: usize = 8;
-    /// Bytes of a packet that may be quoted: as many as keep the whole within 576 (RFC 1812, section 4.3.2.3).
+    /// Bytes of a packet that may be quoted: as many as keep the whole within 576 (RFC
+    /// 1812, section 4.3.2.3).
     pub const MAX_QUOTE: usize = 576 - 20 - IcmpError::LEN;
 
     /// Writes the header, with its checksum, at the front of `message`. The quoted packet
@@ -120,14 +122,16 @@ pub struct Icmpv6Error {
     pub kind: u8,
     /// Code.
     pub code: u8,
-    /// The second word: the MTU of "packet too big", the pointer of "parameter problem", or 0.
+    /// The second word: the MTU of "packet too big", the pointer of "parameter problem",
+    /// or 0.
     pub rest: u32,
 }
 
 impl Icmpv6Error {
     /// Bytes of the header.
     pub const LEN: usize = 8;
-    /// Bytes of a packet that may be quoted: as many as keep the whole within the minimum MTU, 1280 (RFC 4443, section 2.4 (c)).
+    /// Bytes of a packet that may be quoted: as many as keep the whole within the minimum
+    /// MTU, 1280 (RFC 4443, section 2.4 (c)).
     pub const MAX_QUOTE: usize = 1280 - 40 - Icmpv6Error::LEN;
 
     /// Writes the header, with its checksum including the pseudo-header, at the front of

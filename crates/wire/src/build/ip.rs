@@ -33,7 +33,8 @@ impl Ipv4<'_> {
     /// Bytes of the header without options.
     pub const LEN: usize = 20;
 
-    /// A whole packet that may be fragmented, with TTL 64 (RFC 1700, "IP time to live parameter").
+    /// A whole packet that may be fragmented, with TTL 64 (RFC 1700, "IP time to live
+    /// parameter").
     pub fn new(source: [u8; 4], destination: [u8; 4], protocol: u8) -> Ipv4<'static> {
         Ipv4 {
             source,
@@ -111,7 +112,8 @@ impl Ipv6 {
     /// payload length.
     ///
     /// # Errors
-    /// If `packet` is shorter, or its payload longer than 65,535 bytes; if the flow label is wider than 20 bits.
+    /// If `packet` is shorter, or its payload longer than 65,535 bytes; if the flow label
+    /// is wider than 20 bits.
     pub fn write(&self, packet: &mut [u8]) -> Result<(), DoesNotFit> {
         fits(self.flow_label < 1 << 20)?;
         let payload_len = length(packet.len().checked_sub(Ipv6::LEN).ok_or(DoesNotFit)?)?;

@@ -32,7 +32,8 @@ pub use link::{Arp, ArpOperation, Ethernet, Vlan};
 pub use neighbor::{ALL_NODES, Neighbor, NeighborKind, link_local, multicast_mac, solicited_node};
 pub use transport::{Tcp, Udp};
 
-/// The slice is shorter than the header, longer than a length field or a limit can say, or a value is wider than its field.
+/// The slice is shorter than the header, longer than a length field or a limit can say,
+/// or a value is wider than its field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DoesNotFit;
 
@@ -44,7 +45,8 @@ impl core::fmt::Display for DoesNotFit {
 
 impl std::error::Error for DoesNotFit {}
 
-/// Source and destination of the IP packet around a segment: its pseudo-header (RFC 9293, section 3.1; RFC 8200, section 8.1).
+/// Source and destination of the IP packet around a segment: its pseudo-header (RFC 9293,
+/// section 3.1; RFC 8200, section 8.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ends {
     /// IPv4.

@@ -218,7 +218,8 @@ mod tests {
         assert!(error("icmp type 3").1.contains("is an error about a packet"));
         assert!(error("icmp type echo-reply").1.contains("is a reply"));
         assert!(error("proto-58 type 129").1.contains("is a reply"));
-        // A number that is an error over the one and none over the other is for the other.
+        // A number that is an error over the one and none over the other is for the
+        // other.
         assert!(read("icmp type 5").is_ok() && read("proto-1 type 5").is_err() && read("proto-58 type 5").is_ok());
     }
 

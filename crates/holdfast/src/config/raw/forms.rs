@@ -12,8 +12,8 @@ use serde_json::Value;
 use std::borrow::Cow;
 use std::fmt;
 
-/// Reads a type in each form for which it has a visitor's method; of any other it says what was
-/// expected.
+/// Reads a type in each form for which it has a visitor's method; of any other it says
+/// what was expected.
 macro_rules! forms {
     ($type:ident: $expected:literal; $($methods:tt)*) => {
         impl<'de> Deserialize<'de> for $type {

@@ -29,8 +29,8 @@ use tonic::transport::Channel;
 /// Longest answer, bytes: a page of the log is shorter.
 const MAX_ANSWER: usize = 64 << 20;
 
-/// Certificates and keys for the connections, from the files that the configuration names. None for
-/// connections in clear.
+/// Certificates and keys for the connections, from the files that the configuration
+/// names. None for connections in clear.
 ///
 /// # Errors
 /// A file that cannot be read or holds no PEM; its name and the reason.
@@ -73,8 +73,8 @@ async fn connect(endpoint: &Endpoint, tls: Option<&Arc<ClientConfig>>) -> Result
     Ok(channel_over(stream, channel).await?)
 }
 
-/// The innermost cause of a failure, as one line for operators: no control characters, 200 characters at
-/// most.
+/// The innermost cause of a failure, as one line for operators: no control characters,
+/// 200 characters at most.
 pub(super) fn cause(failure: &Failure) -> String {
     let mut cause: &(dyn Error + 'static) = failure.as_ref();
     while let Some(source) = cause.source() {

@@ -100,8 +100,9 @@ fn keep(store: &mut EtcdStore, records: Vec<Record>) {
     wait("it is kept", PATIENCE, || store.is_kept().unwrap().then_some(()));
 }
 
-/// A leader keeps records short and long, more than a transaction takes and longer than one may be; a snapshot takes the place of all before it. Its successors find
-/// what there is, in order, and go on.
+/// A leader keeps records short and long, more than a transaction takes and longer than
+/// one may be; a snapshot takes the place of all before it. Its successors find what
+/// there is, in order, and go on.
 #[test]
 fn what_is_kept_is_there_for_the_next_leader() {
     let world = World::new(LEASE);
@@ -131,7 +132,8 @@ fn what_is_kept_is_there_for_the_next_leader() {
     assert!(elected(&third).records == Ok(bytes(&anew)));
 }
 
-/// Somebody's lease ends while it believes to lead. Its next write is refused and leaves nothing behind, it is told so, and by then another leads.
+/// Somebody's lease ends while it believes to lead. Its next write is refused and leaves
+/// nothing behind, it is told so, and by then another leads.
 #[test]
 fn a_leader_that_is_none_any_more_cannot_write() {
     let world = World::new(LEASE);
@@ -155,7 +157,8 @@ fn a_leader_that_is_none_any_more_cannot_write() {
     assert_eq!(world.log().len(), 1);
 }
 
-/// A write's answer is lost, and it is sent again; an earlier write comes once more, late. Each has its effect once.
+/// A write's answer is lost, and it is sent again; an earlier write comes once more,
+/// late. Each has its effect once.
 #[test]
 fn a_write_that_comes_twice_has_its_effect_once() {
     let world = World::new(LEASE);
@@ -208,8 +211,9 @@ fn lead_until_killed(endpoint: &str) {
     std::io::stdin().read_line(&mut String::new()).unwrap();
 }
 
-/// Two candidates, each a process; the leader is killed with SIGKILL. The other leads as soon as the lease is over, under a higher number, and
-/// remembers what the first had decided.
+/// Two candidates, each a process; the leader is killed with SIGKILL. The other leads as
+/// soon as the lease is over, under a higher number, and remembers what the first had
+/// decided.
 #[test]
 fn after_kill_9_the_other_candidate_remembers_the_same() {
     if let Ok(endpoint) = std::env::var(WORLD_OF_CHILD) {
@@ -243,8 +247,9 @@ fn after_kill_9_the_other_candidate_remembers_the_same() {
     assert_eq!(remembered, kept);
 }
 
-/// A box's coordinator is followed by the next one of the same box: that one need not wait for the end of a lease of a minute. If the first
-/// is there all the same, it learns that it is over.
+/// A box's coordinator is followed by the next one of the same box: that one need not
+/// wait for the end of a lease of a minute. If the first is there all the same, it learns
+/// that it is over.
 #[test]
 fn the_next_life_in_the_same_box_does_not_wait() {
     let world = World::new(Duration::from_secs(60));
@@ -257,8 +262,9 @@ fn the_next_life_in_the_same_box_does_not_wait() {
     wait("the first learns it", PATIENCE, || first.contact().is_over().then_some(()));
 }
 
-/// A candidate whose host does not reach the others is not wanted: it knows who leads and what is wrong with etcd, and is not elected when nobody leads; but soon
-/// when it is wanted. One that was wanted for a while is not afterwards.
+/// A candidate whose host does not reach the others is not wanted: it knows who leads and
+/// what is wrong with etcd, and is not elected when nobody leads; but soon when it is
+/// wanted. One that was wanted for a while is not afterwards.
 #[test]
 fn who_is_not_wanted_is_not_elected() {
     let world = World::new(LEASE);
@@ -281,7 +287,8 @@ fn who_is_not_wanted_is_not_elected() {
     assert_eq!(elected(&unwanted).incarnation, 3);
 }
 
-/// Two candidates wait for the end of a leader, one of them modest: the other leads next, and the modest one when that is gone too and nobody else wants to.
+/// Two candidates wait for the end of a leader, one of them modest: the other leads next,
+/// and the modest one when that is gone too and nobody else wants to.
 #[test]
 fn who_is_modest_lets_others_try_first() {
     let world = World::new(LEASE);
@@ -303,8 +310,9 @@ fn who_is_modest_lets_others_try_first() {
     assert_eq!(elected(&modest).incarnation, 3);
 }
 
-/// etcd stands still: the leader leads no longer than its lease, and says why. When etcd goes on a candidate is elected, and when it is killed and started again it
-/// remembers who was.
+/// etcd stands still: the leader leads no longer than its lease, and says why. When etcd
+/// goes on a candidate is elected, and when it is killed and started again it remembers
+/// who was.
 #[test]
 fn without_etcd_nobody_leads() {
     let mut world = World::new(LEASE);
@@ -331,8 +339,9 @@ fn without_etcd_nobody_leads() {
     assert_eq!((leadership.incarnation, leadership.records), (3, Ok(vec![record(0, 9, true).bytes])));
 }
 
-/// Something else writes below the prefix: a leader that hangs on no lease, a number that is none, values that are no part of a log. The candidate says what is
-/// wrong and waits; when the operator has removed it, it leads.
+/// Something else writes below the prefix: a leader that hangs on no lease, a number that
+/// is none, values that are no part of a log. The candidate says what is wrong and waits;
+/// when the operator has removed it, it leads.
 #[test]
 fn what_others_have_written_is_named_and_waited_out() {
     let world = World::new(LEASE);
@@ -377,7 +386,8 @@ fn certificates(home: &Path) -> (Certificates, Certificates) {
     (make("server"), make("client"))
 }
 
-/// etcd speaks TLS and wants to see a certificate. Who has one is elected and keeps its log; who has none, or knows another authority, is told what is wrong.
+/// etcd speaks TLS and wants to see a certificate. Who has one is elected and keeps its
+/// log; who has none, or knows another authority, is told what is wrong.
 #[test]
 fn with_tls_both_sides_show_who_they_are() {
     let home = tempfile::tempdir().unwrap();
@@ -409,7 +419,8 @@ fn with_tls_both_sides_show_who_they_are() {
     drop(leadership);
 }
 
-/// A long record's first values were written, and the leader died: what is not whole was never kept, whoever wrote next.
+/// A long record's first values were written, and the leader died: what is not whole was
+/// never kept, whoever wrote next.
 #[test]
 fn a_record_that_is_not_whole_was_never_kept() {
     let value = |place: &str, bytes: &[u8]| KeyValue {
@@ -454,8 +465,8 @@ impl Cut {
     }
 }
 
-/// A member ends a connection between two requests, as it does when it is started again: the second is answered
-/// all the same, over a connection of its own.
+/// A member ends a connection between two requests, as it does when it is started again:
+/// the second is answered all the same, over a connection of its own.
 #[test]
 fn a_connection_that_was_closed_is_opened_again() {
     let world = World::new(LEASE);
@@ -471,8 +482,8 @@ fn a_connection_that_was_closed_is_opened_again() {
     cut.begun.recv().expect("there is another connection");
 }
 
-/// One member does not listen: it is named, and the next one is asked and goes on to be. What that refuses is
-/// said in its own words.
+/// One member does not listen: it is named, and the next one is asked and goes on to be.
+/// What that refuses is said in its own words.
 #[test]
 fn after_an_error_the_next_member_is_asked() {
     let world = World::new(LEASE);
@@ -507,8 +518,8 @@ fn ask_one_that_sends(bytes: &[u8]) -> Result<RangeResponse, Trouble> {
     })
 }
 
-/// A listener that is no etcd, or is silent, is named in the error, and nobody waits for it beyond the time-out
-/// of one member.
+/// A listener that is no etcd, or is silent, is named in the error, and nobody waits for
+/// it beyond the time-out of one member.
 #[test]
 fn what_is_no_etcd_is_named() {
     for bytes in [&b""[..], b"SSH-2.0-OpenSSH_9.2\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", &[0; 100]] {
@@ -555,7 +566,8 @@ proptest! {
         let _ = serde_json::from_str::<Leader>(&text);
     }
 
-    /// What was divided into values and transactions is put together again, and each transaction is one that etcd takes.
+    /// What was divided into values and transactions is put together again, and each
+    /// transaction is one that etcd takes.
     #[test]
     fn what_is_divided_is_put_together(lens in proptest::collection::vec((0usize..900_000, any::<bool>()), 1..6), position in 0u64..9) {
         let records: Vec<Record> = lens.iter().zip(0..).map(|((len, replaces), number)| record(number, *len, *replaces)).collect();

@@ -69,7 +69,8 @@ pub struct RequestPool {
 }
 
 impl RequestPool {
-    /// A pool of the numbers `0..size` that keeps `credit` of them at hand (at least one).
+    /// A pool of the numbers `0..size` that keeps `credit` of them at hand (at least
+    /// one).
     pub fn new(size: u32, credit: usize) -> RequestPool {
         let target = credit.max(1);
         let mut pool = RequestPool {
