@@ -283,8 +283,8 @@ mod tests {
         }
     }
 
-    /// One command: an authority, a host, an operator; what is made is taken by the code
-    /// that uses it, keys are their owner's.
+    /// A single command makes an authority, a host, an operator; what is made is taken by
+    /// the code that uses it, keys are their owner's.
     #[test]
     fn what_is_made_can_be_used_and_keys_are_kept() {
         let scratch = tempfile::tempdir().unwrap();
@@ -314,8 +314,8 @@ mod tests {
         assert_eq!(there, ["alice", "ca.key", "ca.pem", "left", "wall"], "nothing else is left there");
     }
 
-    /// Somebody is added later by the same authority; nobody is written over, not even in
-    /// part.
+    /// A later command adds subjects under the same authority; it overwrites none, not
+    /// even in part.
     #[test]
     fn a_name_is_added_later_and_none_is_written_over() {
         let scratch = tempfile::tempdir().unwrap();
@@ -338,7 +338,7 @@ mod tests {
         assert_eq!(std::fs::read(directory.join("ca.pem")).unwrap(), authority);
     }
 
-    /// What is wrong with files is said with the file and what to do.
+    /// Errors name the file and the remedy.
     #[test]
     fn files_that_do_not_fit_are_refused() {
         let scratch = tempfile::tempdir().unwrap();

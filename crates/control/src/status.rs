@@ -172,8 +172,8 @@ mod tests {
         assert!(status.failover(16, 2).is_none());
     }
 
-    /// What is absent, and the words, are as they were before there was one schema:
-    /// scripts read them.
+    /// Absent fields and words stay as they were before the schema, because scripts read
+    /// them.
     #[test]
     fn the_object_is_as_it_was() {
         let mut status =

@@ -67,7 +67,7 @@ pub struct LoadBalancerConfig {
 }
 
 holdfast_nf::flow_state! {
-    /// One flow's backend.
+    /// A flow's backend.
     pub struct Balanced {
         /// The backend's address.
         pub address: [u8; 16],

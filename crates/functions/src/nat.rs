@@ -54,7 +54,7 @@ pub struct NatConfig {
     #[serde(default)]
     #[schemars(with = "Vec<String>")]
     pub inside: Vec<String>,
-    /// Static mappings that make inside hosts reachable from outside. One port: `tcp
+    /// Static mappings that make inside hosts reachable from outside. A port: `tcp
     /// 198.51.100.4:2222 -> 10.0.0.9:22`. A range of as many ports on both sides: `udp
     /// 198.51.100.4:5000-5010 -> 10.0.0.9:5000-5010`. A whole address with its pings:
     /// `198.51.100.7 -> 10.0.0.7`. Inside hosts can use the outside end too. The box
@@ -79,7 +79,7 @@ pub struct NatConfig {
 }
 
 holdfast_nf::flow_state! {
-    /// One flow's mapping.
+    /// A flow's mapping.
     pub struct Mapping {
         /// Inside address.
         pub inside: [u8; 4],

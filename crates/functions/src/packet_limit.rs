@@ -1,8 +1,7 @@
 //! `packet_limit`: limits the packets of a flow, both directions together. The guide's
-//! example.
-//!
-//! When an end sends more, it is told. Both ends of a TCP connection are told at once, by
-//! resets in sequence, so neither waits for the other.
+//! example. An end that sends more is told. Both ends of a TCP connection are told at
+//! once, by resets in sequence, so neither waits for the other. resets in sequence, so
+//! neither waits for the other.
 
 use holdfast_nf::{ConfigError, Context, DropReason, NetworkFunction, Open, Opening, Packet, Verdict};
 use schemars::JsonSchema;

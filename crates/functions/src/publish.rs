@@ -20,7 +20,7 @@ const MAX_MAPPINGS: usize = 4096;
 /// [`Static::protocol`] of a whole address: TCP, UDP and ICMP.
 const WHOLE: u8 = 0;
 
-/// One mapping: ports `first` to `last` of the outside address stand for as many ports of
+/// A mapping: ports `first` to `last` of the outside address stand for as many ports of
 /// the inside address, from `inside_first` on.
 #[derive(Debug, Clone, Copy)]
 struct Static {

@@ -8,7 +8,7 @@
 //! err on the side of letting pass: a middle sees segments that the ends have not seen,
 //! and the other way round.
 //!
-//! One end may know less than the middle, because it crashed or its last segments were
+//! An end may know less than the middle, because it crashed or its last segments were
 //! lost. Such an end opens anew from the same port, and only the other end can tell
 //! whether this is right (RFC 9293, section 3.5.1; RFC 5961, section 4). A SYN of the
 //! initiator that does not belong to the connection therefore passes and changes nothing:
@@ -50,7 +50,7 @@ pub(crate) mod state {
     pub(crate) const ANSWERED: u8 = 2;
     /// Both sides are synchronised.
     pub(crate) const ESTABLISHED: u8 = 3;
-    /// One side has finished.
+    /// A side has finished.
     pub(crate) const HALF_CLOSED: u8 = 4;
     /// Both sides have finished.
     pub(crate) const CLOSED: u8 = 5;
@@ -59,17 +59,17 @@ pub(crate) mod state {
 }
 
 holdfast_nf::flow_state! {
-    /// One direction.
+    /// A direction of the connection.
     #[derive(Clone, Copy)]
     pub struct Half {
-        /// One past the highest sequence number sent.
+        /// The number behind the highest sequence number sent.
         pub end: u32,
-        /// One past the highest sequence number that the other side allows.
+        /// The number behind the highest sequence number that the other side allows.
         pub limit: u32,
         /// Largest window announced, scaled.
         pub window: u32,
-        /// One past the highest sequence number that the other side has acknowledged: its
-        /// next expected byte. Before the first acknowledgement, the SYN's own number.
+        /// The number behind the highest that the other side has acknowledged: its next
+        /// expected byte. Before the first acknowledgement, the SYN's own number.
         pub acknowledged: u32,
         /// Bytes after `end` that may have been sent and forgotten.
         pub forgotten: u32,
@@ -133,7 +133,7 @@ holdfast_nf::flow_state! {
     pub struct Connection {
         /// Forward and reverse.
         pub halves: [Half; 2],
-        /// One past the initiator's SYN without its data.
+        /// The number behind the initiator's SYN without its data.
         pub initial: u32,
         /// Bytes of data in each side's SYN (RFC 7413), which the other side need not
         /// accept.

@@ -29,7 +29,7 @@ pub enum Outcome {
     Fail,
 }
 
-/// One check.
+/// A check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Check {
     /// The subject.
@@ -440,8 +440,8 @@ mod tests {
         assert_eq!(check(None, 1 << 30).outcome, Outcome::Ok);
     }
 
-    /// The check reports memory by part and warns if the machine has less. It compares
-    /// with the machine's total memory, not with what is free at present.
+    /// The check reports memory by part and warns if the machine has less. The check
+    /// compares with the machine's total memory, not with what is free at present.
     #[test]
     fn more_than_the_machine_has_is_warned_of() {
         let check = |flows: u64, protection: &str, kibibytes: u64| {

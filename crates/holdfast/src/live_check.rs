@@ -93,7 +93,7 @@ fn mappings([before, after]: [&Flows; 2]) -> Check {
         by_mapping
     }
     let (first, last) = (shared(before), shared(after));
-    // One flow may have ended and another begun while runtimes were asked in turn.
+    // A flow may have ended and another begun while runtimes were asked in turn.
     let lasting = last.iter().filter_map(|(mapping, who)| {
         let both: Vec<_> = first.get(mapping)?.intersection(who).collect();
         (both.len() > 1).then_some((mapping, both))
@@ -145,7 +145,7 @@ mod tests {
         super::pool(0, looks).outcome
     }
 
-    /// What is on its way differs in both directions; what is wrong in one.
+    /// Values in transit differ in both directions, wrong ones in a single direction.
     #[test]
     fn what_is_wrong_is_so_in_every_look() {
         let right = served(10, 4, [80, 4, 10, 6]);

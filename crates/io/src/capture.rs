@@ -51,7 +51,7 @@ mod tests {
     use super::*;
     use pcap_file::pcapng::{Block, PcapNgReader};
 
-    /// What was appended is there, each with its comment; what would be too much is
+    /// Appended frames are there, each with its comment; a frame beyond the limit is
     /// refused and changes nothing.
     #[test]
     fn what_is_appended_can_be_read() {

@@ -15,7 +15,7 @@ pub const MAX_MESSAGE: usize = 16 << 10;
 /// Most descriptors of a message.
 const MAX_FDS: usize = 8;
 
-/// One end. After the other one is closed, or its process has ended, earlier messages can
+/// An end. After the other one is closed, or its process has ended, earlier messages can
 /// still be received.
 pub struct Mailbox {
     socket: OwnedFd,

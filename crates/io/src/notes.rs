@@ -2,8 +2,8 @@
 //! whatever instruction the writer dies, each record is as after one of its writes, and
 //! never a mixture.
 //!
-//! One process writes at a time; its successor begins after its death. Nothing waits, and
-//! a write is a few stores.
+//! A single process writes at a time; its successor begins after its death. No call
+//! waits, and a write is a few stores.
 
 use crate::shared_memory::SharedMemory;
 use rustix::fd::{BorrowedFd, OwnedFd};
@@ -102,7 +102,7 @@ mod tests {
         assert_eq!(other.err().map(|error| error.kind()), Some(io::ErrorKind::InvalidData));
     }
 
-    /// Who dies in the middle of a write leaves what was noted before.
+    /// A writer that dies in the middle of a write leaves the earlier notes.
     #[test]
     fn half_a_write_is_none() {
         let notes = Notes::<3>::create(1).unwrap();

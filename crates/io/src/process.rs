@@ -214,9 +214,9 @@ fn state(proc: &str, pid: u32) -> Option<char> {
     text.rsplit_once(')')?.1.trim_start().chars().next()
 }
 
-/// True if a process with this id exists and has not ended; a zombie has ended. It uses
-/// no `/proc`, which may be mounted so that it hides other users' processes and those
-/// that are not dumpable.
+/// True if a process with this id exists and has not ended; a zombie has ended. The call
+/// uses no `/proc`, which may be mounted so that it hides other users' processes and
+/// those that are not dumpable.
 pub fn lives(pid: u32) -> bool {
     let Some(pid) = Pid::from_raw(pid as i32) else { return false };
     match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {

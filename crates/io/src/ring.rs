@@ -14,7 +14,7 @@
 //! the kernel, which reports the death, orders what came before it.
 //!
 //! - To put in: entry, `written`, record (the buffer is the peer's), and later `tail` for
-//!   all of them. The next incarnation finds entries from `tail` to `written`. Those
+//!   all of them. The next incarnation finds entries from `tail` to `written`. Entries
 //!   recorded as the peer's were put in and are shown now; only the last one can be
 //!   recorded otherwise, and that was not put in. Therefore nothing is shown that is not
 //!   recorded, and nothing is recorded that is never shown.

@@ -1,4 +1,4 @@
-//! One flow's state: plain old data with a named layout.
+//! A flow's state: plain old data with a named layout.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 

@@ -126,7 +126,7 @@ pub trait NetworkFunction: Send + Sync + Sized + 'static {
         None
     }
 
-    /// One word for the flow's state, shown by `holdfast flows`.
+    /// The flow's state in a word, shown by `holdfast flows`.
     fn describe(&self, _flow: &Self::Flow) -> &'static str {
         ""
     }

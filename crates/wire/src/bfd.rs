@@ -70,7 +70,7 @@ const _: () = assert!(size_of::<Header>() == LEN);
 pub enum State {
     /// Held down by an operator.
     AdminDown = 0,
-    /// Nothing is heard, or the other side does not hear this one.
+    /// The other side is not heard, or does not hear this one.
     #[default]
     Down = 1,
     /// The other side is heard, and may not hear this one.

@@ -147,7 +147,7 @@ faults! {
     BalancesToTheClient = "balances-to-the-client",
     ;
 
-    // When packets leave.
+    // Release.
     /// Packets leave before their state or their inputs are saved: a failure loses state
     /// that peers have seen.
     ReleasesBeforeCommit = "release-before-commit",

@@ -179,8 +179,8 @@ impl FlowKey {
             let source_port = u64::from(u16::from_be_bytes([ports[0], ports[1]]));
             let destination_port = u64::from(u16::from_be_bytes([ports[2], ports[3]]));
             let protocol = u64::from(layers.protocol);
-            // One word, written as one: four fields written and then read together would
-            // stall.
+            // A single word, written as one: four fields written and then read together
+            // would stall.
             let tail = if cfg!(target_endian = "little") {
                 source_port | destination_port << 16 | protocol << 32
             } else {

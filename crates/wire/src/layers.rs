@@ -1,7 +1,7 @@
 //! The offsets of a frame's layers.
 //!
-//! One pass over the headers, without allocation; every length is checked against the
-//! bytes that are there. Views, keys and rewriting trust these offsets.
+//! A single pass over the headers, without allocation; every length is checked against
+//! the bytes that are there. Views, keys and rewriting trust these offsets.
 
 use crate::header::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_QINQ, ETHERTYPE_VLAN, proto};
 

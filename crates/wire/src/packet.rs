@@ -1,9 +1,9 @@
 //! A packet: a move-only handle to one buffer of an arena.
 //!
-//! A `Packet` owns its buffer until it is given back to its pool. It has no destructor on
-//! purpose: the code that ends a packet says why (released, or dropped with a
-//! [`DropReason`](crate::DropReason)), and tests check that every pool ends as full as it
-//! began.
+//! A `Packet` owns its buffer until it is given back to its pool. The type has no
+//! destructor on purpose: the code that ends a packet says why (released, or dropped with
+//! a [`DropReason`](crate::DropReason)), and tests check that every pool ends as full as
+//! it began.
 
 use crate::layers::{Layers, Malformed};
 use crate::nsh::ENCAPSULATION_LEN;
@@ -49,8 +49,8 @@ pub type Buffer = [u8; BUFFER_LEN];
 
 /// A packet's data besides its bytes.
 ///
-/// One cache line, which stays in place while the packet is passed on, and is reused for
-/// the next packet.
+/// This is one cache line, which stays in place while the packet is passed on, and is
+/// reused for the next packet.
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct Parts {
@@ -409,7 +409,7 @@ impl Packet {
 
 /// Free buffers, from which packets are made and to which they return.
 ///
-/// One pool belongs to one worker: no lock, no atomic operation.
+/// A pool belongs to one worker: no lock, no atomic operation.
 pub trait PacketPool {
     /// An empty packet, or `None` if the pool is empty.
     fn take(&mut self) -> Option<Packet>;

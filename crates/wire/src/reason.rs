@@ -137,7 +137,7 @@ impl From<crate::Malformed> for DropReason {
     }
 }
 
-/// One counter per reason.
+/// A counter per reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DropCounters([u64; DropReason::ALL.len()]);
 

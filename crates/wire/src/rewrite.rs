@@ -12,7 +12,7 @@ use crate::{FlowKey, Layers, Network, Packet, unmap_v4};
 /// Bytes of a transport header that may be written: up to TCP's checksum.
 const TRANSPORT: usize = 18;
 
-/// One of a packet's two ends.
+/// Either end of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
     /// The sender.

@@ -1,7 +1,7 @@
 //! Selectors: prefixes, ports, and whole 5-tuples, as an operator writes them.
 //!
-//! One language for firewall rules, service-chain rules and trace filters:
-//! `tcp on lan from 10.0.0.0/24 to any port 80,443`.
+//! The language of firewall rules, service-chain rules and trace filters: `tcp on lan
+//! from 10.0.0.0/24 to any port 80,443`.
 
 mod messages;
 
@@ -726,7 +726,7 @@ mod tests {
         assert_eq!(error("on lan,#1"), (7, "unknown port or zone `#1`, expected one of `lan`, `wan`, `all`".to_owned()));
         assert_eq!(error("tcp on"), (6, "a port of the box, or a zone, is missing after `on`".to_owned()));
         assert_eq!(error("on lan on wan"), (7, "`on` comes twice".to_owned()));
-        // Where ports have no names, none is ignored.
+        // Without names for ports, `on` is an error and not ignored.
         assert!("on lan".parse::<Selector>().is_err());
         assert!(read("on lan").unwrap().specificity() > read("on all").unwrap().specificity());
         assert!(read("on all").unwrap().specificity() > read("any").unwrap().specificity());

@@ -413,7 +413,7 @@ mod tests {
         );
     }
 
-    /// What flows have counted and measured is a table, a number a line.
+    /// Statistics are a table with a number per line.
     #[test]
     fn statistics_are_lines() {
         let status: Status = serde_json::from_str(
@@ -498,8 +498,8 @@ mod tests {
         assert!(text.contains("control API: 10.9.0.1:7443, 1 connection, 7 calls; refused: denied 2, not_tls 1\n"), "{text}");
     }
 
-    /// Who has a standby on its own host has one in the table, with how many of its
-    /// places' processes have died; where nobody may have one there is no such column.
+    /// The table has local standbys, with the number of dead processes in each place.
+    /// Without local standbys there is no such column.
     #[test]
     fn local_standbys_are_shown_where_there_are_any() {
         let process = |id: u32, standby: &str| {

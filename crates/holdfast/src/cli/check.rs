@@ -109,7 +109,7 @@ pub(super) fn text_of(file: &Path) -> Result<String, Failure> {
         false => Box::new(files::open(file).map_err(failed)?),
     };
     let mut bytes = Vec::new();
-    // One byte more than allowed: the configuration's reader reports that the file is too
+    // A byte more than allowed: the configuration's reader reports that the file is too
     // long.
     source.take(MAX_FILE as u64 + 1).read_to_end(&mut bytes).map_err(failed)?;
     match String::from_utf8(bytes) {

@@ -1,6 +1,6 @@
 //! The file with the cluster's keys.
 //!
-//! One key per line, `NUMBER:KEY`, the current one first; a key is 32 bytes in
+//! Each line is a key, `NUMBER:KEY`, the current one first; a key is 32 bytes in
 //! hexadecimal or base64. A file with one key may leave out the number (0 then), and may
 //! be the 32 bytes themselves. Empty lines, and text behind a `#`, are ignored. Never: a
 //! part of the file in a message.
@@ -119,7 +119,7 @@ mod tests {
         std::array::from_fn(|at| at as u8)
     }
 
-    /// One key, in every way in which it can be written.
+    /// The same key, in all its spellings.
     #[test]
     fn a_key_is_hexadecimal_base64_or_raw() {
         let texts = [
@@ -144,7 +144,7 @@ mod tests {
         assert_eq!(ring.keys().iter().map(|key| key.number).collect::<Vec<_>>(), [7, 3]);
     }
 
-    /// What is no file of keys is refused with the line, and without a word of it.
+    /// A wrong file is refused with the line, and without any part of it.
     #[test]
     fn mistakes_have_a_line_and_keep_the_secret() {
         let short = &HEX[..62];
@@ -175,7 +175,7 @@ mod tests {
             }
         }
 
-        /// What is written as a line is read as the same key.
+        /// A key written as a line is read back as the same key.
         #[test]
         fn a_line_is_read_as_it_was_written(number: u8, secret: [u8; 32]) {
             let key = Key { number, secret };

@@ -118,7 +118,7 @@ fn preset(name: &str, spot: Spot<'_>) -> Result<Plan, Mistake> {
     })
 }
 
-/// One part, if it is given.
+/// Reads one part, if it is given.
 fn answer<A: Answer>(given: Option<&str>, spot: Spot<'_>) -> Result<Option<A>, Mistake> {
     let Some(word) = given else { return Ok(None) };
     if let Some(answer) = A::ALL.iter().find(|answer| answer.word() == word) {

@@ -45,8 +45,8 @@ pub struct Config {
     #[serde(default)]
     pub clusters: BTreeMap<String, ClusterSettings>,
     /// Hosts by name, if the box has several: each runs `holdfast run FILE --host NAME`
-    /// with the same file. One host at a time serves the ports, or those of each switch.
-    /// Three hosts or more survive the death of any one.
+    /// with the same file. A single host at a time serves the ports, or those of each
+    /// switch. Three hosts or more survive the death of any one.
     #[serde(default)]
     pub hosts: BTreeMap<String, HostSettings>,
     /// Switches by name, if several hosts serve ports at the same time: each switch has
@@ -92,7 +92,7 @@ pub struct Config {
 pub struct FabricFileConfig {
     /// File with the cluster's keys, relative to the configuration's directory; `holdfast
     /// keygen` makes one. The keys encrypt and authenticate messages, and packets between
-    /// hosts. One `NUMBER:KEY` per line, the current one first; only its owner may read
+    /// hosts. Each line is `NUMBER:KEY`, the current one first; only its owner may read
     /// it. SIGHUP reads it again.
     pub key: Option<String>,
     /// Largest packet of the network between the hosts, bytes, IP header included, if
@@ -329,7 +329,7 @@ impl Default for DetectionConfig {
     }
 }
 
-/// One text, or a list of texts.
+/// A text, or a list of texts.
 #[derive(Debug, Clone, JsonSchema)]
 #[schemars(untagged)]
 pub enum OneOrMany {
@@ -404,10 +404,10 @@ pub struct ProtectionOptions {
     /// at once (32). A failure can lose as many of its latest packets.
     #[schemars(range(min = 1))]
     pub write_back_packets: Option<u32>,
-    /// With `rescue`: flows whose state a runtime keeps in memory (all without it). Of
-    /// other flows it keeps a header of 192 bytes, and fetches the state from the state
-    /// server when a packet comes. If worker and standby of the state server end
-    /// together, these flows are lost.
+    /// With `rescue`: flows whose state a runtime keeps in memory (all without it). The
+    /// others have a header of 192 bytes, and fetches the state from the state server
+    /// when a packet comes. If worker and standby of the state server end together, these
+    /// flows are lost.
     #[schemars(range(min = 16))]
     pub resident_flows: Option<u32>,
     /// With `reinforce`: milliseconds between two rounds of checkpoints (10). A longer

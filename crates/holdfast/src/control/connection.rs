@@ -354,7 +354,7 @@ impl AsyncWrite for Connection {
 mod tests {
     use super::*;
 
-    /// Whatever the socket's mode is.
+    /// The user decides, whatever the socket's mode is.
     #[test]
     fn the_user_who_started_the_box_may_ask_and_root() {
         for (user, own, may) in [(1000, 1000, true), (0, 1000, true), (0, 0, true), (1001, 1000, false), (1000, 0, false)] {

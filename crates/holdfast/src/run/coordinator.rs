@@ -201,7 +201,7 @@ fn begin(assignment: &Assignment, plan: Plan, log: &Log, records: &[Vec<u8>], no
         fabric: assignment.fabric(),
     };
     let bytes = || records.iter().map(Vec::as_slice);
-    // One of several hosts may have begun anew alone: the log's runtimes may live.
+    // This one of several hosts may have begun anew alone: the log's runtimes may live.
     let has_hosts = !plan.hosts.is_empty();
     if records.is_empty() && !assignment.role.begins_anew && !has_hosts {
         // A coordinator without memory would start runtimes beside living ones, and lease

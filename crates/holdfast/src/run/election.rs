@@ -1,7 +1,7 @@
 //! Messages between an elected coordinator and the manager of its host.
 //!
 //! A process started as the coordinator is a candidate, whose fabric frames the manager
-//! ignores. When it leads it reports its incarnation, and asks for the manager's
+//! ignores. A candidate that leads reports its incarnation, and asks for the manager's
 //! permission; then it begins as any incarnation of a coordinator. Candidates and leaders
 //! report the election's state from time to time, and get an answer each time. These
 //! messages are frames of an EtherType of their own, on the virtual port only.
@@ -41,7 +41,8 @@ const BURST: usize = 64;
 /// Intervals for which a manager's answer is valid.
 const WORD_HOLDS: u64 = 5;
 /// Host time-outs (`detection.host_ms`) after which a leader without a quorum resigns.
-/// One passes before its manager reports it; in the others the manager may be restarted.
+/// The first passes before its manager reports it; in the others the manager may be
+/// restarted.
 const RESIGN_PATIENCES: u64 = 3;
 
 /// The report of a coordinator's process.

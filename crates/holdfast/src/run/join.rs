@@ -138,8 +138,8 @@ mod tests {
         vec![("keys/cluster.key".to_owned(), zeroize::Zeroizing::new(text.into()))]
     }
 
-    /// What comes replaces what was there as a whole, and not at all if it does not hold
-    /// together.
+    /// A fetched configuration replaces the kept one as a whole, and not at all if it
+    /// does not hold together.
     #[test]
     fn all_of_it_is_kept_or_nothing_changes() {
         use std::os::unix::fs::PermissionsExt;

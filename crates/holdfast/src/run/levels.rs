@@ -77,8 +77,8 @@ runtimes: 2
 clusters: { gold: { runtimes: 2 } }
 ";
 
-    /// What is said with these protections of two chains, each with a cluster of its own,
-    /// after `remotely` and `locally`.
+    /// The reported protection with these protections of two chains, each with its own
+    /// cluster, for these values of `remotely` and `locally`.
     fn said([a, b]: [&str; 2], remotely: message::Protected, locally: Protected) -> Protected {
         let text =
             BOX.replace("protection: A", &format!("protection: {a}")).replace("protection: B", &format!("protection: {b}"));

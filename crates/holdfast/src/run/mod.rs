@@ -4,8 +4,8 @@
 //!
 //! This module is the manager. In: frames from ports and virtual ports, ends of
 //! processes, requests from the control socket, signals. Out: frames, processes, answers.
-//! One thread runs the state machines; others listen at the control socket and serve the
-//! control API. Never: a decision of a protocol.
+//! A single thread runs the state machines; others listen at the control socket and serve
+//! the control API. Never: a decision of a protocol.
 
 mod answers;
 mod changes;

@@ -227,7 +227,7 @@ impl Manager {
         self.host.hub.serving().map(of_switch).chain(of_runtime).collect()
     }
 
-    /// The state of the election. One of several hosts may know the leader without
+    /// The state of the election. Each of several hosts may know the leader without
     /// reaching etcd.
     fn election_status(&self, has_coordinator: bool) -> Option<status::Election> {
         let mut election = self.guard.election.as_ref()?.status(self.clock.now());

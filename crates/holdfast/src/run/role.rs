@@ -179,7 +179,7 @@ pub(super) struct Beginning<T> {
     pub(super) keys: Option<(KeyRing, NewKeys)>,
 }
 
-/// The manager's gifts to a new process, untouched.
+/// The manager's inputs to a new process, before anything is opened.
 pub(super) struct Given<T> {
     pub(super) assignment: Assignment<T>,
     fds: Vec<OwnedFd>,

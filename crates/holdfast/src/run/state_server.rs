@@ -6,8 +6,8 @@
 //! control transport.
 //!
 //! A server is a worker and a standby with its memory ([`standby`]), unless configured as
-//! one process. Nothing is on a disk: if both processes end, or their keeper, the next
-//! incarnation begins empty, and runtimes tell it what they have.
+//! one process. The server writes to no disk: if both processes end, or their keeper, the
+//! next incarnation begins empty, and runtimes tell it what they have.
 //!
 //! In: frames from its virtual port, and control messages from runtimes, if configured by
 //! another transport. Out: the same. Never: a packet of a flow.
@@ -232,7 +232,7 @@ pub(super) struct ServerGuard {
     servers: Vec<Guarded>,
 }
 
-/// One server.
+/// A server.
 #[derive(Default)]
 struct Guarded {
     /// The number of its incarnations under this manager.

@@ -149,8 +149,8 @@ mod tests {
         Record { number, bytes: vec![number as u8; 3], replaces }
     }
 
-    /// What was kept is there for the next process, in order and without what a snapshot
-    /// has replaced; while one has the file no other can.
+    /// Kept records are there for the next process, in order and without those that a
+    /// snapshot has replaced; while one has the file no other can.
     #[test]
     fn records_outlive_the_process_that_wrote_them() {
         let directory = tempfile::tempdir().unwrap();
@@ -184,8 +184,8 @@ mod tests {
         }
     }
 
-    /// What is no log is refused with words, not with a panic; so is a file that nobody
-    /// may read, and a link to somebody's file.
+    /// A file that is no log is refused with an error, not a panic; so is an unreadable
+    /// file, and a symbolic link.
     #[test]
     fn what_is_no_log_is_refused() {
         let directory = tempfile::tempdir().unwrap();

@@ -21,7 +21,7 @@ use std::fs::File;
 use std::sync::atomic::{AtomicU32, Ordering};
 use zeroize::Zeroizing;
 
-/// Most failed runtimes before the box is ready.
+/// Most runtimes that may end before the box is ready.
 const MAX_FAILED_STARTS: u32 = 12;
 /// Time-out after which a fenced process that neither ends nor wakes up is killed, ns.
 const ZOMBIE_PATIENCE: u64 = 60_000 * MILLISECOND;
@@ -171,8 +171,8 @@ impl Worker {
 }
 
 impl Manager {
-    /// The protection of those of these runtimes that run here against the end of a
-    /// process now.
+    /// The protection, of those of these runtimes that run here, against the end of their
+    /// process.
     pub(super) fn protected_locally(&self, which: &[NodeId]) -> Protected {
         if which.is_empty() {
             return Protected::No;

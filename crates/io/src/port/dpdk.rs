@@ -4,8 +4,9 @@
 //! In: frames that the device has received. Out: frames to send. DPDK is behind a shim of
 //! our own (`dpdk/shim.h`): a shared object inside this program's file, loaded together
 //! with DPDK when the first port is opened. A box without DPDK ports neither needs nor
-//! starts DPDK. One call per burst; frames are copied between DPDK's buffers and the
-//! arena's. A device has no descriptor to wait for: it is polled every [`POLL_INTERVAL`].
+//! starts DPDK. Each burst takes one call; frames are copied between DPDK's buffers and
+//! the arena's. A device has no descriptor to wait for: it is polled every
+//! [`POLL_INTERVAL`].
 
 use super::{Losses, Port, PortError, lose};
 use crate::image::Image;
@@ -163,8 +164,8 @@ fn load() -> Result<Shim, String> {
     let failed = |what: &str, error: &dyn core::fmt::Display| format!("loading DPDK: {what}: {error}");
     let image = Image::lay_out("holdfast-dpdk", image).map_err(|error| failed("its memory", &error))?;
     // SAFETY: the image is the shim that was built with this program; its only
-    // initialisation, and its libraries', is DPDK's, which registers drivers. Nothing
-    // else of this process is touched.
+    // initialisation, and its libraries', is DPDK's, which registers drivers. No other
+    // part of this process is touched.
     let library = unsafe { Library::open(Some(&image.path()), RTLD_NOW | RTLD_LOCAL) }.map_err(|error| {
         format!("DPDK's libraries, which this program was built with, cannot be loaded: {error}: `apt-get install libdpdk-dev`")
     })?;

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Most frames that wait in one direction.
 const QUEUE: usize = 4096;
 
-/// One direction: frames, and a descriptor that is readable while frames wait.
+/// A direction: frames, and a descriptor that is readable while frames wait.
 struct Queue {
     frames: Mutex<VecDeque<Vec<u8>>>,
     readable: OwnedFd,

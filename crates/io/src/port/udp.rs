@@ -330,7 +330,7 @@ mod tests {
         assert!(released.is_empty());
     }
 
-    /// What is there. Loopback delivers before sending returns.
+    /// All received frames. Loopback delivers before sending returns.
     fn received(port: &mut Udp, pool: &mut MemoryPool) -> Vec<Vec<u8>> {
         let mut packets = Vec::new();
         loop {

@@ -1,11 +1,11 @@
 //! The heap that two processes share: the whole state of a worker, at the same addresses
 //! in both.
 //!
-//! Theory of operation. One mapping, made before the fork, is at the same place in both
-//! processes, so that a pointer means the same in both. Blocks have sizes of few classes.
-//! A freed block goes to its class's list; new blocks are cut off the end. The lists'
-//! heads and the end are in the mapping too, so undoing the state undoes its heap as
-//! well.
+//! Theory of operation. A single mapping, made before the fork, is at the same place in
+//! both processes, so that a pointer means the same in both. Blocks have sizes of few
+//! classes. A freed block goes to its class's list; new blocks are cut off the end. The
+//! lists' heads and the end are in the mapping too, so undoing the state undoes its heap
+//! as well.
 //!
 //! A thread allocates here inside [`enter`], and from the system otherwise. A block's
 //! address tells where it goes back to. Only one thread of one process at a time is ever

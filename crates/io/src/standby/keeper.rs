@@ -24,8 +24,8 @@ const NO_WAY_BACK: i32 = 3;
 /// Signal by which the kernel reports the parent's end.
 const PARENT_ENDED: Signal = Signal::USR2;
 
-/// The process that started the first keeper. It adopts the children of a keeper that
-/// ends.
+/// The process that started the first keeper. The starter adopts the children of a keeper
+/// that ends.
 static STARTER: AtomicU32 = AtomicU32::new(0);
 
 /// The detection of a worker that hangs.

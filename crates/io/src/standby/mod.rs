@@ -1,14 +1,14 @@
 //! A worker that outlives its process: a second process shares the memory of its state,
 //! and goes on where the first one was killed.
 //!
-//! Theory of operation. One process, the *keeper*, builds the state in a heap of its own
+//! Theory of operation. A process, the *keeper*, builds the state in a heap of its own
 //! ([`heap`]). From then on it only starts the other processes and learns of their ends:
 //! the *worker*, which takes turns, and the *standby*, which sleeps. Both are forked from
 //! the keeper, so that everything lies at the same addresses; neither ever forks. The
-//! worker holds a lock in shared memory for as long as it lives. When it ends, for
-//! whatever reason, the kernel passes the lock on before any other cleanup. The standby
-//! wakes up, undoes the unfinished turn ([`log`]), and goes on with the next one. Other
-//! processes notice nothing: rings move only when a turn has been committed
+//! worker holds a lock in shared memory for as long as it lives. At its end, for whatever
+//! reason, the kernel passes the lock on before any other cleanup. The standby wakes up,
+//! undoes the unfinished turn ([`log`]), and goes on with the next one. Other processes
+//! notice nothing: rings move only when a turn has been committed
 //! ([`crate::VportGuest::publish`]), so its input frames come once more, and the output
 //! of the undone turn was never visible. The keeper then forks another standby. The
 //! keeper's own death ends no other process ([`keeper`]).
@@ -197,8 +197,8 @@ pub fn scratch(address: usize, len: usize) {
     log::scratch(address, len);
 }
 
-/// The number of the turn, after [`create`]. It changes when a turn begins, and goes on
-/// counting after a takeover.
+/// The number of the turn, after [`create`]. The number changes when a turn begins, and
+/// goes on counting after a takeover.
 pub fn turn() -> Option<&'static AtomicU32> {
     log::turn()
 }

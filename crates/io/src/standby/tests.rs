@@ -43,7 +43,7 @@ impl Board {
         self.memory.word64(at * 8)
     }
 
-    /// Nobody hangs.
+    /// A time-out under which no worker hangs.
     fn watch(&self) -> Watch {
         Watch { beats: self.word(9), patience: Duration::MAX }
     }
@@ -68,7 +68,7 @@ struct World {
 
 /// Kills, each at another point of a turn.
 const KILLS: u32 = 100;
-/// Nobody waits longer for them.
+/// The longest wait for them.
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// Turns after which everything begins anew, so that it does not take long to play them
@@ -310,7 +310,7 @@ fn a_worker_is_replaced_before_its_first_turn() {
     });
 }
 
-/// What ends its worker by itself, again and again, is known by the second time: then the
+/// A packet that ends its worker again and again is known by the second time: then the
 /// worker had only one packet in hand.
 #[test]
 fn a_poisoned_packet_is_known_at_the_third_worker() {

@@ -2,7 +2,7 @@
 //!
 //! All memory is mapped into the process. A forked process has its parent's private
 //! memory read-only, and shared memory not at all: its first turn would fault on every
-//! page of code, state, rings and packets. Of shared memory only existing pages are
+//! page of code, state, rings and packets. Only existing pages of shared memory are
 //! mapped, so that memory does not grow; private pages are copied.
 //!
 //! The process is scheduled as soon as it wakes up. Without an idle processor it would
@@ -118,7 +118,7 @@ mod tests {
         assert_eq!(parsed(""), None);
     }
 
-    /// Of memory that was written here and there only that is found.
+    /// Only written pages of a sparsely written memory are found.
     #[test]
     fn pages_that_were_never_written_are_left_out() {
         let memory = SharedMemory::create("holdfast-test", 64 * PAGE).unwrap();

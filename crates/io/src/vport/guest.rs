@@ -15,7 +15,7 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::io;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// The runtime's half. It is also the runtime's packet pool.
+/// The runtime's half. This is also the runtime's packet pool.
 pub struct VportGuest {
     arena: ArenaMemory,
     rx: Consumer<'static>,

@@ -17,7 +17,7 @@ fn own(fd: &impl rustix::fd::AsFd) -> OwnedFd {
     fd.as_fd().try_clone_to_owned().expect("descriptors are left")
 }
 
-/// What outlives the manager.
+/// The parts of a port that outlive the manager.
 struct Port {
     id: u16,
     fds: [OwnedFd; 3],
@@ -266,8 +266,8 @@ fn only_who_has_something_is_woken() {
     assert!(!rings(&world, 0) && rings(&world, 1));
 }
 
-/// What the manager had sent and not shown is shown by its next life, which wakes the
-/// guest for it; what the guest had sent meanwhile is received.
+/// Frames that the manager had sent and not shown are shown by its next incarnation,
+/// which wakes the guest for it; what the guest had sent meanwhile is received.
 #[test]
 fn nothing_in_the_rings_is_lost() {
     let mut world = World::new();

@@ -4,8 +4,8 @@
 //!
 //! A driver belongs to one process. If there is a local standby, the process that takes
 //! over makes a driver of its own, without ends, and its sessions begin anew: the links
-//! know which words were not acknowledged. Nothing here lies in the heap that the two
-//! share, and a turn's words are shown only after its commit ([`Driver::publish`]).
+//! know which words were not acknowledged. No part of a driver lies in the heap that the
+//! two share, and a turn's words are shown only after its commit ([`Driver::publish`]).
 
 pub mod libfabric;
 pub mod shared_memory;

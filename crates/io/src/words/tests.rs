@@ -6,7 +6,7 @@ use super::{Address, Driver, Lost};
 use crate::wait::sleep;
 use std::time::{Duration, Instant};
 
-/// What each side calls the other one.
+/// Each side's name for the other one.
 const SERVER: u16 = 7;
 const RUNTIME: u16 = 16;
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -23,7 +23,7 @@ fn by_libfabric(provider: &str) -> Pair {
     (driver(), driver())
 }
 
-/// Those that there are here: without libfabric, two tests below say so.
+/// The transports of this build: without libfabric, two tests below say so.
 fn pairs() -> Vec<(&'static str, Pair)> {
     let mut pairs = vec![("shared memory", shared_memory())];
     if cfg!(holdfast_libfabric) {
@@ -80,7 +80,7 @@ fn words_arrive_once_and_in_order_both_ways_session_after_session() {
     }
 }
 
-/// What a turn sends is shown when the turn holds.
+/// A turn's words are shown once the turn is committed.
 #[test]
 fn nothing_is_shown_before_the_turn_holds() {
     for (name, (mut server, mut runtime)) in pairs() {

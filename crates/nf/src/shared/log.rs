@@ -80,8 +80,8 @@ mod tests {
         cx
     }
 
-    /// Of a flood the first few are noted in each second, whoever takes them how often,
-    /// and the next one says how many were not.
+    /// The first few packets of a flood are noted in each second, however often notes are
+    /// taken, and the next note says how many were missed.
     #[test]
     fn a_flood_is_a_few_lines() {
         let mut log = Log::new();

@@ -15,7 +15,7 @@ pub use pool::{BLOCK_LEN, BlockMask, Lease, Numbers, PartitionPool, Pool, PoolBa
 pub use statistics::{Counters, Gauge, Part, ReadOnly};
 pub use table::Table;
 
-/// One field of a function's shared state, as the runtime sees it.
+/// A field of a function's shared state, as the runtime sees it.
 pub enum SharedField<'a> {
     /// See [`Pool`].
     Pool(&'a mut Numbers),

@@ -5,14 +5,14 @@
 //! with it, and goes back when the flow ends; the function does nothing for it. The
 //! backend decides where the numbers come from:
 //! - [`PartitionPool`]: the coordinator grants blocks of [`BLOCK_LEN`] numbers to one
-//!   runtime and incarnation, which then leases without asking anyone. When the runtime
-//!   dies its blocks are quarantined; flows that survive elsewhere keep their numbers
-//!   (reported by [`PoolEffect::Adopted`]), and give them back through
-//!   [`PoolEffect::Return`]. Effects are carried out in order: the receiver must learn of
-//!   a flow before it learns of its end. A returned number rests: of a block's free
-//!   numbers, the half that came back last, rounded up, is leased only when no block has
-//!   another, the longest rested first. A small busy pool therefore does not lease a
-//!   NAT's port again at once, while a peer still holds the earlier connection.
+//!   runtime and incarnation, which then leases without asking anyone. A dead runtime's
+//!   blocks are quarantined; flows that survive elsewhere keep their numbers (reported by
+//!   [`PoolEffect::Adopted`]), and give them back through [`PoolEffect::Return`]. Effects
+//!   are carried out in order: the receiver must learn of a flow before it learns of its
+//!   end. A returned number rests: of a block's free numbers, the half that came back
+//!   last, rounded up, is leased only when no block has another, the longest rested
+//!   first. A small busy pool therefore does not lease a NAT's port again at once, while
+//!   a peer still holds the earlier connection.
 //! - [`RequestPool`]: a server assigns every number. A small credit fetched in advance
 //!   makes most leases immediate; a flow that finds the credit used up waits without
 //!   stopping the worker.
@@ -145,7 +145,7 @@ pub struct Pool<P> {
 }
 
 impl<P> Pool<P> {
-    /// A pool of the numbers `0..size`. It starts as a partition without a block. The
+    /// A pool of the numbers `0..size`. A new pool is a partition without a block. The
     /// runtime attaches the backend that the chain's protection asks for.
     pub fn new(size: u32) -> Pool<P> {
         Pool { numbers: Numbers::new(size), name: PhantomData }
@@ -304,9 +304,8 @@ const LOW_WATER: u32 = BLOCK_LEN / 2;
 
 const NOT_HELD: u32 = u32::MAX;
 
-/// One block. A number is free if neither a flow here nor one elsewhere has it. The two
-/// are kept apart, so that news of a flow elsewhere never frees the number of a flow
-/// here.
+/// A block. A number is free if neither a flow here nor one elsewhere has it. The two are
+/// kept apart, so that news of a flow elsewhere never frees the number of a flow here.
 struct Block {
     number: u32,
     /// Leased by flows here; also the numbers beyond the end of the pool.

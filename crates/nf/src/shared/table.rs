@@ -5,10 +5,10 @@ use crate::Context;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash};
 
-/// A map with a limit. It is always a local partition, with the entries of this runtime's
-/// flows: no state server has it, because its keys are not indexes. Its entries may be
-/// forgotten: a flow from another runtime brings none along, and when flows are lost it
-/// is emptied, because its entries do not name their flows.
+/// A map with a limit. The map is always a local partition, with the entries of this
+/// runtime's flows: no state server has it, because its keys are not indexes. Its entries
+/// may be forgotten: a flow from another runtime brings none along, and when flows are
+/// lost it is emptied, because its entries do not name their flows.
 ///
 /// Reads mark the packet non-deterministic: other flows may have changed the value.
 #[derive(Debug)]

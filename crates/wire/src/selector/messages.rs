@@ -213,7 +213,7 @@ mod tests {
         assert_eq!(error("tcp type 8"), (4, "`tcp` has no types: only `icmp` has".to_owned()));
         assert_eq!(error("type 8"), (0, "`any` has no types: only `icmp` has".to_owned()));
         assert_eq!(error("proto-58 type timestamp-request"), (14, "`proto-58` has no `timestamp-request`".to_owned()));
-        // What no rule is ever asked about.
+        // Messages that are matched with no rule.
         assert_eq!(error("icmp type time-exceeded").0, 10);
         assert!(error("icmp type 3").1.contains("is an error about a packet"));
         assert!(error("icmp type echo-reply").1.contains("is a reply"));

@@ -44,7 +44,7 @@ fn config(endpoint: &str, lease: Duration) -> Etcd {
     Etcd { endpoints: vec![endpoint], prefix: "/holdfast/test".to_owned(), ca: None, certificate: None, lease_ms }
 }
 
-/// One that is always wanted.
+/// A candidate that is always wanted.
 fn wanted(config: Etcd, box_number: u64) -> Candidacy {
     let candidate = Candidacy::begin(config, "here", box_number).unwrap();
     candidate.want(Duration::MAX, false);
@@ -132,7 +132,7 @@ fn what_is_kept_is_there_for_the_next_leader() {
     assert!(elected(&third).records == Ok(bytes(&anew)));
 }
 
-/// Somebody's lease ends while it believes to lead. Its next write is refused and leaves
+/// A leader's lease ends while it believes to lead. Its next write is refused and leaves
 /// nothing behind, it is told so, and by then another leads.
 #[test]
 fn a_leader_that_is_none_any_more_cannot_write() {
@@ -197,7 +197,8 @@ fn coordinator_config(incarnation: u32) -> CoordinatorConfig {
 
 const WORLD_OF_CHILD: &str = "HOLDFAST_TEST_ETCD";
 
-/// What is killed in the next test: leads, starts runtimes, and says what it has kept.
+/// The process that the next test kills: it leads, starts runtimes, and reports the
+/// records that it has kept.
 fn lead_until_killed(endpoint: &str) {
     let candidate = wanted(config(endpoint, LEASE), 1);
     let mut leadership = elected(&candidate);
@@ -264,7 +265,7 @@ fn the_next_life_in_the_same_box_does_not_wait() {
 
 /// A candidate whose host does not reach the others is not wanted: it knows who leads and
 /// what is wrong with etcd, and is not elected when nobody leads; but soon when it is
-/// wanted. One that was wanted for a while is not afterwards.
+/// wanted. A candidate that was wanted for a while is not afterwards.
 #[test]
 fn who_is_not_wanted_is_not_elected() {
     let world = World::new(LEASE);
@@ -275,7 +276,7 @@ fn who_is_not_wanted_is_not_elected() {
     assert_eq!((seen.host.as_str(), seen.incarnation), ("here", 1));
     drop((leadership, leader));
     wait("it knows that nobody leads", PATIENCE, || unwanted.contact().leader().is_none().then_some(()));
-    // Who is wanted is asked to stand back by nobody.
+    // The wanted candidate is not asked to stand back.
     let next = world.candidate(3);
     let leadership = elected(&next);
     assert_eq!((leadership.incarnation, unwanted.poll().is_some()), (2, false));
@@ -310,9 +311,9 @@ fn who_is_modest_lets_others_try_first() {
     assert_eq!(elected(&modest).incarnation, 3);
 }
 
-/// etcd stands still: the leader leads no longer than its lease, and says why. When etcd
-/// goes on a candidate is elected, and when it is killed and started again it remembers
-/// who was.
+/// etcd stands still: the leader leads no longer than its lease, and says why. A
+/// candidate is elected once etcd goes on, and when it is killed and started again it
+/// remembers who was.
 #[test]
 fn without_etcd_nobody_leads() {
     let mut world = World::new(LEASE);
@@ -320,7 +321,7 @@ fn without_etcd_nobody_leads() {
     let mut leadership = elected(&first);
     keep(&mut leadership.store, vec![record(0, 9, true)]);
     world.server.signal(Signal::STOP).unwrap();
-    // What etcd has renewed was asked for before now, and lasts until then at the server.
+    // The renewal was requested before now, and lasts until then at the server.
     let until = first.contact().leads_until.load(Ordering::Relaxed);
     assert!(until <= boot_time() + nanoseconds(LEASE * 9 / 10), "it leads longer than its lease lasts");
     wait("it leads no more", PATIENCE, || (!first.contact().leads()).then_some(()));
@@ -386,8 +387,8 @@ fn certificates(home: &Path) -> (Certificates, Certificates) {
     (make("server"), make("client"))
 }
 
-/// etcd speaks TLS and wants to see a certificate. Who has one is elected and keeps its
-/// log; who has none, or knows another authority, is told what is wrong.
+/// etcd speaks TLS and wants to see a certificate. A candidate with one is elected and
+/// keeps its log; a candidate without, or with another authority, is told what is wrong.
 #[test]
 fn with_tls_both_sides_show_who_they_are() {
     let home = tempfile::tempdir().unwrap();
@@ -482,8 +483,8 @@ fn a_connection_that_was_closed_is_opened_again() {
     cut.begun.recv().expect("there is another connection");
 }
 
-/// One member does not listen: it is named, and the next one is asked and goes on to be.
-/// What that refuses is said in its own words.
+/// A member does not listen: it is named, and the next one is asked and goes on to be.
+/// Its refusals are reported in its own words.
 #[test]
 fn after_an_error_the_next_member_is_asked() {
     let world = World::new(LEASE);
@@ -543,7 +544,7 @@ fn what_a_member_says_is_a_line() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// Whatever lies in etcd is a log or a mistake, and so is whatever etcd answers.
+    /// Any data in etcd is a log or a mistake, and so is any answer of etcd.
     #[test]
     fn any_values_are_a_log_or_a_mistake(
         values in proptest::collection::vec((any::<Vec<u8>>(), any::<Vec<u8>>(), 0u32..3, 0u64..4, any::<bool>()), 0..8),
@@ -566,7 +567,7 @@ proptest! {
         let _ = serde_json::from_str::<Leader>(&text);
     }
 
-    /// What was divided into values and transactions is put together again, and each
+    /// Records divided into values and transactions are joined again, and each
     /// transaction is one that etcd takes.
     #[test]
     fn what_is_divided_is_put_together(lens in proptest::collection::vec((0usize..900_000, any::<bool>()), 1..6), position in 0u64..9) {

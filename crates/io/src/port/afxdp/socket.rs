@@ -1,4 +1,4 @@
-//! One AF_XDP socket: a receive queue of a device, with frames of its own.
+//! An AF_XDP socket: a receive queue of a device, with frames of its own.
 
 use super::rings::{Mapping, Ring};
 use crate::port::{Losses, lose};

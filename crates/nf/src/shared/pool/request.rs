@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 /// The pause after a denial before the server is asked again for a later flow, ns.
 pub(super) const AGAIN: u64 = 10_000_000;
 
-/// One bit per number.
+/// A bit per number.
 struct Bits(Vec<u64>);
 
 impl Bits {
@@ -55,7 +55,7 @@ pub struct RequestPool {
     /// Numbers that flows here have.
     held: Bits,
     held_count: u32,
-    /// Those of `held` whose flow has left and may not have arrived. `left` has them in
+    /// Numbers in `held` whose flow has left and may not have arrived. `left` has them in
     /// order, and also numbers whose flow has come back.
     leaving: Bits,
     leaving_count: u32,

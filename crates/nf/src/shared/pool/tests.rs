@@ -1,4 +1,4 @@
-//! What a partition and a server's pool lease, and when not.
+//! Leases and refusals of a partition and a server's pool.
 
 use super::request::AGAIN;
 use super::*;
@@ -93,7 +93,7 @@ fn numbers_of_several_blocks_are_told_apart() {
     assert_eq!(pool.available(), BLOCK_LEN - 2);
 }
 
-/// Others need blocks. Those of which no number is held go back, but not the last free
+/// Others need blocks. Blocks of which no number is held go back, but not the last free
 /// numbers, and not a block whose flows have ended only just; what has gone is not
 /// leased.
 #[test]
@@ -223,8 +223,8 @@ fn a_servers_pool_knows_its_flows_and_spares_its_credit() {
     assert_eq!((pool.lease(&(0..100), None), effects(&mut pool)), (Lease::Wait, vec![PoolEffect::Request; 2]));
 }
 
-/// Who has been told that there is none asks again for a flow that comes later: others
-/// may have some at hand. Not for every packet; and what is owed is not owed twice.
+/// A pool that was denied asks again for a flow that comes later: others may have some at
+/// hand. Not for every packet; and what is owed is not owed twice.
 #[test]
 fn a_servers_pool_asks_again() {
     let mut pool = RequestPool::new(100, 2);
@@ -261,7 +261,8 @@ fn a_servers_pool_says_again_what_its_flows_have() {
     assert_eq!((pool.available(), pool.granted(), pool.lease(&(0..130), None)), (1, 3, Lease::Granted(64)));
 }
 
-/// What a flow had lately is said to such a server, too: it rests there as it did.
+/// A number that a flow had lately is told to such a server too: it rests there as it
+/// did.
 #[test]
 fn a_servers_pool_remembers_what_rests() {
     let mut pool = RequestPool::new(130, 0).resting(100);
@@ -417,7 +418,7 @@ fn what_no_flow_names_is_given_back() {
         core::iter::from_fn(|| pool.backend().poll_effect()).for_each(drop);
         pool.begin_recount();
         pool.follow(numbers[0], FlowEvent::Arrived);
-        // One that has just come.
+        // A flow that has just come.
         pool.follow(200, FlowEvent::Arrived);
         pool.follow(numbers[2], FlowEvent::Arrived);
         pool.end_recount();

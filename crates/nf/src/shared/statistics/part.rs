@@ -1,4 +1,4 @@
-//! One runtime's part of numbers of which other runtimes have parts too.
+//! A runtime's part of numbers of which other runtimes have parts too.
 //!
 //! Theory of operation (RESCue, section III: statistics). A number is the sum of the
 //! runtimes' parts. A flow's change is applied to the part here, at once, without asking
@@ -63,7 +63,7 @@ impl Part {
         self.shared.is_some()
     }
 
-    /// Adds to a number. It stops at the ends of 64 bits.
+    /// Adds to a number. The number stops at the ends of 64 bits.
     #[inline]
     pub fn add(&mut self, index: usize, change: i64) {
         let Some(value) = self.own.get_mut(index) else { return };
@@ -142,7 +142,7 @@ mod tests {
         core::iter::from_fn(|| part.poll_change()).collect()
     }
 
-    /// What has changed is said once, together, and nothing where nobody adds up.
+    /// Changes are reported once, together, and not at all without a server.
     #[test]
     fn a_change_is_said_once() {
         let mut part = Part::new(3);
