@@ -124,8 +124,8 @@ pub struct PortConfig {
     /// routing where packets come by another port than replies leave by.
     #[serde(default)]
     pub reverse_path: ReversePathConfig,
-    /// Routers there that are watched (BFD). Packets for a router that is not heard take
-    /// another route, if there is one.
+    /// Watched routers there (BFD). A packet whose router is not heard takes another
+    /// route, if there is one.
     #[serde(default)]
     pub bfd: Vec<BfdConfig>,
 }
@@ -405,8 +405,8 @@ pub struct ProtectionOptions {
     #[schemars(range(min = 1))]
     pub write_back_packets: Option<u32>,
     /// With `rescue`: flows whose state a runtime keeps in memory (all without it). The
-    /// others have a header of 192 bytes, and fetches the state from the state server
-    /// when a packet comes. If worker and standby of the state server end together, these
+    /// state of others is fetched from the state server when a packet comes; they keep a
+    /// header of 192 bytes. If worker and standby of the state server end together, these
     /// flows are lost.
     #[schemars(range(min = 16))]
     pub resident_flows: Option<u32>,
@@ -417,9 +417,9 @@ pub struct ProtectionOptions {
     /// With `reinforce`: MiB of the log that the switch keeps for each runtime (64).
     #[schemars(range(min = 1, max = 1024))]
     pub log_mib: Option<u64>,
-    /// With `reinforce`: the standby: `remote`, in another runtime (the default);
-    /// `local`, a process beside each runtime that shares its memory and takes over when
-    /// it is killed; or both, `local+remote`.
+    /// With `reinforce`: place of the standby: `remote`, in another runtime (the
+    /// default); `local`, a process beside each runtime that shares its memory and takes
+    /// over when it is killed; or both, `local+remote`.
     pub level: Option<String>,
 }
 

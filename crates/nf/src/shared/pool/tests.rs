@@ -71,8 +71,8 @@ fn a_flow_keeps_its_number_when_the_block_comes_after_it() {
     }
 }
 
-/// Flows with numbers of three blocks come; one goes, and the first block comes. What is
-/// left is known, number by number.
+/// Flows with numbers of three blocks come; one goes, and the first block comes. The
+/// remaining numbers are known one by one.
 #[test]
 fn numbers_of_several_blocks_are_told_apart() {
     let mut pool = PartitionPool::new(1024);
