@@ -17,7 +17,8 @@ use tokio::time::timeout;
 use tonic::Streaming;
 use tonic::transport::Channel;
 
-/// Most bytes of the answer to a host that joins: a configuration and some files.
+/// Maximum number of bytes of the answer to a host that joins: a configuration and some
+/// files.
 const MAX_JOIN: usize = 2 * MAX_FILE;
 
 /// A client of one box.

@@ -68,9 +68,10 @@ pub struct NatConfig {
     /// so that they can be predicted.
     #[serde(default)]
     pub ports: Option<String>,
-    /// Most flows with a port of the pool that one inside host may have at a time, on all
-    /// runtimes together. The switch counts them by the source address with which they
-    /// enter the chain. If a chain has several `nat`, only the first may have a limit.
+    /// Maximum number of flows with a port of the pool that one inside host may have at a
+    /// time, on all runtimes together. The switch counts them by the source address with
+    /// which they enter the chain. If a chain has several `nat`, only the first may have
+    /// a limit.
     #[serde(default)]
     pub limit_per_host: Option<u32>,
     /// Lifetimes of mappings without a packet.
@@ -176,7 +177,7 @@ struct Outside {
     published: Vec<(u16, u16)>,
 }
 
-/// Most addresses of one pool.
+/// Maximum number of addresses of one pool.
 const MAX_ADDRESSES: u64 = 4096;
 
 fn prefixes(texts: &[String], name: &str) -> Result<Vec<Prefix>, ConfigError> {

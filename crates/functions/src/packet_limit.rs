@@ -11,7 +11,7 @@ use serde::Deserialize;
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PacketLimitConfig {
-    /// Most packets of a flow, both directions together.
+    /// Maximum number of packets of a flow, both directions together.
     pub packets: u64,
 }
 

@@ -14,7 +14,7 @@ use std::net::Ipv4Addr;
 /// An address and a port, or an echo's identifier.
 pub(crate) type End4 = ([u8; 4], u16);
 
-/// Most mappings of one translator.
+/// Maximum number of mappings of one translator.
 const MAX_MAPPINGS: usize = 4096;
 
 /// [`Static::protocol`] of a whole address: TCP, UDP and ICMP.

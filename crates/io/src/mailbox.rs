@@ -12,7 +12,7 @@ use std::mem::MaybeUninit;
 
 /// The longest message, bytes. Longer contents are passed as a descriptor.
 pub const MAX_MESSAGE: usize = 16 << 10;
-/// Most descriptors of a message.
+/// Maximum number of descriptors of a message.
 const MAX_FDS: usize = 8;
 
 /// An end. After the other one is closed, or its process has ended, earlier messages can

@@ -82,7 +82,7 @@ fn leads_on(kind: u8, segments_left: u8) -> bool {
     SOURCE_ROUTES.contains(&kind) || segments_left != 0 && !EXPERIMENTS.contains(&kind)
 }
 
-/// Most extension headers of one IPv6 packet.
+/// Maximum number of extension headers of one IPv6 packet.
 pub const MAX_EXTENSION_HEADERS: usize = 8;
 
 fn be16(bytes: &[u8], at: usize) -> Option<u16> {

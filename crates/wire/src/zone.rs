@@ -8,7 +8,7 @@
 use crate::selector::SelectorError;
 use core::fmt;
 
-/// Most ports of a box.
+/// Maximum number of ports of a box.
 pub const MAX_PORTS: u8 = 64;
 
 /// A set of a switch's ports.

@@ -72,11 +72,12 @@ pub struct MarkConfig {
 pub struct DemoteConfig {
     /// The class to which the flow then belongs.
     pub to: String,
-    /// Most packets of the flow since it began, both directions together.
+    /// Maximum number of the flow's packets since it began, both directions together.
     #[serde(default)]
     #[schemars(range(min = 1))]
     pub after_packets: Option<u64>,
-    /// Most bytes of the flow's IP packets since it began, both directions together.
+    /// Maximum number of bytes of the flow's IP packets since it began, both directions
+    /// together.
     #[serde(default)]
     #[schemars(range(min = 1))]
     pub after_bytes: Option<u64>,

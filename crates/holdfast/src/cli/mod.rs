@@ -116,7 +116,7 @@ pub enum Operate {
         /// Flows to list, like `tcp from 10.0.0.0/24 to any port 80`, before or after
         /// NAT; all without it
         selector: Vec<String>,
-        /// Most flows to list
+        /// Maximum number of flows to list
         #[arg(long, default_value_t = 1000)]
         limit: u32,
     },
@@ -139,7 +139,7 @@ pub enum Operate {
         /// The runtime to move them to; without it, all others by turns
         #[arg(long, value_name = "RUNTIME")]
         to: Option<u16>,
-        /// Most flows to move
+        /// Maximum number of flows to move
         #[arg(long, default_value_t = u64::MAX, hide_default_value = true)]
         flows: u64,
         /// Flows to move, like `tcp from 10.0.0.0/24 to any port 80`, before or after

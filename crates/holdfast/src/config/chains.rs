@@ -19,9 +19,9 @@ use holdfast_wire::zone::Zones;
 use serde_json::Value;
 use std::sync::Arc;
 
-/// Most chains of a box.
+/// Maximum number of chains of a box.
 const MAX_CHAINS: usize = 256;
-/// Most functions of a chain.
+/// Maximum number of functions of a chain.
 const MAX_FUNCTIONS: usize = 32;
 
 /// A chain with its functions, without shared state.

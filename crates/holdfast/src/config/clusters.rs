@@ -8,7 +8,7 @@ use super::source::Spot;
 
 /// The displayed name of the cluster of chains that name none.
 pub const DEFAULT_CLUSTER: &str = "default";
-/// Most runtimes of one host.
+/// Maximum number of runtimes of one host.
 const MAX_RUNTIMES: u16 = 64;
 const DEFAULT_RUNTIMES: u16 = 3;
 
@@ -19,7 +19,7 @@ pub struct Cluster {
     pub name: String,
     /// Runtimes at the start.
     pub runtimes: u16,
-    /// Most runtimes.
+    /// Maximum number of runtimes.
     pub max: u16,
     /// The chains that the cluster serves, counted from 0.
     pub chains: Vec<u16>,

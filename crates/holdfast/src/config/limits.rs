@@ -10,11 +10,12 @@ const LEAST_HEARTBEATS: u64 = 4;
 /// The section, with defaults filled in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Most flows with a route at a switch, and most that one runtime may own per chain.
+    /// Maximum number of flows with a route at a switch, and of flows that one runtime
+    /// may own per chain.
     pub flows: usize,
-    /// Most half-open flows of one source.
+    /// Maximum number of half-open flows of one source.
     pub half_open_per_source: u32,
-    /// Most flows of one source, if limited.
+    /// Maximum number of flows of one source, if limited.
     pub flows_per_source: Option<u32>,
     /// Packet buffers of a host.
     pub buffers: u32,

@@ -9,7 +9,7 @@ use holdfast_wire::ip_bytes;
 use holdfast_wire::selector::{Prefix, SelectorError};
 use std::net::IpAddr;
 
-/// Most ports of a box.
+/// Maximum number of ports of a box.
 const MAX_PORTS: usize = holdfast_wire::zone::MAX_PORTS as usize;
 /// Longest name of a Linux interface (IFNAMSIZ without its zero).
 const MAX_DEVICE: usize = 15;

@@ -287,17 +287,17 @@ pub struct RuleConfig {
 #[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct LimitsConfig {
-    /// Most flows with a route at the switch, and most that one runtime may own per
-    /// chain. From three quarters on, unanswered and ended flows live shorter; from nine
-    /// tenths on, the flows of lowest standing are evicted, but never an established TCP
-    /// connection.
+    /// Maximum number of flows with a route at the switch, and of flows that one runtime
+    /// may own per chain. From three quarters on, unanswered and ended flows live
+    /// shorter; from nine tenths on, the flows of lowest standing are evicted, but never
+    /// an established TCP connection.
     pub flows: usize,
-    /// Most half-open flows of one source (an IPv4 address or an IPv6 /64): unanswered
-    /// flows, and TCP connections whose opener has not gone on after the answer. A tenth
-    /// of `flows` without it. Each switch counts its own.
+    /// Maximum number of half-open flows of one source (an IPv4 address or an IPv6 /64):
+    /// unanswered flows, and TCP connections whose opener has not gone on after the
+    /// answer. A tenth of `flows` without it. Each switch counts its own.
     pub half_open_per_source: Option<u32>,
-    /// Most flows of one source; without it only `flows` limits them. Each switch counts
-    /// its own.
+    /// Maximum number of flows of one source; without it only `flows` limits them. Each
+    /// switch counts its own.
     pub flows_per_source: Option<u32>,
     /// Packet buffers of the host.
     pub buffers: u32,
@@ -472,10 +472,10 @@ pub enum RuntimesConfig {
 pub struct RuntimesRange {
     /// Exactly this many.
     pub count: Option<u16>,
-    /// The least number, and the number at the start.
+    /// The smallest number, and the number at the start.
     pub min: Option<u16>,
-    /// The most: under load more are started, and stopped again. As many as `min` without
-    /// it.
+    /// The largest number: under load more are started, and stopped again. As many as
+    /// `min` without it.
     pub max: Option<u16>,
 }
 

@@ -35,26 +35,27 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-/// Most calls at a time, streams included: through the socket, and as many remotely.
+/// Maximum number of calls at a time, streams included: through the socket, and as many
+/// remotely.
 pub const MAX_CLIENTS: usize = 32;
-/// Most connections at a time: through the socket, and as many remotely.
+/// Maximum number of connections at a time: through the socket, and as many remotely.
 pub const MAX_CONNECTIONS: usize = 2 * MAX_CLIENTS;
 /// Added to the priority of threads that serve clients: frames go first.
 const NICENESS: i32 = 10;
-/// Most packets of a trace, and most seconds.
+/// Maximum number of packets of a trace, and of seconds.
 const MAX_TRACE: u32 = 10_000;
 const MAX_TRACE_WAIT: Duration = Duration::from_secs(3600);
 
 /// Limits of the control API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Most connections after their handshake.
+    /// Maximum number of connections after their handshake.
     pub connections: usize,
-    /// Most connections in their handshake.
+    /// Maximum number of connections in their handshake.
     pub handshakes: usize,
-    /// Most handshakes from one address.
+    /// Maximum number of handshakes from one address.
     pub handshakes_per_address: usize,
-    /// Most calls, streams included.
+    /// Maximum number of calls, streams included.
     pub calls: usize,
     /// Time-out of a handshake.
     pub handshake: Duration,
@@ -85,7 +86,7 @@ pub enum Request {
     Status(Answer<Status>),
     /// The next page of the list of flows.
     Flows {
-        /// Most flows.
+        /// Maximum number of flows.
         limit: u32,
         /// The selector of flows, checked already.
         filter: String,

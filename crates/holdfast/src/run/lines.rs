@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, SyncSender, channel, sync_channel};
 use std::time::Duration;
 
-/// Most lines that wait for their reader.
+/// Maximum number of lines that wait for their reader.
 const WAITING: usize = 1024;
 /// Timeout for writing the queued lines when the process ends.
 const PATIENCE: Duration = Duration::from_secs(1);

@@ -79,7 +79,7 @@ const BURST: usize = 64;
 /// long as a second (Linux: `locktime`).
 const ANNOUNCE_AFTER: [u64; 7] =
     [0, 100 * MILLISECOND, 300 * MILLISECOND, 600 * MILLISECOND, 1_050 * MILLISECOND, 1_500 * MILLISECOND, 3_000 * MILLISECOND];
-/// Most old frames that a device may have kept.
+/// Maximum number of old frames that a device may have kept.
 const MOST_STALE: usize = 65_536;
 /// Turns without work before the manager sleeps.
 const SPINS: u32 = 50;

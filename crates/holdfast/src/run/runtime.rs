@@ -42,8 +42,8 @@ const BURST: usize = 64;
 /// Turns without work before a runtime sleeps. More would pay on a core of its own; here
 /// other processes share the core.
 const SPINS: u32 = 50;
-/// Most bursts of a logged turn: each turn copies some tens of pages that change in every
-/// turn.
+/// Maximum number of bursts of a logged turn: each turn copies some tens of pages that
+/// change in every turn.
 const BURSTS: usize = 4;
 /// Longest sleep, ns: the heartbeat must go on.
 const MAX_SLEEP: u64 = 10_000_000;

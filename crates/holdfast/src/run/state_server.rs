@@ -46,9 +46,9 @@ const LEASE: u64 = 60_000 * MILLISECOND;
 const PATIENCE: u64 = 1_000 * MILLISECOND;
 /// The precision of these times, ns.
 const STEP: u64 = 100 * MILLISECOND;
-/// Most flows of a chain.
+/// Maximum number of flows of a chain.
 const MOST_PAGES: usize = 64_000_000;
-/// Most unacknowledged messages of a runtime; one with more is ignored.
+/// Maximum number of unacknowledged messages of a runtime; one with more is ignored.
 const WAITING: usize = 4096;
 
 /// The state server's part of its assignment.

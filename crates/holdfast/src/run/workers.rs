@@ -21,13 +21,13 @@ use std::fs::File;
 use std::sync::atomic::{AtomicU32, Ordering};
 use zeroize::Zeroizing;
 
-/// Most runtimes that may end before the box is ready.
+/// Maximum number of runtimes that may end before the box is ready.
 const MAX_FAILED_STARTS: u32 = 12;
 /// Time-out after which a fenced process that neither ends nor wakes up is killed, ns.
 const ZOMBIE_PATIENCE: u64 = 60_000 * MILLISECOND;
 /// Time-out for a coordinator to resign when the box ends, ns.
 const RESIGN_PATIENCE: u64 = 500 * MILLISECOND;
-/// Most bytes of the capture of quarantined packets.
+/// Maximum number of bytes of the capture of quarantined packets.
 pub(super) const MOST_QUARANTINED: u64 = 16 << 20;
 /// Timeout for a deputy to replace a keeper that has ended, ns. After it the keeper's
 /// other processes are killed.

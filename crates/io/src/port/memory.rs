@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Most frames that wait in one direction.
+/// Maximum number of frames that wait in one direction.
 const QUEUE: usize = 4096;
 
 /// A direction: frames, and a descriptor that is readable while frames wait.

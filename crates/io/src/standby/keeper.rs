@@ -15,7 +15,7 @@ use std::io;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Most workers that may end in succession without finishing a turn.
+/// Maximum number of workers that may end in succession without finishing a turn.
 const MAX_STRIKES: u32 = 8;
 /// Packets that are processed one by one after a worker has crashed.
 const CAREFUL: u32 = 128;

@@ -37,15 +37,15 @@ const AT_HOT: usize = AT_HOT_COUNT + 8;
 /// The offset of words that other modules keep beside the log.
 pub(super) const AT_OTHERS: usize = 256;
 
-/// Most pages that one turn may touch and still be undone page by page.
+/// Maximum number of pages that one turn may touch and still be undone page by page.
 const TOUCHED: usize = 4096;
-/// Most pages that are copied when a turn begins, instead of on a fault.
+/// Maximum number of pages that are copied when a turn begins, instead of on a fault.
 const HOT: usize = 48;
 /// Touches of a page, in successive turns that touched any, after which it is hot.
 const HOT_AFTER: u8 = 3;
 /// Turns after which hot pages must prove themselves again.
 const COOL_EVERY: u64 = 4096;
-/// Most exempt ranges.
+/// Maximum number of exempt ranges.
 const EXEMPT: usize = 256;
 
 struct Log {

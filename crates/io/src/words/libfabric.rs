@@ -39,7 +39,7 @@ const _: () = assert!(Address::LONGEST == 160);
 /// session.
 const WORD_BYTES: u32 = 4;
 const TAGGED_BYTES: u32 = 8;
-/// Most words of an end that wait for the provider.
+/// Maximum number of words of an end that wait for the provider.
 const STAGED: usize = 1024;
 /// Words taken from the provider at a time.
 const BURST: usize = 256;

@@ -39,9 +39,10 @@ const LEN: usize = HEADER_LEN + 2 * RING_LEN;
 
 /// Bytes of a random token that tells one session's memory from another's.
 const TOKEN: usize = 8;
-/// Most bytes of a runtime's socket name, which the kernel chooses.
+/// Maximum number of bytes of a runtime's socket name, which the kernel chooses.
 const NAME_AT_MOST: usize = 64;
-/// Most servers that wait at a runtime's socket, stale ones of earlier sessions included.
+/// Maximum number of servers that wait at a runtime's socket, stale ones of earlier
+/// sessions included.
 const BACKLOG: i32 = 16;
 
 /// The side of a session.

@@ -34,7 +34,7 @@ pub struct Log {
 }
 
 impl Log {
-    /// Most notes per second, and most that wait to be taken.
+    /// Maximum number of notes per second, and of notes that wait to be taken.
     pub const MOST: usize = 10;
 
     /// A log without a note.

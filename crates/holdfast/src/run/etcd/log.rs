@@ -21,7 +21,8 @@ use std::time::Duration;
 
 /// Bytes per value.
 const PART: usize = 256 << 10;
-/// Most operations and bytes of a transaction: half of etcd's default limits.
+/// Maximum number of operations and bytes of a transaction: half of etcd's default
+/// limits.
 const MAX_OPERATIONS: usize = 64;
 const MAX_BYTES: usize = 768 << 10;
 /// Values read at a time.

@@ -24,7 +24,8 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use socket::Socket;
 use std::io;
 
-/// Most queues of a port; the operator of a device with more is told to use fewer.
+/// Maximum number of queues of a port; the operator of a device with more is told to use
+/// fewer.
 const MAX_QUEUES: u32 = 64;
 
 /// An AF_XDP port; see the module.

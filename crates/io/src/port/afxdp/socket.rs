@@ -10,7 +10,7 @@ use std::io;
 const RING: u32 = 2048;
 /// Frames to receive, and frames to send.
 const FRAMES: u64 = 2 * RING as u64;
-/// Most calls until the device has taken one burst.
+/// Maximum number of calls until the device has taken one burst.
 const KICKS: u32 = 64;
 
 /// A socket; see the module.
