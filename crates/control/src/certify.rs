@@ -1,6 +1,8 @@
-//! Certificates for hosts and operators, and the authority that signs them: what `holdfast certify` writes.
+//! Certificates for hosts and operators, and the authority that signs them, as `holdfast
+//! certify` writes them.
 //!
-//! In: a directory and whom certificates are for. Out: files, keys among them that only their owner can read. Never: a file written over.
+//! In: a directory and the subjects. Out: files, with keys that only their owner can
+//! read. Never: an overwritten file.
 //!
 //! ```text
 //! DIR/ca.pem  DIR/ca.key                                    the authority; its key is needed here only
@@ -27,21 +29,22 @@ use zeroize::Zeroizing;
 
 /// The authority's key.
 const CA_KEY_FILE: &str = "ca.key";
-/// How long an authority is good for, days.
+/// Validity of an authority, days.
 const CA_DAYS: u32 = 3650;
-/// Clocks differ: a certificate is good since a while.
+/// Certificates are valid from this long ago, because clocks differ.
 const SINCE: Duration = Duration::hours(1);
 /// Longest name.
 const MAX_NAME: usize = 48;
 
-/// Whom a certificate is for: `NAME`, a host, `NAME=ADDRESS,…`, with the addresses and names at which it is asked; `operator:NAME`, `viewer:NAME`.
+/// The subject of a certificate: a host as `NAME`, or `NAME=ADDRESS,…` with the addresses
+/// and names of its control API; `operator:NAME`; `viewer:NAME`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Subject {
-    /// What the holder may do.
+    /// The holder's role.
     pub role: Role,
-    /// The holder: of a host, its name in the configuration.
+    /// The holder's name; a host's is in the configuration.
     pub name: String,
-    /// A host's addresses and names, besides its own.
+    /// A host's addresses and names, besides its own name.
     pub places: Vec<String>,
 }
 
@@ -80,12 +83,12 @@ fn is_dns_name(text: &str) -> bool {
     text.len() <= 253 && text.split('.').all(is_label)
 }
 
-/// What was made.
+/// The result of `certify`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Certified {
-    /// The authority is new.
+    /// True if the authority is new.
     pub has_new_authority: bool,
-    /// Each subject's directory, in their order.
+    /// Each subject's directory, in order.
     pub directories: Vec<PathBuf>,
 }
 
@@ -97,7 +100,7 @@ fn broken(error: &rcgen::Error) -> Failure {
     Failure::new(exit::SOFTWARE, format!("making a certificate: {error}"))
 }
 
-/// Writes a file that was not there, for its owner only if it is secret.
+/// Writes a new file, for its owner only if it is secret.
 fn write(path: &Path, text: &str, is_secret: bool) -> Result<(), Failure> {
     let mode = if is_secret { 0o600 } else { 0o644 };
     let created = OpenOptions::new().write(true).create_new(true).mode(mode).open(path);
@@ -109,7 +112,7 @@ fn serial() -> Result<SerialNumber, Failure> {
     let mut bytes = [0u8; 16];
     match getrandom(&mut bytes, GetRandomFlags::empty()) {
         Ok(16) => {
-            // Positive, and as long as it looks (RFC 5280, 4.1.2.2).
+            // The number is positive, and as long as it looks (RFC 5280, 4.1.2.2).
             bytes[0] = bytes[0] & 0x7f | 0x40;
             Ok(SerialNumber::from_slice(&bytes))
         }
@@ -136,7 +139,7 @@ struct Authority {
     issuer: Issuer<'static, KeyPair>,
 }
 
-/// The directory's authority; a new one if it has none, and whether it is.
+/// The directory's authority, and true if it is new.
 fn authority(directory: &Path, now: OffsetDateTime) -> Result<(Authority, bool), Failure> {
     let (certificate_path, key_path) = (directory.join(CA_FILE), directory.join(CA_KEY_FILE));
     match (certificate_path.exists(), key_path.exists()) {
@@ -151,7 +154,8 @@ fn authority(directory: &Path, now: OffsetDateTime) -> Result<(Authority, bool),
             Ok((Authority { certificate, issuer }, false))
         }
         (false, false) => {
-            // Two authorities must not have one name: who trusts both would look for the signature of the wrong one.
+            // Two authorities must not have one name: a peer that trusts both would check
+            // the signature with the wrong one.
             let mut own = [0u8; 4];
             let _ = getrandom(&mut own, GetRandomFlags::empty());
             let name = format!("Holdfast CA {:08x}", u32::from_ne_bytes(own));
@@ -160,7 +164,8 @@ fn authority(directory: &Path, now: OffsetDateTime) -> Result<(Authority, bool),
             params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
             let key = KeyPair::generate().map_err(|error| broken(&error))?;
             let certificate = params.self_signed(&key).map_err(|error| broken(&error))?.pem();
-            // The key first: with it alone the command says what is missing, and nobody trusts a certificate whose key is lost.
+            // The key is written first: with the key alone the command can say what is
+            // missing, and no peer trusts a certificate whose key is lost.
             write(&key_path, &Zeroizing::new(key.serialize_pem()), true)?;
             write(&certificate_path, &certificate, false)?;
             Ok((Authority { certificate, issuer: Issuer::new(params, key) }, true))
@@ -176,10 +181,11 @@ fn authority(directory: &Path, now: OffsetDateTime) -> Result<(Authority, bool),
     }
 }
 
-/// Makes certificates, good for so many days from `now`, and the authority where there is none yet.
+/// Makes certificates, valid for `days` from `now`, and the authority if there is none.
 ///
 /// # Errors
-/// If one is there already (exit code 1, and nothing is written), or files cannot be read or written.
+/// If a certificate exists already (exit code 1, and nothing is written), or files cannot
+/// be read or written.
 pub fn certify(directory: &Path, subjects: &[Subject], days: u32, now: OffsetDateTime) -> Result<Certified, Failure> {
     for (at, subject) in subjects.iter().enumerate() {
         let path = directory.join(&subject.name);
@@ -222,7 +228,7 @@ fn issue(directory: &Path, authority: &Authority, subject: &Subject, days: u32, 
     params.use_authority_key_identifier_extension = true;
     let key = KeyPair::generate().map_err(|error| broken(&error))?;
     let certificate = params.signed_by(&key, &authority.issuer).map_err(|error| broken(&error))?.pem();
-    // Whole, or not there: under its name when everything is in it.
+    // A directory gets its name only when it is complete.
     let (new, path) = (directory.join(format!(".{}.new", subject.name)), directory.join(&subject.name));
     let _ = std::fs::remove_dir_all(&new);
     DirBuilder::new().mode(0o700).create(&new).map_err(|error| failed(&new, &error))?;
@@ -277,7 +283,8 @@ mod tests {
         }
     }
 
-    /// One command: an authority, a host, an operator; what is made is taken by the code that uses it, keys are their owner's.
+    /// A single command makes an authority, a host, an operator; what is made is taken by
+    /// the code that uses it, keys are their owner's.
     #[test]
     fn what_is_made_can_be_used_and_keys_are_kept() {
         let scratch = tempfile::tempdir().unwrap();
@@ -307,7 +314,8 @@ mod tests {
         assert_eq!(there, ["alice", "ca.key", "ca.pem", "left", "wall"], "nothing else is left there");
     }
 
-    /// Somebody is added later by the same authority; nobody is written over, not even in part.
+    /// A later command adds subjects under the same authority; it overwrites none, not
+    /// even in part.
     #[test]
     fn a_name_is_added_later_and_none_is_written_over() {
         let scratch = tempfile::tempdir().unwrap();
@@ -330,7 +338,7 @@ mod tests {
         assert_eq!(std::fs::read(directory.join("ca.pem")).unwrap(), authority);
     }
 
-    /// What is wrong with files is said with the file and what to do.
+    /// Errors name the file and the remedy.
     #[test]
     fn files_that_do_not_fit_are_refused() {
         let scratch = tempfile::tempdir().unwrap();
@@ -374,7 +382,8 @@ mod tests {
         let of = |units: &[&str]| {
             let mut params = params("x".into(), None, OffsetDateTime::now_utc(), 1).unwrap();
             for (at, unit) in units.iter().enumerate() {
-                // Under the same type only one is kept: the second has the type's number written out.
+                // Under the same type only one is kept: the second has the type's number
+                // written out.
                 let kind = if at == 0 { DnType::OrganizationalUnitName } else { DnType::CustomDnType(vec![2, 5, 4, 11]) };
                 params.distinguished_name.push(kind, *unit);
             }

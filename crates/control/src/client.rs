@@ -1,4 +1,4 @@
-//! Whoever asks a box: one client, whichever way the box is reached.
+//! The client of a box, whatever the connection.
 
 use crate::api::control_client::ControlClient;
 use crate::api::*;
@@ -17,20 +17,21 @@ use tokio::time::timeout;
 use tonic::Streaming;
 use tonic::transport::Channel;
 
-/// A host's answer to one that joins has at most so many bytes: a configuration and some files.
+/// Maximum number of bytes of the answer to a host that joins: a configuration and some
+/// files.
 const MAX_JOIN: usize = 2 * MAX_FILE;
 /// Between two questions how far a drain is.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Asks one box.
+/// A client of one box.
 #[derive(Clone)]
 pub struct Client(Arc<Asking>);
 
 struct Asking {
     door: Door,
     runtime: Runtime,
-    /// The connection, where one is kept: over TLS. A socket is opened anew for each call, so that a client that asks now
-    /// and then takes no place, and asks the box's next manager too.
+    /// The kept connection, over TLS only. A socket is opened anew for each call, so that
+    /// an idle client takes no place, and reaches the box's next manager too.
     api: OnceLock<ControlClient<Channel>>,
 }
 
@@ -40,25 +41,25 @@ impl fmt::Debug for Client {
     }
 }
 
-/// What a box has begun and is not done with.
+/// Work that a box has begun.
 pub struct Work {
     client: Client,
     stream: Streaming<Progress>,
 }
 
 impl Work {
-    /// How far it is, when that has changed.
+    /// The next change of its progress.
     ///
     /// # Errors
-    /// If the box answers no more, or refuses.
+    /// If the box does not answer any more, or refuses.
     pub fn progress(&mut self) -> Result<Progress, Failure> {
         let client = &self.client.0;
-        // An order takes as long as it takes; whether the box is alive the connection's pings tell.
+        // An order has no time-out; the connection's pings tell if the box is alive.
         let told = client.runtime.block_on(self.stream.message()).map_err(|status| client.door.refusal(&status))?;
         told.ok_or_else(|| Failure::new(exit::UNAVAILABLE, "the box stopped telling how far it is: `holdfast status` shows it"))
     }
 
-    /// Waits until it is done; `each` is given every state on the way.
+    /// Waits until it is done; `each` gets every progress on the way.
     ///
     /// # Errors
     /// As [`Work::progress`].
@@ -74,7 +75,8 @@ impl Work {
 }
 
 impl Client {
-    /// Of the box that listens at `path`; without it, of the only one on this machine.
+    /// A client of the box that listens at `path`; without it, of the only one on this
+    /// machine.
     ///
     /// # Errors
     /// If there is none, or more than one.
@@ -82,15 +84,15 @@ impl Client {
         Client::at(Door::socket(path)?)
     }
 
-    /// Of the box that is meant.
+    /// A client of the target's box.
     ///
     /// # Errors
-    /// If that is none.
+    /// If the target is no box.
     pub fn to(target: &Target) -> Result<Client, Failure> {
         Client::at(target.door()?)
     }
 
-    /// The box is looked at with the first call.
+    /// Connects with the first call.
     fn at(door: Door) -> Result<Client, Failure> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
         let runtime = runtime.map_err(|error| Failure::new(exit::UNAVAILABLE, format!("a client: {error}")))?;
@@ -110,7 +112,7 @@ impl Client {
         }
     }
 
-    /// Waits for an answer as long as a box may take.
+    /// Waits for an answer within the time-out.
     fn wait<T>(&self, answer: impl Future<Output = Result<T, tonic::Status>>) -> Result<T, Failure> {
         self.wait_for(ANSWER, answer)
     }
@@ -125,7 +127,7 @@ impl Client {
         self.0.door.broken(what)
     }
 
-    /// Is the packet loop alive?
+    /// Checks that the packet loop is alive.
     ///
     /// # Errors
     /// If no box answers in time, or it refuses.
@@ -134,7 +136,7 @@ impl Client {
         self.wait(api.ping(PingRequest {})).map(tonic::Response::into_inner)
     }
 
-    /// What the box says about itself.
+    /// The box's status.
     ///
     /// # Errors
     /// As [`Client::ping`].
@@ -153,7 +155,8 @@ impl Client {
         Ok(Work { client: self.clone(), stream })
     }
 
-    /// Takes a runtime out of service; with `force` also if flows would not survive a failure without it.
+    /// Takes a runtime out of service; with `force` even if flows would not survive a
+    /// failure without it.
     ///
     /// # Errors
     /// As [`Client::ping`].
@@ -163,7 +166,7 @@ impl Client {
         Ok(Work { client: self.clone(), stream })
     }
 
-    /// How far something is that was begun before.
+    /// The progress of work that was begun before.
     ///
     /// # Errors
     /// As [`Client::ping`].
@@ -208,7 +211,8 @@ impl Client {
         begun.map(drop)
     }
 
-    /// Has the box go by another configuration, all of it or nothing; with `dry_run` it only says what would change.
+    /// Applies another configuration, all of it or nothing; with `dry_run` only shows
+    /// what would change.
     ///
     /// # Errors
     /// As [`Client::ping`]. A configuration that cannot be applied is an answer.
@@ -218,7 +222,7 @@ impl Client {
         reply.result.ok_or_else(|| self.broken("its answer says nothing"))
     }
 
-    /// Ends the box's part on this host. The process that is stopping.
+    /// Ends the box's part on this host. Returns the process that is stopping.
     ///
     /// # Errors
     /// As [`Client::ping`].
@@ -227,11 +231,12 @@ impl Client {
         self.wait(api.stop(StopRequest {})).map(|reply| reply.into_inner().pid)
     }
 
-    /// Lists up to `limit` flows that match a selector; `take` gets them in batches, and may take its time for each.
-    /// Returns true if there are, or may be, more. [`ListFlowsReply`] says what a list guarantees.
+    /// Lists up to `limit` flows that match a selector; `take` gets them in batches, and
+    /// may be slow. Returns true if there are, or may be, more. [`ListFlowsReply`] says
+    /// what a list guarantees.
     ///
     /// # Errors
-    /// As [`Client::ping`], and what `take` says.
+    /// As [`Client::ping`], and the error of `take`.
     pub fn flows(
         &self,
         filter: &str,
@@ -240,8 +245,8 @@ impl Client {
     ) -> Result<bool, Failure> {
         let (mut left, mut after) = (limit, Vec::new());
         loop {
-            // A piece of the list, in messages. The API has no way to ask for none, and who does wants to know whether there
-            // are any.
+            // A piece of the list, in messages. The API cannot ask for zero flows; a
+            // caller with limit 0 wants to know if there are any.
             let wanted = left.clamp(1, FLOWS_PER_ANSWER);
             let request = ListFlowsRequest { filter: filter.to_owned(), limit: wanted, after };
             let mut api = self.api()?;
@@ -263,7 +268,7 @@ impl Client {
         }
     }
 
-    /// All that [`Client::flows`] gives.
+    /// All flows of [`Client::flows`] in one list.
     ///
     /// # Errors
     /// As there.
@@ -276,10 +281,11 @@ impl Client {
         Ok(ListFlowsReply { flows: all, truncated, next: Vec::new() })
     }
 
-    /// Traces packets; `step` is given every step as it comes. How many packets were seen.
+    /// Traces packets; `step` gets every step as it comes. Returns the number of packets
+    /// seen.
     ///
     /// # Errors
-    /// As [`Client::ping`], and what `step` says.
+    /// As [`Client::ping`], and the error of `step`.
     pub fn trace(
         &self,
         selector: String,
@@ -301,20 +307,20 @@ impl Client {
     }
 }
 
-/// What a host gets that joins.
+/// The files for a host that joins.
 pub struct Fetched {
     /// The cluster's name.
     pub cluster: String,
     /// The configuration.
     pub text: String,
-    /// What it names: path from its directory, and contents.
+    /// The files that it names: relative path, and contents.
     pub files: Vec<(String, zeroize::Zeroizing<Vec<u8>>)>,
 }
 
-/// Fetches what the host of this name needs to run its part of the box, from one that runs.
+/// Fetches the files for the host of this name from a running host.
 ///
 /// # Errors
-/// If nobody answers there, or refuses.
+/// If no host answers there, or it refuses.
 pub fn fetch(endpoint: Endpoint, tls: TlsPaths, host: &str) -> Result<Fetched, Failure> {
     let from = endpoint.to_string();
     let client = Client::at(Door::Api { endpoint, tls })?;
@@ -332,7 +338,7 @@ pub fn fetch(endpoint: Endpoint, tls: TlsPaths, host: &str) -> Result<Fetched, F
     Ok(Fetched { cluster, text, files: kept })
 }
 
-/// True of a path that stays where it begins: files that go along to a host that joins are written there.
+/// True for a path that stays inside its directory: a joining host writes files there.
 pub fn is_inside(path: &str) -> bool {
     let mut parts = Path::new(path).components().peekable();
     parts.peek().is_some() && parts.all(|part| matches!(part, Component::Normal(_)))

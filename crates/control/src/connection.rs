@@ -1,7 +1,7 @@
-//! How a box is reached: through its Unix socket, or over mutual TLS.
+//! Connections to a box: through its Unix socket, or over mutual TLS.
 //!
-//! A connection is made before the first call, and so that every way in which it may fail is known for what it is: the box
-//! shows that it takes the client with its first frame, which is waited for.
+//! A connection is made before the first call, so that every way in which it may fail is
+//! told apart: the box accepts the client with its first frame, which is waited for.
 
 use crate::endpoint::Endpoint;
 use crate::exit::{self, Failure};
@@ -22,18 +22,19 @@ use tokio_rustls::client::TlsStream;
 use tonic::Code;
 use tonic::transport::Channel;
 
-/// Longest answer of the box to a client that may be slow to take it.
+/// Time-out of the box's answer to a client that may be slow to take it.
 pub(crate) const ANSWER: Duration = Duration::from_secs(15);
 
-/// See [`connect_tls`].
+/// A connection of [`connect_tls`].
 pub type TlsConnection = BufReader<TlsStream<TcpStream>>;
 
-/// Which box is meant, and who asks.
+/// The box to connect to, and the client's certificate.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Target {
-    /// The control socket's path, or `https://` and the place of a control API. Without it, the only box on this machine.
+    /// The control socket's path, or `https://` and the address of a control API. Without
+    /// it, the only box on this machine.
     pub control: Option<String>,
-    /// The certificate with which a control API is asked.
+    /// The client's certificate for a control API.
     pub tls: Option<TlsPaths>,
 }
 
@@ -43,10 +44,10 @@ impl Target {
         Target { control: Some(path.display().to_string()), tls: None }
     }
 
-    /// The path, where nothing else can be meant.
+    /// The socket's path, if given.
     ///
     /// # Errors
-    /// If a control API is meant.
+    /// If the target is a control API.
     pub fn path(&self) -> Result<Option<PathBuf>, Failure> {
         match self.control.as_deref() {
             Some(url) if url.contains("://") => {
@@ -56,7 +57,7 @@ impl Target {
         }
     }
 
-    /// Where that box is asked.
+    /// The box's door.
     pub(crate) fn door(&self) -> Result<Door, Failure> {
         let usage = |text: String| Failure::new(exit::USAGE, text);
         let Some((scheme, place)) = self.control.as_deref().and_then(|control| control.split_once("://")) else {
@@ -78,17 +79,18 @@ impl Target {
     }
 }
 
-/// Where a box is asked.
+/// The place where a box takes calls.
 #[derive(Debug, Clone)]
 pub(crate) enum Door {
-    /// Its Unix socket.
+    /// The box's Unix socket.
     Socket(PathBuf),
-    /// Its control API, and the certificate to show there.
+    /// The box's control API, and the certificate for it.
     Api { endpoint: Endpoint, tls: TlsPaths },
 }
 
 impl Door {
-    /// Of the box that listens at `path`; without it, of the only one on this machine.
+    /// The socket of the box that listens at `path`; without it, of the only one on this
+    /// machine.
     pub(crate) fn socket(path: Option<&Path>) -> Result<Door, Failure> {
         let path = path.map_or_else(find, |path| Ok(path.to_owned()))?;
         check_path(&path)?;
@@ -110,7 +112,7 @@ impl Door {
         Failure::new(exit::UNAVAILABLE, format!("the box at {}: {what}", self.name()))
     }
 
-    /// What the box says is wrong, with its exit code. A box elsewhere is named.
+    /// The failure that a box reports, with its exit code. A remote box is named.
     pub(crate) fn refusal(&self, status: &tonic::Status) -> Failure {
         let text = status.message();
         let said = match self {
@@ -121,7 +123,7 @@ impl Door {
             Code::PermissionDenied | Code::Unauthenticated => Failure::new(exit::PERMISSION, said),
             Code::DeadlineExceeded => Failure::new(exit::TIMEOUT, said),
             Code::InvalidArgument | Code::FailedPrecondition | Code::OutOfRange => Failure::new(exit::NEGATIVE, text.to_owned()),
-            // It has no time for this call now.
+            // The box has no time for this call now.
             Code::ResourceExhausted => match self {
                 Door::Socket(_) => Failure::new(exit::NEGATIVE, said),
                 Door::Api { .. } => Failure::new(exit::TIMEOUT, said),
@@ -142,7 +144,8 @@ impl Door {
                     }
                     Ok(stream)
                 };
-                // The box may be too busy for as long even to answer pings: it is on this host.
+                // The box is on this host, and may be too busy even to answer pings for
+                // this long.
                 self.channel_to("http://box".to_owned(), BUSY, ANSWER, connecting).await
             }
             Door::Api { endpoint, tls } => {
@@ -175,7 +178,7 @@ impl Door {
         channel_over(stream, channel).await.map_err(broken)
     }
 
-    /// Why there is no connection.
+    /// The failure to connect.
     fn failure(&self, error: &std::io::Error) -> Failure {
         if let ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe = error.kind() {
             return self.broken("it closed the connection: it may have too many clients; try again");
@@ -240,26 +243,27 @@ fn tls_failure(place: &Endpoint, tls: &TlsPaths, error: &std::io::Error) -> Fail
     }
 }
 
-/// A connection with TLS over which the server has said its first word.
+/// A connection with TLS, after the server's first bytes.
 ///
 /// # Errors
-/// The system's error; an error of rustls is inside one of the kind that the system has.
+/// The system's error; rustls's errors are inside one of the system's kinds.
 pub async fn connect_tls(host: &str, port: u16, tls: Arc<rustls::ClientConfig>) -> std::io::Result<TlsConnection> {
     let stream = TcpStream::connect((host, port)).await?;
     stream.set_nodelay(true)?;
     let name = ServerName::try_from(host.to_owned()).map_err(std::io::Error::other)?;
     let mut stream = BufReader::new(TlsConnector::from(tls).connect(name, stream).await?);
-    // TLS 1.3 ends for the client before the server has looked at its certificate.
+    // TLS 1.3 ends for the client before the server has checked its certificate.
     if stream.fill_buf().await?.is_empty() {
         return Err(ErrorKind::UnexpectedEof.into());
     }
     Ok(stream)
 }
 
-/// A channel over a connection that is there already. Where it is lost the channel makes no other.
+/// A channel over an open connection. The channel makes no other connection if this one
+/// is lost.
 ///
 /// # Errors
-/// The handshake of HTTP/2 has failed.
+/// If the handshake of HTTP/2 has failed.
 pub async fn channel_over<S>(stream: S, channel: tonic::transport::Endpoint) -> Result<Channel, tonic::transport::Error>
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,

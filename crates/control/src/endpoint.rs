@@ -1,16 +1,16 @@
-//! Where a control API listens, as people write it.
+//! Addresses of a control API, as people write them.
 
 use rustls::pki_types::ServerName;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
-/// Where the control API listens when no port is named.
+/// The control API's default port.
 pub const CONTROL_PORT: u16 = 7443;
 
-/// An address with a port, or without the usual one.
+/// Reads an address, with or without a port.
 ///
 /// # Errors
-/// What it should be.
+/// The text says what it should be.
 pub fn control_address(text: &str) -> Result<SocketAddr, String> {
     let alone = |text: &str| text.trim_matches(['[', ']']).parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip, CONTROL_PORT));
     let address = text.parse().ok().or_else(|| alone(text));
@@ -22,7 +22,7 @@ pub fn control_address(text: &str) -> Result<SocketAddr, String> {
     })
 }
 
-/// Where a box listens: a name or an address, and a port.
+/// A listening address of a box: a name or an address, and a port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoint {
     pub(crate) host: String,
@@ -41,7 +41,7 @@ impl fmt::Display for Endpoint {
 impl std::str::FromStr for Endpoint {
     type Err = String;
 
-    /// `ADDRESS`, `NAME`, either with `:PORT`.
+    /// Reads `ADDRESS` or `NAME`, either with `:PORT`.
     fn from_str(text: &str) -> Result<Endpoint, String> {
         if let Ok(address) = control_address(text) {
             return Ok(Endpoint { host: address.ip().to_string(), port: address.port() });

@@ -1,4 +1,4 @@
-//! How the command ends: exit codes and the errors that lead to them.
+//! Exit codes, and the errors that lead to them.
 
 use std::{fmt, io};
 
@@ -6,28 +6,28 @@ use std::{fmt, io};
 pub const NEGATIVE: u8 = 1;
 /// The command line is wrong.
 pub const USAGE: u8 = 2;
-/// Something that is needed is not there.
+/// A needed part is missing.
 pub const UNAVAILABLE: u8 = 69;
 /// A fault of this program.
 pub const SOFTWARE: u8 = 70;
-/// It took too long.
+/// The time-out has passed.
 pub const TIMEOUT: u8 = 75;
 /// A privilege is missing.
 pub const PERMISSION: u8 = 77;
 /// The configuration is wrong.
 pub const CONFIGURATION: u8 = 78;
 
-/// The code for something that the system refused: a privilege is missing, or something is not there.
+/// The code for a system error: a privilege or a needed part is missing.
 pub fn of_system(error: &io::Error) -> u8 {
     if error.kind() == io::ErrorKind::PermissionDenied { PERMISSION } else { UNAVAILABLE }
 }
 
-/// Why a command ends otherwise than well: what to tell the user, and the exit code.
+/// The error that ends a command: the message for the user, and the exit code.
 #[derive(Debug)]
 pub struct Failure {
     /// The exit code.
     pub code: u8,
-    /// What to say, remedy included.
+    /// The message, remedy included.
     pub message: String,
 }
 
@@ -37,7 +37,7 @@ impl Failure {
         Failure { code, message: message.into() }
     }
 
-    /// A failure that another process of the box has told the user of.
+    /// A failure that another process of the box has reported to the user.
     pub fn said(code: u8) -> Failure {
         Failure { code, message: String::new() }
     }

@@ -18,7 +18,7 @@ impl Flow {
         }
     }
 
-    /// The port from which it was begun; 0 if the box did not say an address.
+    /// The port from which the flow was opened; 0 if the box did not give an address.
     pub fn source_port(&self) -> u16 {
         self.source.parse().map_or(0, |source: SocketAddr| source.port())
     }

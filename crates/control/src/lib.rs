@@ -1,9 +1,10 @@
-//! What is asked of a box, and who asks: the schema of questions and answers, and one client.
+//! The control API's schema of requests and answers, and one client.
 //!
-//! A box is asked by gRPC, through its Unix socket or over mutual TLS: the same messages, which [`api`] has as the .proto file
-//! says them. In: questions of commands, of the laboratory and of tests. Out: the objects that `--json` prints, or a
-//! [`Failure`](exit::Failure) with its exit code. Never: a part of the box. What answers is the daemon's, and does not come
-//! with this crate.
+//! A box takes calls by gRPC, through its Unix socket or over mutual TLS, with the
+//! messages of the .proto file ([`api`]). In: requests of commands, of the laboratory and
+//! of tests. Out: the objects that `--json` prints, or a [`Failure`](exit::Failure) with
+//! its exit code. Never: a part of the box. The daemon answers, and does not come with
+//! this crate.
 #![forbid(unsafe_code)]
 
 pub mod certify;
@@ -17,8 +18,8 @@ pub mod status;
 pub mod table;
 pub mod tls;
 
-/// The types of the .proto file. They are kept as a file: `tests/generated.rs` says when it is not what the .proto file
-/// gives, and makes it anew.
+/// The types of the .proto file, kept as a file: `tests/generated.rs` reports a stale
+/// file, and makes it anew.
 #[allow(missing_docs, unreachable_pub, clippy::all)]
 #[rustfmt::skip]
 pub mod api;
@@ -44,11 +45,12 @@ pub const MAX_FILE: usize = 4 << 20;
 pub const MAX_REQUEST: usize = MAX_FILE + (64 << 10);
 /// Longest answer, bytes.
 pub const MAX_ANSWER: usize = 64 << 20;
-/// Flows that [`Client::flows`] asks for at a time: it asks again from where the answer ends.
+/// Flows per call of [`Client::flows`], which calls again from the end of the answer.
 pub const FLOWS_PER_ANSWER: u32 = 1_000;
-/// How long a client may take to ask or to take an answer, and the loop to give it.
+/// Time-out of a client's request and of its reading an answer, and of the packet loop's
+/// answer.
 pub const PATIENCE: Duration = Duration::from_secs(5);
-/// How long a box that moves many flows may be too busy to say how far it is.
+/// Time-out of a box that moves many flows and may be too busy to report.
 pub const BUSY: Duration = Duration::from_secs(60);
 /// Longest path of a Unix socket: `sun_path` without its final zero (unix(7)).
 const MAX_PATH: usize = 107;
@@ -59,7 +61,7 @@ pub fn default_path(cluster: &str) -> PathBuf {
     base.map_or_else(|| PathBuf::from("/run"), PathBuf::from).join("holdfast").join(format!("{cluster}.sock"))
 }
 
-/// The socket of the only box on this machine, for commands that are not told which.
+/// The socket of the only box on this machine, for commands without a target.
 ///
 /// # Errors
 /// If there is none, or more than one.
@@ -84,7 +86,7 @@ fn find_in(directory: &Path) -> Result<PathBuf, Failure> {
         .map(|entry| entry.path())
         .filter(|path| path.extension().is_some_and(|extension| extension == "sock"))
         .collect();
-    // A box that was killed leaves its socket; it is not one of several boxes that are running.
+    // A killed box leaves its socket, which does not count as a running box's.
     if sockets.len() > 1 {
         sockets.retain(|path| std::os::unix::net::UnixStream::connect(path).is_ok());
     }
@@ -105,10 +107,10 @@ fn none_in(directory: &Path) -> Failure {
     Failure::new(exit::UNAVAILABLE, message)
 }
 
-/// Is this a path that a Unix socket can have?
+/// Checks that a Unix socket can have this path.
 ///
 /// # Errors
-/// If it is longer.
+/// If the path is longer.
 pub fn check_path(path: &Path) -> Result<(), Failure> {
     let len = path.as_os_str().len();
     if len > MAX_PATH {
@@ -118,7 +120,7 @@ pub fn check_path(path: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Without its contents: they are secrets.
+/// Omits the contents, which are secret.
 impl std::fmt::Debug for api::File {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("File").field("path", &self.path).finish_non_exhaustive()

@@ -6,10 +6,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use zeroize::Zeroizing;
 
-/// Longest file with a secret or a certificate, bytes: some keys and many words about them.
+/// Longest file with a secret or a certificate, bytes: some keys with many comments.
 const LONGEST: u64 = 64 << 10;
 
-/// Opens a regular file, and waits for nothing: a pipe of that name would stop the box. `missing` is the command that makes this one, `remedy` what to do if it is of
+/// Opens a regular file without blocking: a pipe of that name would stop the box.
+/// `missing` is the command that makes the file, `remedy` the advice for a file of
 /// another kind.
 fn open(path: &Path, missing: &str, remedy: &str) -> Result<(std::fs::File, std::fs::Metadata), String> {
     let name = path.display();
@@ -35,19 +36,20 @@ fn read(file: std::fs::File, path: &Path, len: u64) -> Result<Zeroizing<Vec<u8>>
     Ok(bytes)
 }
 
-/// Reads a file that anybody may read, such as a certificate.
+/// Reads a file that any user may read, such as a certificate.
 ///
 /// # Errors
-/// What is wrong with it, and what to do.
+/// The text says what is wrong with it, and the remedy.
 pub fn read_public(path: &Path, maker: &str) -> Result<Vec<u8>, String> {
     let (file, metadata) = open(path, maker, &format!("`{maker}` makes one"))?;
     read(file, path, metadata.len()).map(|bytes| bytes.to_vec())
 }
 
-/// Reads a file that nobody but its owner may read. `missing` is the command that makes this one, `maker` the one that makes any.
+/// Reads a file that only its owner may read. `missing` is the command that makes this
+/// one, `maker` the one that makes any.
 ///
 /// # Errors
-/// What is wrong with it, and what to do.
+/// The text says what is wrong with it, and the remedy.
 pub fn read_secret(path: &Path, missing: &str, maker: &str) -> Result<Zeroizing<Vec<u8>>, String> {
     let (file, metadata) = open(path, missing, &format!("`{maker}` makes one with a key"))?;
     let (name, mode) = (path.display(), metadata.mode() & 0o7777);

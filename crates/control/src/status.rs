@@ -1,6 +1,6 @@
 //! The status: what `holdfast status --json` prints, and the words in it.
 //!
-//! The .proto file declares it; its types are used by who fills it, who prints it, and who reads it.
+//! The .proto file declares the status; the box, its commands and tests use its types.
 
 pub use crate::api::{
     Bfd, ControlApi, Election, Failover, FlowTable, Host, Leader, LocalStandby, Network, Pool, Port, Process, Protected, Retry,
@@ -16,7 +16,8 @@ pub const ROLE_RUNTIME: &str = "runtime";
 /// The role that starts the manager, in [`Process::role`].
 pub const ROLE_GUARD: &str = "guard";
 
-/// The role that takes frames from the ports to the runtimes; the same process as the manager, in [`Process::role`].
+/// The role that takes frames from the ports to the runtimes, in the manager's process,
+/// in [`Process::role`].
 pub const ROLE_SWITCH: &str = "switch";
 
 /// The role that decides about failures and orders, in [`Process::role`].
@@ -28,31 +29,35 @@ pub const ROLE_STATE_SERVER: &str = "state-server";
 /// The state of a process that serves, in [`Process::state`].
 pub const STATE_RUNNING: &str = "running";
 
-/// The state of a process that has been started and has not spoken yet, in [`Process::state`].
+/// The state of a process that was started and has not sent a message yet, in
+/// [`Process::state`].
 pub const STATE_STARTING: &str = "starting";
 
-/// The state of a coordinator or state server that has ended and is going to be started again, in [`Process::state`]. What it knew last is shown meanwhile.
+/// The state of a coordinator or state server that has ended and will be restarted, in
+/// [`Process::state`]. The status shows its last reports meanwhile.
 pub const STATE_AWAY: &str = "away";
 
-/// The state of a coordinator that waits to be elected, in [`Process::state`]. What another one knew last is shown meanwhile.
+/// The state of a coordinator that waits to be elected, in [`Process::state`]. The status
+/// shows another one's last reports meanwhile.
 pub const STATE_CANDIDATE: &str = "candidate";
 
 /// The state of a runtime that was taken out of service, in [`Process::state`].
 pub const STATE_DRAINED: &str = "drained";
 
-/// The state of a place in which a runtime is started when its cluster grows, in [`Process::state`].
+/// The state of a place in which a runtime is started when its cluster grows, in
+/// [`Process::state`].
 pub const STATE_SPARE: &str = "spare";
 
-/// A host that serves ports, in [`Host::state`].
+/// The state of a host that serves ports, in [`Host::state`].
 pub const STATE_SERVING: &str = "serving";
 
-/// They only grow, in [`Statistic::kind`].
+/// Counters, which only grow, in [`Statistic::kind`].
 pub const KIND_COUNTERS: &str = "counters";
 
-/// They grow and become less, in [`Statistic::kind`].
+/// Gauges, which grow and shrink, in [`Statistic::kind`].
 pub const KIND_GAUGE: &str = "gauge";
 
-/// The runtimes divide it among themselves, in [`Pool::shared`].
+/// The runtimes partition the pool, in [`Pool::shared`].
 pub const SHARED_PARTITIONED: &str = "partitioned";
 
 /// A state server assigns its numbers, in [`Pool::shared`].
@@ -64,7 +69,7 @@ pub const UNIT_PROCESS: &str = "process";
 /// Any one host may fail, in [`Status::survives`].
 pub const UNIT_HOST: &str = "host";
 
-/// How [`api::Protected`](crate::api::Protected) stands in the object.
+/// The form of [`api::Protected`](crate::api::Protected) in the object.
 pub(crate) mod protected {
     use crate::api::Protected;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -94,7 +99,7 @@ impl Status {
         self.processes.iter().find(|process| process.role == ROLE_GUARD)
     }
 
-    /// What is counted or measured under this name by this function.
+    /// The statistic with this name of this function.
     pub fn statistic(&self, function: &str, name: &str) -> Option<&Statistic> {
         self.statistics.iter().find(|statistic| statistic.function == function && statistic.name == name)
     }
@@ -116,21 +121,21 @@ impl Status {
         self.failovers.iter().find(|failover| failover.runtime == runtime && failover.incarnation == incarnation)
     }
 
-    /// How many packets were dropped for this reason.
+    /// The packets dropped for this reason.
     pub fn dropped(&self, reason: &str) -> u64 {
         self.drops.get(reason).copied().unwrap_or(0)
     }
 }
 
 impl Protected {
-    /// As it stands in the object.
+    /// The word in the object.
     pub fn word(self) -> &'static str {
         protected::WORDS.iter().find(|(known, _)| *known == self).map_or("no", |(_, word)| word)
     }
 }
 
 impl FlowTable {
-    /// Flows end before their time, so that new ones find room: from here on, in 1/1000.
+    /// The fill from which flows end early to make room, in 1/1000.
     pub const NEARLY_FULL: u32 = 900;
 
     /// See [`FlowTable::NEARLY_FULL`].
@@ -140,7 +145,7 @@ impl FlowTable {
 }
 
 impl Statistic {
-    /// The number of this name, if it has been said.
+    /// The number with this name, if reported.
     pub fn value(&self, name: &str) -> Option<i64> {
         self.values.iter().find(|value| value.name == name).map(|value| value.value)
     }
@@ -167,7 +172,8 @@ mod tests {
         assert!(status.failover(16, 2).is_none());
     }
 
-    /// What is absent, and the words, are as they were before there was one schema: scripts read them.
+    /// Absent fields and words stay as they were before the schema, because scripts read
+    /// them.
     #[test]
     fn the_object_is_as_it_was() {
         let mut status =

@@ -1,24 +1,24 @@
-//! What commands print: tables for people, and when to colour them.
+//! The output of commands: tables, and colours.
 
 use crate::exit::{self, Failure};
 use std::io::{IsTerminal, Write};
 
-/// How a word is shown on a terminal.
+/// The appearance of a word on a terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tone {
-    /// As it is.
+    /// Unchanged.
     Plain,
     /// As a heading.
     Head,
-    /// All is well.
+    /// In order.
     Good,
-    /// Look at it.
+    /// Worth attention.
     Caution,
-    /// It is wrong.
+    /// Wrong.
     Bad,
 }
 
-/// Whether words are coloured.
+/// True if words are coloured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Style {
     coloured: bool,
@@ -28,14 +28,15 @@ impl Style {
     /// No colours.
     pub const PLAIN: Style = Style { coloured: false };
 
-    /// For standard output: colours on a terminal that has them, unless NO_COLOR asks for none (no-color.org).
+    /// The style for standard output: colours on a terminal that has them, unless
+    /// NO_COLOR asks for none (no-color.org).
     pub fn of_stdout() -> Style {
         let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         let is_dumb = std::env::var_os("TERM").is_none_or(|terminal| terminal == "dumb");
         Style { coloured: std::io::stdout().is_terminal() && !refused && !is_dumb }
     }
 
-    /// The word in its tone.
+    /// The word, coloured for its tone.
     pub fn paint(self, word: &str, tone: Tone) -> String {
         let code = match tone {
             Tone::Plain => return word.to_owned(),
@@ -56,7 +57,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// Without rows.
+    /// A table without rows.
     pub fn new(head: &[&str]) -> Table {
         Table { head: head.iter().map(|word| (*word).to_owned()).collect(), rows: Vec::new() }
     }
@@ -68,7 +69,7 @@ impl Table {
         table
     }
 
-    /// One more row.
+    /// Adds a row.
     pub fn row(&mut self, row: Vec<(String, Tone)>) {
         self.rows.push(row);
     }
@@ -80,7 +81,7 @@ impl Table {
 
     /// The text, a line per row, the head first.
     pub fn text(&self, style: Style) -> String {
-        // What comes from outside must not move the cursor.
+        // Text from outside must not move the cursor.
         let clean = |word: &str| word.replace(|character: char| character.is_control(), "\u{fffd}");
         let head = self.head.iter().map(|word| (clean(word), Tone::Head)).collect::<Vec<_>>();
         let rows = self.rows.iter().map(|row| row.iter().map(|(word, tone)| (clean(word), *tone)).collect());
@@ -114,7 +115,8 @@ impl Table {
 /// Prints on standard output.
 ///
 /// # Errors
-/// What the system says (exit code 69). A reader that has had enough (`| head`) is none.
+/// The system's error (exit code 69). A reader that has had enough (`| head`) is no
+/// error.
 pub fn print(text: &str) -> Result<(), Failure> {
     let mut stdout = std::io::stdout();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {

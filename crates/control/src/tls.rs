@@ -1,7 +1,8 @@
-//! Who one is, and whom one trusts, between hosts and operators: certificates and keys from files.
+//! Identity and trust between hosts and operators: certificates and keys from files.
 //!
-//! In: paths. Out: an [`Identity`] for rustls, or what is wrong with which file and what to do; of a certificate, who it is of. Never: a connection, or a word of a key
-//! in a message.
+//! In: paths. Out: an [`Identity`] for rustls, or an error that names the file and the
+//! remedy; the holder of a certificate. Never: a connection, or a part of a key in a
+//! message.
 
 use crate::secret::{read_public, read_secret};
 use rustls::crypto::CryptoProvider;
@@ -16,13 +17,13 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 /// The authority's certificates, in a directory.
 pub const CA_FILE: &str = "ca.pem";
-/// One's own certificate, in a directory.
+/// The own certificate, in a directory.
 pub const CERTIFICATE_FILE: &str = "certificate.pem";
-/// Its key, in a directory.
+/// The own certificate's key, in a directory.
 pub const KEY_FILE: &str = "key.pem";
 /// The command that makes these files.
 pub const MAKER: &str = "holdfast certify DIR NAME";
-/// What both sides of the control API speak.
+/// The protocol of both sides of the control API.
 const HTTP2: &[u8] = b"h2";
 
 /// The files for mutual TLS.
@@ -30,20 +31,20 @@ const HTTP2: &[u8] = b"h2";
 pub struct TlsPaths {
     /// The authority's certificates.
     pub ca: PathBuf,
-    /// One's own certificate.
+    /// The own certificate.
     pub certificate: PathBuf,
-    /// Its key.
+    /// The own certificate's key.
     pub key: PathBuf,
 }
 
 impl TlsPaths {
-    /// With the names that `holdfast certify` gives them.
+    /// The files with the names that `holdfast certify` gives them.
     pub fn in_directory(directory: &Path) -> TlsPaths {
         TlsPaths { ca: directory.join(CA_FILE), certificate: directory.join(CERTIFICATE_FILE), key: directory.join(KEY_FILE) }
     }
 }
 
-/// A directory, or the three files with commas between them.
+/// Reads a directory, or the three files with commas between them.
 impl std::str::FromStr for TlsPaths {
     type Err = String;
 
@@ -59,22 +60,22 @@ impl std::str::FromStr for TlsPaths {
     }
 }
 
-/// What somebody may do, as the organisational unit of the certificate says.
+/// The rights of a certificate's holder, from its organisational unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// Look.
+    /// May query.
     Viewer,
-    /// Look, and change things.
+    /// May query, and change things.
     Operator,
-    /// Look, and join under its own name.
+    /// May query, and join under its own name.
     Host,
 }
 
 impl Role {
-    /// All of them.
+    /// All roles.
     pub const ALL: [Role; 3] = [Role::Viewer, Role::Operator, Role::Host];
 
-    /// As it stands in a certificate.
+    /// The role's name in a certificate.
     pub fn name(self) -> &'static str {
         match self {
             Role::Viewer => "viewer",
@@ -85,7 +86,7 @@ impl Role {
 }
 
 impl Role {
-    /// One of them, in a sentence.
+    /// The role with its article, for a sentence.
     pub fn with_article(self) -> &'static str {
         match self {
             Role::Viewer => "a viewer",
@@ -95,27 +96,27 @@ impl Role {
     }
 }
 
-/// Whom a certificate is of.
+/// The holder of a certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
-    /// Its common name.
+    /// The common name.
     pub name: String,
-    /// None if its organisational unit is none of the roles.
+    /// The role; none if the organisational unit is not one of the roles.
     pub role: Option<Role>,
 }
 
-/// Reads whom a certificate is of; of one that nobody understands, nobody.
+/// Reads the holder of a certificate; empty for an unreadable one.
 pub fn holder(certificate: &CertificateDer<'_>) -> Holder {
     let Ok((_, certificate)) = X509Certificate::from_der(certificate) else { return Holder { name: String::new(), role: None } };
     let subject = certificate.subject();
     let name = subject.iter_common_name().next().and_then(|name| name.as_str().ok()).unwrap_or_default().to_owned();
     let mut units = subject.iter_organizational_unit();
-    // Two units would be two answers.
+    // Two units would be ambiguous.
     let unit = units.next().filter(|_| units.next().is_none()).and_then(|unit| unit.as_str().ok());
     Holder { name, role: Role::ALL.into_iter().find(|role| Some(role.name()) == unit) }
 }
 
-/// A certificate with its key, and the authorities of everybody else's.
+/// A certificate with its key, and the authorities that sign others' certificates.
 pub struct Identity {
     authorities: RootCertStore,
     chain: Vec<CertificateDer<'static>>,
@@ -142,7 +143,7 @@ impl Identity {
     /// Reads the files.
     ///
     /// # Errors
-    /// Which file is wrong, why, and what to do.
+    /// The text names the file, the reason and the remedy.
     pub fn load(paths: &TlsPaths) -> Result<Identity, String> {
         let authorities_der = certificates(&paths.ca)?;
         let mut authorities = RootCertStore::empty();
@@ -172,15 +173,16 @@ impl Identity {
         Ok(Identity { authorities, chain, key, holder })
     }
 
-    /// Whose it is.
+    /// The certificate's holder.
     pub fn holder(&self) -> &Holder {
         &self.holder
     }
 
-    /// For whoever is asked: every client shows a certificate of the authorities, which the second one looks at.
+    /// The server's configuration: every client shows a certificate of the authorities,
+    /// which the verifier checks.
     ///
     /// # Errors
-    /// What rustls says.
+    /// The error of rustls.
     pub fn server(&self) -> Result<(Arc<ServerConfig>, Arc<dyn ClientCertVerifier>), String> {
         let failed = |error: &dyn std::fmt::Display| error.to_string();
         let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(self.authorities.clone()), provider())
@@ -193,16 +195,16 @@ impl Identity {
             .with_single_cert(self.chain.clone(), self.key.clone_key())
             .map_err(|error| failed(&error))?;
         config.alpn_protocols = vec![HTTP2.to_vec()];
-        // A certificate is looked at with every connection: none goes on from an earlier one.
+        // Every connection verifies the certificate: no session is resumed.
         config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         Ok((Arc::new(config), verifier))
     }
 
-    /// For whoever asks.
+    /// The client's configuration.
     ///
     /// # Errors
-    /// What rustls says.
+    /// The error of rustls.
     pub fn client(&self) -> Result<Arc<ClientConfig>, String> {
         let failed = |error: &dyn std::fmt::Display| error.to_string();
         let mut config = ClientConfig::builder_with_provider(provider())
@@ -216,7 +218,8 @@ impl Identity {
     }
 }
 
-/// What the other side would say of the certificate, said where it can be mended: its time, and who has signed it.
+/// Checks the certificate as a peer would, where it can be mended: its time, and its
+/// signature.
 fn check(paths: &TlsPaths, chain: &[CertificateDer<'_>], authorities: &[CertificateDer<'_>]) -> Result<(), String> {
     let name = paths.certificate.display();
     let wrong = |error: &dyn std::fmt::Display| format!("`{name}`: {error}");

@@ -1,4 +1,4 @@
-//! The functions by name: for configuration files.
+//! The functions by name, for configuration files.
 
 use holdfast_nf::{Built, Chain, ConfigError, Configured, Function, NetworkFunction};
 use holdfast_wire::zone::Zones;
@@ -10,7 +10,7 @@ type Build = fn(&Value, &Zones) -> Result<Arc<dyn Configured>, ConfigError>;
 type Entry = (&'static str, Build, fn() -> Schema);
 
 fn build_as<N: NetworkFunction>(config: &Value, zones: &Zones) -> Result<Arc<dyn Configured>, ConfigError> {
-    // A function without a configuration of its own may be written as its bare name.
+    // The bare name stands for a function without configuration.
     let config = if config.is_null() { Value::Object(serde_json::Map::new()) } else { config.clone() };
     let config = serde_json::from_value(config).map_err(|error| ConfigError::at("", error.to_string()))?;
     Ok(Arc::new(Built::<N>::new(config, zones)?))
@@ -20,10 +20,11 @@ fn entry<N: NetworkFunction>() -> Entry {
     (N::NAME, build_as::<N>, || schemars::schema_for!(N::Config))
 }
 
-/// Functions that do not ship.
+/// Functions that do not ship with Holdfast.
 static ADDED: RwLock<Vec<Entry>> = RwLock::new(Vec::new());
 
-/// Gives a function of somebody else's a name in configuration files, for a program of its own around this library: before the first configuration is read.
+/// Adds a function under its name in configuration files, for a program built around this
+/// library. Call it before the first configuration is read.
 pub fn add<N: NetworkFunction>() {
     ADDED.write().unwrap_or_else(PoisonError::into_inner).push(entry::<N>());
 }
@@ -52,10 +53,11 @@ pub fn schema(name: &str) -> Option<Schema> {
     entries().iter().find(|(other, _, _)| *other == name).map(|(_, _, schema)| schema())
 }
 
-/// Makes a function with shared state of its own. Its configuration names no ports of the box.
+/// Makes a function with its own shared state. Its configuration cannot name ports of the
+/// box.
 ///
 /// # Errors
-/// The name is no function's, or the configuration is wrong.
+/// No function has this name, or the configuration is wrong.
 pub fn build(name: &str, config: &Value) -> Result<Box<dyn Function>, ConfigError> {
     configured(name, config, &Zones::default()).map(|function| function.bind())
 }
@@ -63,7 +65,7 @@ pub fn build(name: &str, config: &Value) -> Result<Box<dyn Function>, ConfigErro
 /// Makes a function for a chain on these ports.
 ///
 /// # Errors
-/// The name is no function's, or the configuration is wrong.
+/// No function has this name, or the configuration is wrong.
 pub fn configured(name: &str, config: &Value, zones: &Zones) -> Result<Arc<dyn Configured>, ConfigError> {
     let build = entries().into_iter().find(|(other, _, _)| *other == name).map(|(_, build, _)| build);
     let build =

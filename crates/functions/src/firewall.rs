@@ -1,10 +1,13 @@
-//! `firewall`: an access list for new flows, connection tracking for the rest.
+//! `firewall`: an access list for new flows, and connection tracking for existing ones.
 //!
-//! Theory of operation. A flow's first packet is held against the rules, in order; the first that matches decides. Packets of a flow that was
-//! let in pass as long as they fit its connection: for TCP the flags and the sequence windows of both directions ([`tcp`](crate::tcp)), for the others
-//! that there is one. ICMP errors pass if they quote a packet of the flow, of TCP one that may be on its way (RFC 5927,
-//! section 4.1), and ask for nothing impossible; they change nothing. The packet that opens a
-//! TCP connection must be a SYN: what comes from the middle of an unknown connection is dropped, and a host that has a private address is told so.
+//! Theory of operation. A flow's first packet is matched against the rules, in order; the
+//! first match decides. Packets of an admitted flow pass as long as they fit its
+//! connection: for TCP the flags and the sequence windows of both directions
+//! ([`tcp`](crate::tcp)), for other protocols that the flow exists. ICMP errors change
+//! nothing. They pass if they ask for nothing impossible and quote a packet of the flow;
+//! of TCP, one that may be in flight (RFC 5927, section 4.1). A TCP connection begins
+//! with a SYN. Segments from the middle of an unknown connection are dropped, and a
+//! sender with a private address gets a reset.
 
 use crate::rewrite::{has_possible_mtu, quoted_sequence};
 use crate::tcp;
@@ -19,33 +22,38 @@ use holdfast_wire::{FlowKey, Network};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// What happens to a new flow.
+/// The decision about a new flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
-    /// It passes.
+    /// The flow passes.
     Allow,
-    /// It is dropped.
+    /// The packet is dropped.
     #[default]
     Deny,
-    /// It is dropped, and whoever sent the packet is told: by a TCP reset, or by ICMP "administratively prohibited".
+    /// The packet is dropped and its sender told: by a TCP reset, or by ICMP
+    /// "administratively prohibited".
     Reject,
 }
 
-/// What the operator writes.
+/// The firewall's configuration.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FirewallConfig {
-    /// `allow`, `deny` or `reject`, perhaps `log`, then a selector: `allow tcp on lan from 10.0.0.0/24 to any port 80,443`. The first that matches decides. Behind `on` stand
-    /// ports of the box or zones: by one of them the flow's first packet came in. `icmp` may be followed by types, and a code: `allow icmp type echo-request from any`,
-    /// `deny icmp type 8,13 code 0`; messages of other types than echo requests open a flow only where a rule names them. Errors and replies pass with their flow, and no rule is asked. What a rule with `log` decides
-    /// is said in the daemon's log, at most ten lines a second of each runtime.
+    /// Rules, of which the first match decides: `allow`, `deny` or `reject`, optionally
+    /// `log`, then a selector: `allow tcp on lan from 10.0.0.0/24 to any port 80,443`.
+    /// `on` names ports of the box, or zones, by which the flow's first packet came in.
+    /// `icmp` may be followed by types and a code: `allow icmp type echo-request from
+    /// any`, `deny icmp type 8,13 code 0`. Messages other than echo requests open a flow
+    /// only if a rule names their type. Errors and replies pass with their flow without a
+    /// rule. Decisions of rules with `log` appear in the daemon's log, at most ten lines
+    /// per second and runtime.
     #[serde(default)]
     pub rules: Vec<String>,
-    /// What happens to flows that no rule matches; `deny` without it.
+    /// The action for flows that no rule matches; `deny` by default.
     #[serde(default)]
     pub default: Action,
-    /// How long connections live without a packet.
+    /// Lifetimes of connections without a packet.
     #[serde(default)]
     pub timeouts: Timeouts,
 }
@@ -53,14 +61,14 @@ pub struct FirewallConfig {
 holdfast_nf::shared_state! {
     /// Counters and log that all flows of a firewall share.
     pub struct Decided {
-        /// First packets that each rule has decided about, and that none has.
+        /// First packets decided by each rule, and by none.
         pub rules: Counters,
         /// First packets of rules with `log`, for the operator.
         pub log: Log,
     }
 }
 
-/// See the module.
+/// A firewall; see the module.
 #[derive(Debug)]
 pub struct Firewall {
     rules: Vec<Rule>,
@@ -71,14 +79,14 @@ pub struct Firewall {
 #[derive(Debug)]
 struct Rule {
     action: Action,
-    /// The operator is told.
+    /// True if the rule has `log`.
     is_logged: bool,
     selector: PacketSelector,
-    /// As it was written.
+    /// The rule as written.
     text: String,
 }
 
-/// Whether `log` stands behind a rule's action, and what follows: its selector.
+/// Takes `log` after a rule's action: true if it is there, and the selector that follows.
 pub fn take_log(rest: &str) -> (bool, &str) {
     match rest.trim_start().split_once(char::is_whitespace) {
         Some(("log", rest)) => (true, rest),
@@ -108,7 +116,8 @@ fn rule(at: usize, text: &str, zones: &Zones) -> Result<Rule, ConfigError> {
     Ok(Rule { action, is_logged, selector, text: text.trim().to_owned() })
 }
 
-/// True if the packet may open a flow of its protocol. `is_named`: a rule names its type, which is then none of an error's or a reply's over at least one of IPv4 and IPv6.
+/// True if the packet may open a flow of its protocol. `is_named`: a rule names its ICMP
+/// type, which is then not one of errors or replies in both IPv4 and IPv6.
 fn may_open(packet: &Packet, is_named: bool) -> bool {
     let asks = |echo: u8, exchange: fn(u8) -> Option<(u8, bool)>| {
         packet
@@ -123,7 +132,8 @@ fn may_open(packet: &Packet, is_named: bool) -> bool {
     }
 }
 
-/// True for an ICMP error about a packet of the flow that its receiver should believe. It goes against the packet that it quotes.
+/// True for an ICMP error about a packet of the flow that its receiver should believe.
+/// The error travels against the packet that it quotes.
 fn may_pass(packet: &Packet, flow: &Tracked, key: &FlowKey, is_reverse: bool) -> bool {
     let is_tcp = key.protocol == u16::from(proto::TCP);
     has_possible_mtu(packet)
@@ -152,7 +162,7 @@ impl NetworkFunction for Firewall {
     }
 
     fn open(&self, packet: &Packet, shared: &mut Decided, cx: &mut Opening<'_>) -> Open<Tracked> {
-        // As the functions before this one left it: rules mean the packet that this one sees.
+        // Rules see the packet as the functions before this one left it.
         let Some(key) = FlowKey::of(packet) else { return Open::Drop(DropReason::StateInvalid) };
         let at = self.rules.iter().position(|rule| rule.selector.matches(&key, packet));
         shared.rules.add(at.unwrap_or(self.rules.len()), 1);
@@ -173,7 +183,8 @@ impl NetworkFunction for Firewall {
 
     #[inline]
     fn process(&self, packet: &mut Packet, flow: &mut Tracked, _shared: &mut Decided, cx: &mut Context) -> Verdict {
-        // A later fragment belongs to a datagram whose first fragment passed; it has no header to look at.
+        // A later fragment belongs to a datagram whose first fragment passed; it has no
+        // header to look at.
         if packet.layers.fragment_offset != 0 {
             return Verdict::Forward;
         }

@@ -1,15 +1,15 @@
-//! `forward`: lets everything pass. A router with nothing but a router's checks.
+//! `forward`: lets everything pass; the box is a plain router.
 
 use holdfast_nf::{ConfigError, Context, NetworkFunction, Open, Opening, Packet, Verdict};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// Nothing to configure.
+/// The configuration: empty.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ForwardConfig {}
 
-/// See the module.
+/// A function that forwards; see the module.
 #[derive(Debug)]
 pub struct Forward;
 

@@ -1,6 +1,7 @@
 //! The network functions that ship, one module each.
 //!
-//! In: packets, one flow's state, shared state. Out: verdicts. Never: a line about surviving failures.
+//! In: packets, one flow's state, shared state. Out: verdicts. Never: a line about
+//! surviving failures.
 #![forbid(unsafe_code)]
 
 pub mod catalog;

@@ -1,9 +1,13 @@
 //! `load_balancer`: connections to a virtual address go to one of several backends.
 //!
-//! Theory of operation. The destination of a new flow becomes a backend, and replies come from the virtual address again. `least_load` picks the
-//! backend with the fewest live flows: as this runtime counts them (NFVactor: example NFs), or with a state server, of all runtimes, as they were a few milliseconds ago. `maglev` picks by the flow's key from a table that every runtime
-//! computes alike (Eisenbud et al.: Maglev, section 3.4), so that no load needs to be known. Traffic to other destinations passes.
-//! A connection lives as long as [`Tracked`] says; nothing is refused for it, except that TCP begins with a SYN.
+//! Theory of operation. The balancer translates the destination of a new flow to a
+//! backend, and the source of replies back to the virtual address. `least_load` picks the
+//! backend with the fewest live flows: of this runtime alone (NFVactor: example NFs), or
+//! with a state server, of all runtimes as they were a few milliseconds ago. `maglev`
+//! picks by the flow's key from a table that every runtime computes alike (Eisenbud et
+//! al.: Maglev, section 3.4), so no load needs to be known. Traffic to other destinations
+//! passes. A connection lives as long as [`Tracked`] says. No segment is refused for its
+//! state, except that TCP begins with a SYN.
 
 use crate::rewrite::{End, Side, has_possible_mtu, translate};
 use crate::tcp;
@@ -23,10 +27,10 @@ use std::net::SocketAddr;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Policy {
-    /// The one with the fewest live flows.
+    /// The backend with the fewest live flows.
     #[default]
     LeastLoad,
-    /// By the flow's key, alike on every runtime.
+    /// The flow's key decides, alike on every runtime.
     Maglev,
 }
 
@@ -41,19 +45,20 @@ pub enum Protocol {
     Udp,
 }
 
-/// What the operator writes.
+/// The balancer's configuration.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LoadBalancerConfig {
-    /// The address and port that clients connect to, as `203.0.113.10:80` or `[2001:db8::10]:80`.
+    /// The address and port that clients connect to, as `203.0.113.10:80` or
+    /// `[2001:db8::10]:80`.
     #[serde(rename = "virtual")]
     pub virtual_address: String,
-    /// The protocol; TCP without it.
+    /// The protocol of the virtual address; `tcp` by default.
     #[serde(default)]
     pub protocol: Protocol,
     /// Addresses and ports of the backends, of the virtual address's family.
     pub backends: Vec<String>,
-    /// How one is chosen; `least_load` without it.
+    /// How a backend is chosen; `least_load` by default.
     #[serde(default)]
     pub policy: Policy,
     /// How long connections live without a packet.
@@ -62,15 +67,16 @@ pub struct LoadBalancerConfig {
 }
 
 holdfast_nf::flow_state! {
-    /// Where a flow went.
+    /// A flow's backend.
     pub struct Balanced {
         /// The backend's address.
         pub address: [u8; 16],
         /// The backend's port.
         pub port: u16,
-        /// The backend; none for a flow that only passes: it is not for the virtual address.
+        /// The backend's index; none if the flow only passes because it is not for the
+        /// virtual address.
         pub backend: Counted<Backends>,
-        /// The connection as far as its lifetime depends on it.
+        /// The part of the connection that decides its lifetime.
         pub tracked: Tracked,
     }
 }
@@ -79,7 +85,7 @@ holdfast_nf::flow_state! {
 pub enum Backends {}
 
 holdfast_nf::shared_state! {
-    /// What flows share.
+    /// State that all flows of a balancer share.
     pub struct Load {
         /// Live flows per backend.
         pub flows: Gauge<Backends>,
@@ -92,7 +98,7 @@ const MAGLEV_SIZE: usize = 65_537;
 /// An entry of the table that no backend has claimed yet.
 const UNCLAIMED: u16 = u16::MAX;
 
-/// See the module.
+/// A load balancer; see the module.
 #[derive(Debug)]
 pub struct LoadBalancer {
     virtual_end: End,
@@ -109,7 +115,8 @@ fn end(text: &str, path: String) -> Result<End, ConfigError> {
     Ok(End { address: ip_bytes(address.ip()), port: address.port() })
 }
 
-/// Maglev's population: backends take turns in claiming the next free entry of their own permutation.
+/// Fills Maglev's table: backends take turns in claiming the next free entry of their own
+/// permutation.
 fn maglev(backends: &[End]) -> Vec<u16> {
     let permutation: Vec<(usize, usize)> = backends
         .iter()
@@ -141,7 +148,8 @@ fn maglev(backends: &[End]) -> Vec<u16> {
 }
 
 impl LoadBalancer {
-    /// A backend for a client: not itself, which would see its own address come from outside and drop it.
+    /// A backend for a client. Never the client itself: the edge would drop a packet from
+    /// outside with the host's own address as source.
     fn choose(&self, client: &[u8; 16], load: &Gauge<Backends>, cx: &mut Context) -> Option<usize> {
         let is_other = |at: &usize| self.backends[*at].address != *client || is_planted(Fault::BalancesToTheClient);
         if !self.table.is_empty() {
@@ -225,7 +233,8 @@ impl NetworkFunction for LoadBalancer {
         let backend = End { address: flow.address, port: flow.port };
         let done = match cx.direction() {
             Direction::Forward => translate(packet, Side::Destination, &self.virtual_end.address, backend, true),
-            // A router's error about a forward packet keeps the router's address; the backend's own becomes the virtual one.
+            // A router's error about a forward packet keeps the router's address; the
+            // backend's own address becomes the virtual one.
             Direction::Reverse => translate(packet, Side::Source, &backend.address, self.virtual_end, false),
         };
         if !done {

@@ -1,17 +1,17 @@
-//! `monitor`: counts, per flow and altogether, and changes nothing.
+//! `monitor`: counts packets and bytes, per flow and in total, and changes nothing.
 
 use holdfast_nf::{ConfigError, Context, Counters, Direction, NetworkFunction, Open, Opening, Packet, Verdict};
 use holdfast_wire::header::tcp_flags;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// Nothing to configure.
+/// The configuration: empty.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MonitorConfig {}
 
 holdfast_nf::flow_state! {
-    /// What is known of one flow.
+    /// Counts of one flow.
     pub struct Observed {
         /// Stamp of the first packet, ns.
         pub first_seen: u64,
@@ -38,7 +38,7 @@ holdfast_nf::shared_state! {
     }
 }
 
-/// See the module.
+/// A monitor; see the module.
 #[derive(Debug)]
 pub struct Monitor;
 

@@ -1,16 +1,28 @@
 //! `nat`: network address and port translation, IPv4 to IPv4 (NAPT44).
 //!
-//! Theory of operation (RFC 4787, RFC 5382, RFC 5508). The source of a flow from inside becomes an address and port of the pool; the number
-//! of that pair is leased from the shared pool when the flow opens, until it ends, so that no two live flows share one (RFC 4787, REQ-3; RFC 5382, REQ-7).
-//! An inside host keeps one outside address as long as there are ports on it (RFC 4787, REQ-2). ICMP echo translates its
-//! identifier, ICMP errors are translated with the packet that they quote. What cannot be translated is dropped.
-//! The number is drawn among those at hand (RFC 6056, section 3.3.1; RFC 7857, section 9): who sees some of a host's ports cannot tell the next one, and a box that
-//! was started anew does not give the peers of its last life the same ports in the same order. What was given back rests first: the pool sees to that.
-//! A mapping lives as long as [`Tracked`] says; nothing is refused for it, except that a TCP mapping begins with a SYN.
-//! Only inside hosts open mappings, and whoever asks for what is published ([`Published`]): such a flow's destination is translated, and its source as well if
-//! that is inside, so that replies come back this way. A static mapping holds no lease: the flow's state says what is translated and what is leased.
-//! A mapping belongs to one flow: mapping and filtering are address and port dependent. RFC 4787, REQ-1 asks that a mapping not depend on the
-//! destination; that needs state shared by an endpoint's flows, which may be served by different runtimes, and is not offered yet. Requirement by requirement: docs/correctness-nat.md.
+//! Theory of operation (RFC 4787, RFC 5382, RFC 5508). The source of a flow from inside
+//! becomes an address and port of the pool. The flow leases the number of that pair from
+//! the shared pool until it ends, so no two live flows share a pair (RFC 4787, REQ-3; RFC
+//! 5382, REQ-7). An inside host keeps one outside address as long as that address has
+//! free ports (RFC 4787, REQ-2). ICMP echo translates its identifier; ICMP errors are
+//! translated with the packet that they quote. Packets that cannot be translated are
+//! dropped.
+//!
+//! The number is drawn at random among those at hand (RFC 6056, section 3.3.1; RFC 7857,
+//! section 9). An observer of some of a host's ports cannot tell the next one, and a
+//! restarted box does not give peers the same ports in the same order. A returned number
+//! rests first: the pool sees to that. A mapping lives as long as [`Tracked`] says. No
+//! segment is refused for its state, except that a TCP mapping begins with a SYN.
+//!
+//! Inside hosts open mappings, and so does any packet to a published end ([`Published`]).
+//! The destination of such a flow is translated, and its source as well if it is inside,
+//! so that replies come back through the box. A static mapping holds no lease: the flow's
+//! state says which ends are translated and which one is leased.
+//!
+//! A mapping belongs to one flow: mapping and filtering are address and port dependent.
+//! RFC 4787, REQ-1 asks for a mapping that does not depend on the destination. This needs
+//! state shared by an endpoint's flows, which different runtimes may serve, and is not
+//! offered yet. Requirement by requirement: docs/correctness-nat.md.
 
 use crate::publish::{End4, Published};
 use crate::rewrite::{End, Side, has_possible_mtu, translate};
@@ -30,38 +42,45 @@ use serde::Deserialize;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// What the operator writes.
+/// The translator's configuration.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NatConfig {
-    /// Outside addresses: prefixes, every address of which is used.
+    /// Outside addresses: prefixes, of which every address is used.
     #[schemars(with = "Vec<String>")]
     pub pool: Vec<String>,
-    /// Sources that are translated; without it, private and shared addresses (RFC 1918, RFC 6598). An outside address is never inside.
+    /// Sources that are translated; private and shared addresses (RFC 1918, RFC 6598) by
+    /// default. An outside address is never inside.
     #[serde(default)]
     #[schemars(with = "Vec<String>")]
     pub inside: Vec<String>,
-    /// Static mappings, by which inside hosts are reached from outside: `tcp 198.51.100.4:2222 -> 10.0.0.9:22`, a range of as many ports on both sides as
-    /// `udp 198.51.100.4:5000-5010 -> 10.0.0.9:5000-5010`, or a whole address with its pings, `198.51.100.7 -> 10.0.0.7`. Inside hosts reach it there too. The box
-    /// answers for these outside addresses, in the pool or not; no flow leases what is published.
+    /// Static mappings that make inside hosts reachable from outside. A port: `tcp
+    /// 198.51.100.4:2222 -> 10.0.0.9:22`. A range of as many ports on both sides: `udp
+    /// 198.51.100.4:5000-5010 -> 10.0.0.9:5000-5010`. A whole address with its pings:
+    /// `198.51.100.7 -> 10.0.0.7`. Inside hosts can use the outside end too. The box
+    /// answers for these outside addresses, in the pool or not. No flow leases a
+    /// published end.
     #[serde(default)]
     pub publish: Vec<String>,
-    /// Ports used on every address, as `1024-65535`, which they are without it; rounded down to a multiple of 256. `random` in front of the range, or alone, is what is done
-    /// without a word: a flow gets any of those at hand, as RFC 6056 asks. `sequential`: in rising order, for who must predict them.
+    /// Ports used on every address, such as `1024-65535` (the default); rounded down to a
+    /// multiple of 256. `random`, alone or in front of the range, is the default: a flow
+    /// gets any of the ports at hand (RFC 6056). `sequential` gives them in rising order,
+    /// so that they can be predicted.
     #[serde(default)]
     pub ports: Option<String>,
-    /// Flows with a port of the pool that one inside host may have at a time, on all runtimes together: the switch
-    /// counts them, by the source with which they enter the chain. Only the first of several `nat` in a chain
-    /// may have a limit.
+    /// Maximum number of flows with a port of the pool that one inside host may have at a
+    /// time, on all runtimes together. The switch counts them by the source address with
+    /// which they enter the chain. If a chain has several `nat`, only the first may have
+    /// a limit.
     #[serde(default)]
     pub limit_per_host: Option<u32>,
-    /// How long mappings live without a packet.
+    /// Lifetimes of mappings without a packet.
     #[serde(default)]
     pub timeouts: Timeouts,
 }
 
 holdfast_nf::flow_state! {
-    /// One mapping.
+    /// A flow's mapping.
     pub struct Mapping {
         /// Inside address.
         pub inside: [u8; 4],
@@ -71,21 +90,21 @@ holdfast_nf::flow_state! {
         pub inside_port: u16,
         /// Outside port or echo identifier.
         pub outside_port: u16,
-        /// The number of the outside end, if that is leased.
+        /// The number of the outside end, if it is leased.
         pub leased: Leased<Ports>,
         /// Bits of [`kind`].
         pub kind: u8,
         /// Zero.
         pub spare: [u8; 3],
-        /// Address that was asked for, if it is published.
+        /// The address that the client sent to, if it is published.
         pub published: [u8; 4],
-        /// The inside host that is reached there.
+        /// The inside host published there.
         pub server: [u8; 4],
-        /// Port that was asked for, or the inside identifier of an echo.
+        /// The port that the client sent to, or the inside identifier of an echo.
         pub published_port: u16,
         /// The inside host's port, or the outside identifier of an echo.
         pub server_port: u16,
-        /// The connection as far as its lifetime depends on it.
+        /// The part of the connection that decides its lifetime.
         pub tracked: Tracked,
     }
 }
@@ -102,17 +121,17 @@ mod kind {
 pub enum Ports {}
 
 holdfast_nf::shared_state! {
-    /// What flows share.
+    /// State that all flows of a translator share.
     pub struct NatShared {
         /// Address and port pairs.
         pub ports: Pool<Ports>,
     }
 }
 
-/// See the module.
+/// A translator; see the module.
 #[derive(Debug)]
 pub struct Nat {
-    /// Those of the pool's addresses that have ports to lease.
+    /// The pool's addresses that have ports to lease.
     addresses: Vec<Outside>,
     ends: Arc<Ends>,
     first_port: u16,
@@ -121,7 +140,7 @@ pub struct Nat {
     lifetimes: Lifetimes,
 }
 
-/// Which ends are inside, and which are outside.
+/// Inside and outside addresses.
 #[derive(Debug)]
 struct Ends {
     pool: Vec<Prefix>,
@@ -134,12 +153,13 @@ impl Ends {
         self.inside.iter().any(|prefix| prefix.contains(&map_v4(address))) && !self.is_outside(address)
     }
 
-    /// True for the addresses that inside hosts have outside.
+    /// True if inside hosts use the address outside.
     fn is_outside(&self, address: [u8; 4]) -> bool {
         self.pool.iter().any(|prefix| prefix.contains(&map_v4(address))) || self.published.has_outside(address)
     }
 
-    /// A flow with this key leases an outside end: its source is inside, and not published.
+    /// True if a flow with this key leases an outside end: its source is inside and not
+    /// published.
     fn leases(&self, key: &FlowKey) -> bool {
         unmap_v4(&key.source).is_some_and(|source| {
             self.is_inside(source) && self.published.outside_of(key.protocol as u8, (source, key.source_port)).is_none()
@@ -151,13 +171,13 @@ impl Ends {
 #[derive(Debug)]
 struct Outside {
     address: [u8; 4],
-    /// As many as a multiple of a block's.
+    /// Numbers of its ports; a multiple of a block's.
     numbers: core::ops::Range<u32>,
-    /// Ranges of ports that have no number because they are published, in order.
+    /// Published ranges of ports, in order; these ports have no number.
     published: Vec<(u16, u16)>,
 }
 
-/// Addresses that one pool may have.
+/// Maximum number of addresses of one pool.
 const MAX_ADDRESSES: u64 = 4096;
 
 fn prefixes(texts: &[String], name: &str) -> Result<Vec<Prefix>, ConfigError> {
@@ -174,7 +194,8 @@ fn prefixes(texts: &[String], name: &str) -> Result<Vec<Prefix>, ConfigError> {
     texts.iter().enumerate().map(parse).collect()
 }
 
-/// Reads `ports`: whether ports are drawn at random (the default), the first and the last.
+/// Reads `ports`: true if ports are drawn at random (the default), the first port, the
+/// last port.
 fn ports(text: &str) -> Result<(bool, u16, u16), ConfigError> {
     let wrong = || {
         ConfigError::at(
@@ -198,7 +219,7 @@ fn ports(text: &str) -> Result<(bool, u16, u16), ConfigError> {
     if low > high || low == 0 { Err(wrong()) } else { Ok((is_random, low, high)) }
 }
 
-/// The ports of TCP and UDP; twice the identifier of an echo request.
+/// The ports of TCP and UDP; the identifier of an echo request, twice.
 fn ports_of(packet: &Packet) -> Option<(u16, u16)> {
     let word = |at: usize| Some(u16::from_be_bytes(*packet.l4().get(at..)?.first_chunk()?));
     match packet.layers.protocol {
@@ -231,7 +252,8 @@ impl Nat {
         (outside.address, port)
     }
 
-    /// Leases an outside end for a host's flow. Without one the flow is refused, and none makes room for it (RFC 6888, REQ-11 A and D).
+    /// Leases an outside end for a host's flow. If there is none, the flow is refused; no
+    /// other flow is evicted for it (RFC 6888, REQ-11 A and D).
     fn lease(&self, host: [u8; 4], shared: &mut NatShared, cx: &mut Opening<'_>) -> Result<(Leased<Ports>, End4), Open<Mapping>> {
         let preferred = self.preferred(host);
         let lease = match self.is_random && !is_planted(Fault::DealsPortsInOrder) {
@@ -244,14 +266,16 @@ impl Nat {
             Lease::Exhausted if is_planted(Fault::EmptyPoolsLend) => Leased::default(),
             Lease::Exhausted => return Err(Open::Drop(DropReason::PoolEmpty)),
         };
-        // What was granted has one.
+        // A granted lease has a number.
         let number = leased.number().unwrap_or(0);
         let end = self.end_of(if is_planted(Fault::ReusesLivePort) { number / 4 * 4 } else { number });
         Ok((leased, end))
     }
 
-    /// Translates what is published at its destination, and its source if that is inside: "a NAT Hairpinning behavior MUST be 'External source IP address and
-    /// port'" (RFC 4787, REQ-9a; RFC 5382, REQ-8a). So do the errors about it (RFC 5508, REQ-7).
+    /// Translates a published destination, and the source if that is inside: "a NAT
+    /// Hairpinning behavior MUST be 'External source IP address and port'" (RFC 4787,
+    /// REQ-9a; RFC 5382, REQ-8a). ICMP errors about such a flow are translated in the
+    /// same way (RFC 5508, REQ-7).
     #[inline(never)]
     fn translate_published(packet: &mut Packet, flow: &Mapping, direction: Direction) -> bool {
         let [inside, outside, published, server] = [
@@ -337,7 +361,7 @@ impl NetworkFunction for Nat {
     }
 
     fn open(&self, packet: &Packet, shared: &mut NatShared, cx: &mut Opening<'_>) -> Open<Mapping> {
-        // A later fragment has no ports: what lies in their place is data.
+        // A later fragment has no ports: the bytes in their place are data.
         if packet.layers.network != Network::V4 || packet.layers.fragment_offset != 0 && !is_planted(Fault::LaterFragmentsOpen) {
             return Open::Drop(DropReason::NotTranslatable);
         }
@@ -347,13 +371,15 @@ impl NetworkFunction for Nat {
         let server = ports.and_then(|(_, port)| self.ends.published.inside_of(protocol, (destination, port)));
         let own = ports.and_then(|(port, _)| self.ends.published.outside_of(protocol, (source, port)));
         let is_inside = own.is_some() || self.ends.is_inside(source) || is_planted(Fault::OutsidersOpenMappings);
-        // Nobody outside opens a mapping but to what is published, nor is a SYN answered that nobody asked for (RFC 5382, REQ-4a). At another outside address of
-        // ours nobody would answer, from inside either.
+        // From outside, only a packet to a published end opens a mapping, and an
+        // unsolicited SYN gets no answer (RFC 5382, REQ-4a). Another outside address of
+        // ours has no host behind it, also for inside hosts.
         if server.is_none() && (!is_inside || self.ends.is_outside(destination)) {
             return Open::Drop(DropReason::NoMapping);
         }
         let Some((source_port, destination_port)) = ports else { return Open::Drop(DropReason::NotTranslatable) };
-        // A lone RST, FIN, SYN-ACK or ACK belongs to no connection that this mapping could carry.
+        // A TCP mapping begins with a SYN: a lone RST, FIN, SYN-ACK or ACK belongs to no
+        // connection that this mapping could carry.
         if protocol == proto::TCP && !tcp::opens(packet) {
             return tcp::unknown(packet, is_inside);
         }
@@ -376,7 +402,8 @@ impl NetworkFunction for Nat {
         if let Some((server, server_port)) = server {
             mapping.kind |= kind::DESTINATION;
             (mapping.published, mapping.published_port) = (destination, destination_port);
-            // An echo has one identifier for both ends: what the source's translation makes of it.
+            // An echo has one identifier for both ends: the one that the source's
+            // translation gives it.
             let is_echo = protocol == proto::ICMP && is_inside;
             (mapping.server, mapping.server_port) = (server, if is_echo { mapping.outside_port } else { server_port });
         }
@@ -395,8 +422,9 @@ impl NetworkFunction for Nat {
         if !done {
             return Verdict::Drop(DropReason::NotTranslatable);
         }
-        // "Receipt of any sort of ICMP message MUST NOT terminate the NAT mapping" (RFC 4787, REQ-12; RFC 5382, REQ-10), and an error "MUST NOT
-        // refresh or delete the NAT Session" (RFC 5508, REQ-6).
+        // "Receipt of any sort of ICMP message MUST NOT terminate the NAT mapping" (RFC
+        // 4787, REQ-12; RFC 5382, REQ-10), and an error "MUST NOT refresh or delete the
+        // NAT Session" (RFC 5508, REQ-6).
         if packet.is_icmp_error() && !is_planted(Fault::ErrorsKeepMappings) {
             if is_planted(Fault::ErrorsEndMappings) {
                 cx.ending();

@@ -1,28 +1,29 @@
-//! `packet_limit`: so many packets per flow, both directions together, and no more. The guide's example.
-//!
-//! Either end of a flow that has had its packets is told when it sends more. Both ends of a TCP connection are then told at once, by resets in sequence: neither waits for the other.
+//! `packet_limit`: limits the packets of a flow, both directions together. The guide's
+//! example. An end that sends more is told. Both ends of a TCP connection are told at
+//! once, by resets in sequence, so neither waits for the other. resets in sequence, so
+//! neither waits for the other.
 
 use holdfast_nf::{ConfigError, Context, DropReason, NetworkFunction, Open, Opening, Packet, Verdict};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// What the operator writes.
+/// The function's configuration.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PacketLimitConfig {
-    /// Packets that a flow may have.
+    /// Maximum number of packets of a flow, both directions together.
     pub packets: u64,
 }
 
 holdfast_nf::flow_state! {
-    /// What is remembered of one flow.
+    /// State of one flow.
     pub struct Seen {
         /// Packets so far, those that were dropped included.
         pub packets: u64,
     }
 }
 
-/// See the module.
+/// A packet limit; see the module.
 #[derive(Debug)]
 pub struct PacketLimit {
     packets: u64,

@@ -1,8 +1,10 @@
-//! Static mappings: what of inside hosts can be reached from outside, and where.
+//! Static mappings: outside ends under which ends of inside hosts can be reached.
 //!
-//! Theory of operation. A mapping says under which outside end (address and port) the end of an inside host is known: one port of TCP or UDP, a range of
-//! them, or a whole address with its echo identifiers. It needs no lease, no state and no first packet from inside. What an inside
-//! end sends first leaves from its outside end, too: the mapping does not depend on who begins (RFC 4787, section 4.1).
+//! Theory of operation. A mapping gives the end of an inside host (address and port) an
+//! outside end: one port of TCP or UDP, a range of ports, or a whole address with its
+//! echo identifiers. A static mapping needs no lease, no state and no first packet from
+//! inside. Packets that the inside end sends first leave from its outside end too: the
+//! mapping does not depend on who begins (RFC 4787, section 4.1).
 
 use holdfast_nf::ConfigError;
 use holdfast_wire::header::proto;
@@ -12,13 +14,14 @@ use std::net::Ipv4Addr;
 /// An address and a port, or an echo's identifier.
 pub(crate) type End4 = ([u8; 4], u16);
 
-/// Mappings that one translator may have.
+/// Maximum number of mappings of one translator.
 const MAX_MAPPINGS: usize = 4096;
 
 /// [`Static::protocol`] of a whole address: TCP, UDP and ICMP.
 const WHOLE: u8 = 0;
 
-/// One mapping: the ports from `first` to `last` of the outside address are as many of the inside address, from `inside_first` on.
+/// A mapping: ports `first` to `last` of the outside address stand for as many ports of
+/// the inside address, from `inside_first` on.
 #[derive(Debug, Clone, Copy)]
 struct Static {
     protocol: u8,
@@ -40,17 +43,19 @@ impl Static {
     }
 }
 
-/// All of one translator's.
+/// All static mappings of one translator.
 #[derive(Debug)]
 pub(crate) struct Published {
-    /// By protocol, outside address, port.
+    /// Sorted by protocol, outside address, port.
     by_outside: Vec<Static>,
-    /// By protocol, inside address; of one inside end's the first written comes first.
+    /// Sorted by protocol, inside address; mappings of one inside end in the order
+    /// written.
     by_inside: Vec<Static>,
 }
 
 impl Published {
-    /// Reads what the operator has written. No inside address may be one of the pool's, or published itself.
+    /// Reads the configured mappings. An inside address may not be in the pool or
+    /// published itself.
     pub(crate) fn new(texts: &[String], pool: &[Prefix]) -> Result<Published, ConfigError> {
         let error = |at: usize, offset: usize, message: String| ConfigError {
             path: format!("publish[{at}]"),
@@ -108,7 +113,7 @@ impl Published {
         find(protocol).or_else(|| find(WHOLE))
     }
 
-    /// True if something is published under the address.
+    /// True if the address has a mapping.
     pub(crate) fn has_outside(&self, address: [u8; 4]) -> bool {
         [WHOLE, proto::TCP, proto::UDP].into_iter().any(|protocol| {
             let at = self.by_outside.partition_point(|one| (one.protocol, one.outside) < (protocol, address));
@@ -124,7 +129,8 @@ impl Published {
         addresses
     }
 
-    /// Ranges of ports from `first` to `last` that are published under the address by any protocol, in order and apart.
+    /// Ranges of ports from `first` to `last` that are published under the address by any
+    /// protocol, in order and disjoint.
     pub(crate) fn taken(&self, address: [u8; 4], first: u16, last: u16) -> Vec<(u16, u16)> {
         let here = self.by_outside.iter().filter(|one| one.outside == address && one.first <= last && first <= one.last);
         let mut ranges: Vec<(u16, u16)> = here.map(|one| (one.first.max(first), one.last.min(last))).collect();
@@ -140,7 +146,7 @@ impl Published {
     }
 }
 
-/// Where the ends stand in a mapping's text, bytes.
+/// Byte offsets of the ends in a mapping's text.
 struct Offsets {
     outside: usize,
     inside: usize,
@@ -190,7 +196,7 @@ fn parse(text: &str) -> Result<(Static, Offsets), Wrong> {
     }
 }
 
-/// An address that a host may have.
+/// Reads an address that a host may have.
 fn host(at: usize, text: &str) -> Result<[u8; 4], Wrong> {
     let address: Ipv4Addr = text.parse().map_err(|_| (at, format!("`{text}` is not an IPv4 address")))?;
     // RFC 6890, section 2.2.2: 0.0.0.0/8 and 240.0.0.0/4 are no hosts'.
@@ -198,7 +204,7 @@ fn host(at: usize, text: &str) -> Result<[u8; 4], Wrong> {
     if is_host { Ok(address.octets()) } else { Err((at, format!("`{text}` is not the address of a host"))) }
 }
 
-/// `ADDRESS:PORT` or `ADDRESS:FIRST-LAST`.
+/// Reads `ADDRESS:PORT` or `ADDRESS:FIRST-LAST`.
 fn end(at: usize, text: &str) -> Result<([u8; 4], u16, u16), Wrong> {
     let (address, ports) = text
         .rsplit_once(':')

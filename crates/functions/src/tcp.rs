@@ -1,26 +1,38 @@
-//! The state of a TCP connection as somebody in the middle sees it.
+//! The state of a TCP connection, as seen from the middle.
 //!
-//! Theory of operation (van Rooij: Real Stateful TCP Packet Filtering in IP Filter, section 4). For each direction three numbers are kept: the highest
-//! sequence number sent, the highest that the other side allows, the largest window ever announced. A segment fits if it begins no later than
-//! what is allowed, ends no earlier than one window before what was sent, acknowledges nothing that was not sent, and nothing too old.
-//! Bounds err on the side of letting pass: a middle sees segments that the ends have not, and the other way round.
+//! Theory of operation (van Rooij: Real Stateful TCP Packet Filtering in IP Filter,
+//! section 4). Each direction keeps three numbers: the highest sequence number sent, the
+//! highest that the other side allows, and the largest window ever announced. A segment
+//! fits if it begins no later than allowed, ends no earlier than one window before the
+//! highest number sent, and acknowledges data that was sent, and not too long ago. Bounds
+//! err on the side of letting pass: a middle sees segments that the ends have not seen,
+//! and the other way round.
 //!
-//! One end may know less than the middle: it crashed, or its last segments were lost. Then it opens anew from the same port, and only the other
-//! end can tell whether that is right (RFC 9293, section 3.5.1; RFC 5961, section 4). So a SYN of the initiator that does not belong to the connection passes and changes
-//! nothing: it is *offered*. The SYN-ACK that acknowledges it makes it the connection; a challenge ACK passes as any acknowledgement, the reset by which
-//! the initiator answers that comes from exactly where the other side expects its next byte. A second SYN-ACK of a server that keeps no state (SYN cookies,
-//! RFC 4987, section 3.6) is offered in the same way, and taken when the initiator acknowledges it.
+//! An end may know less than the middle, because it crashed or its last segments were
+//! lost. Such an end opens anew from the same port, and only the other end can tell
+//! whether this is right (RFC 9293, section 3.5.1; RFC 5961, section 4). A SYN of the
+//! initiator that does not belong to the connection therefore passes and changes nothing:
+//! it is *offered*. The SYN-ACK that acknowledges it makes it the connection. A challenge
+//! ACK passes as any acknowledgement does; the initiator answers with a reset from
+//! exactly where the other side expects its next byte. A second SYN-ACK of a server that
+//! keeps no state (SYN cookies, RFC 4987, section 3.6) is offered in the same way, and
+//! taken when the initiator acknowledges it.
 //!
-//! A reset ends the connection only if it comes from exactly there (RFC 5961, section 3.2), or from behind the last byte sent. Elsewhere inside the window it
-//! passes, for the receiver to challenge, and changes nothing. New data from the side that has reset prove that the reset was somebody else's.
+//! A reset ends the connection only from exactly there (RFC 5961, section 3.2), or from
+//! behind the last byte sent. Elsewhere inside the window it passes, for the receiver to
+//! challenge, and changes nothing. New data from the side that has reset prove that a
+//! stranger sent the reset.
 //!
-//! The firewall refuses what does not fit. Functions that only derive from it how long a flow lives ([`Tracked`](crate::tracked::Tracked)) let it pass.
+//! The firewall refuses segments that do not fit. Functions that only derive a flow's
+//! lifetime from the connection ([`Tracked`](crate::tracked::Tracked)) let them pass.
 //!
-//! A connection may be set back: its latest n segments were seen and are forgotten again. Every byte that was acknowledged since then passed in
-//! one of them, and no packet has more than 65,535: so at most n times as many were acknowledged, and sent at most one window more. Whatever
-//! is farther is refused. The window is the largest that the side can announce with its scale; only when the answer to the SYN was
-//! forgotten is its scale not known, and then that may be nearly 1 GiB. The next segment of the other side says what is really allowed;
-//! what one side acknowledges tells what the other has sent.
+//! A connection may be set back: its latest n segments were seen and are forgotten. Every
+//! byte acknowledged since passed in one of them, and a packet has at most 65,535 bytes.
+//! Therefore at most n times as many bytes were acknowledged, and at most one window more
+//! was sent. Segments farther away are refused. The window is the largest that the side
+//! can announce with its scale. If the answer to the SYN was forgotten, its scale is
+//! unknown, and this may be nearly 1 GiB. The other side's next segment gives the actual
+//! limit, and its acknowledgements tell how far this side has sent.
 
 use holdfast_nf::{Expected, Open};
 use holdfast_wire::fault::{Fault, is_planted};
@@ -38,7 +50,7 @@ pub(crate) mod state {
     pub(crate) const ANSWERED: u8 = 2;
     /// Both sides are synchronised.
     pub(crate) const ESTABLISHED: u8 = 3;
-    /// One side has finished.
+    /// A side has finished.
     pub(crate) const HALF_CLOSED: u8 = 4;
     /// Both sides have finished.
     pub(crate) const CLOSED: u8 = 5;
@@ -47,33 +59,35 @@ pub(crate) mod state {
 }
 
 holdfast_nf::flow_state! {
-    /// One direction.
+    /// A direction of the connection.
     #[derive(Clone, Copy)]
     pub struct Half {
-        /// One past the highest sequence number sent.
+        /// The number behind the highest sequence number sent.
         pub end: u32,
-        /// One past the highest sequence number that the other side allows.
+        /// The number behind the highest sequence number that the other side allows.
         pub limit: u32,
         /// Largest window announced, scaled.
         pub window: u32,
-        /// One past the highest sequence number that the other side has acknowledged: what it expects next. Before that the SYN's own.
+        /// The number behind the highest that the other side has acknowledged: its next
+        /// expected byte. Before the first acknowledgement, the SYN's own number.
         pub acknowledged: u32,
-        /// Bytes after `end` that may have been sent, and forgotten.
+        /// Bytes after `end` that may have been sent and forgotten.
         pub forgotten: u32,
-        /// Its window scale; [`NO_SCALE`] without the option.
+        /// The side's window scale; [`NO_SCALE`] without the option.
         pub scale: u8,
-        /// Its SYN: 0, [`SEEN`] or [`ACKNOWLEDGED`].
+        /// The state of the side's SYN: 0, [`SEEN`] or [`ACKNOWLEDGED`].
         pub synchronised: u8,
-        /// Its FIN was seen.
+        /// 1 once the side's FIN was seen.
         pub finished: u8,
-        /// `limit` is the farthest that it can be, until the other side says where it is.
+        /// 1 if `limit` is the farthest possible value, until the other side announces
+        /// it.
         pub is_unsure: u8,
     }
 }
 
-/// [`Half::synchronised`]: its SYN was seen.
+/// [`Half::synchronised`]: the SYN was seen.
 const SEEN: u8 = 1;
-/// [`Half::synchronised`]: and acknowledged.
+/// [`Half::synchronised`]: the SYN was seen and acknowledged.
 const ACKNOWLEDGED: u8 = 2;
 
 impl Half {
@@ -83,7 +97,7 @@ impl Half {
         Half { end, limit: end, window: u32::from(window).max(1), acknowledged, scale, synchronised: SEEN, ..Half::default() }
     }
 
-    /// The other side expects this next.
+    /// Notes that the other side expects this number next.
     fn acknowledge(&mut self, acknowledgement: u32) {
         if self.synchronised != ACKNOWLEDGED || after(acknowledgement, self.acknowledged) {
             self.acknowledged = acknowledgement;
@@ -91,7 +105,7 @@ impl Half {
         }
     }
 
-    /// So far it has sent.
+    /// Notes that the side has sent up to this number.
     fn reach(&mut self, end: u32) {
         if after(end, self.end) {
             self.forgotten = self.forgotten.saturating_sub(end.wrapping_sub(self.end));
@@ -106,23 +120,25 @@ const NO_SCALE: u8 = 0xff;
 /// The largest scale (RFC 7323, section 2.3).
 const MAX_SCALE: u8 = 14;
 
-/// The farthest that a connection can have gone on unseen. What is farther could not be told from what lies behind.
+/// The farthest that a connection can have gone on unseen, bytes. A number farther ahead
+/// could not be told from one behind.
 const FARTHEST: u32 = 1 << 30;
 
-/// No packet has more bytes.
+/// The most bytes of a packet.
 const MAX_PACKET: u32 = 65_535;
 
 holdfast_nf::flow_state! {
-    /// Both directions: 0 is the initiator's.
+    /// A connection: both directions; 0 is the initiator's.
     #[derive(Clone, Copy)]
     pub struct Connection {
-        /// Forward, reverse.
+        /// Forward and reverse.
         pub halves: [Half; 2],
-        /// One past the initiator's SYN without its data.
+        /// The number behind the initiator's SYN without its data.
         pub initial: u32,
-        /// Bytes of data in each side's SYN (RFC 7413), which the other side need not accept.
+        /// Bytes of data in each side's SYN (RFC 7413), which the other side need not
+        /// accept.
         pub early: [u16; 2],
-        /// The latest SYN that was offered, if any: `end`, window, data, scale, as of [`Half`].
+        /// The latest offered SYN, if any: its `end`, as in [`Half`].
         pub offered_end: u32,
         /// The offered SYN's window, not scaled.
         pub offered_window: u16,
@@ -151,17 +167,18 @@ struct Syn {
     early: u16,
 }
 
-/// The least window to reckon with for old acknowledgements: an end may have sent them before its window grew.
+/// The least window for judging old acknowledgements, bytes: an end may have sent them
+/// before its window grew.
 const MIN_ACK_WINDOW: u32 = 66_000;
 
 fn after(a: u32, b: u32) -> bool {
     a.wrapping_sub(b) as i32 > 0
 }
 
-/// The answer to a segment that belongs to no known connection and opens none. Its
-/// connection may have been lost, so a host inside gets a reset, "sent in response to any
-/// incoming segment except another reset" (RFC 9293, section 3.5.2), and tries again at
-/// once. A host outside gets no answer.
+/// The verdict on a segment that belongs to no known connection and opens none. The
+/// connection may have been lost. A host inside therefore gets a reset, "sent in response
+/// to any incoming segment except another reset" (RFC 9293, section 3.5.2), and tries
+/// again at once. A host outside gets no answer.
 pub(crate) fn unknown<F>(packet: &Packet, is_inside: bool) -> Open<F> {
     let is_reset = packet.tcp().is_none_or(|tcp| tcp.flags & RST != 0);
     match is_inside && !is_reset {
@@ -170,17 +187,18 @@ pub(crate) fn unknown<F>(packet: &Packet, is_inside: bool) -> Open<F> {
     }
 }
 
-/// An address that means something to one site only: nobody outside has it.
+/// True for an address that is valid within one site only.
 pub(crate) fn is_private(address: &[u8; 16]) -> bool {
     Prefix::private().iter().any(|prefix| prefix.contains(address))
 }
 
-/// True for a segment that opens a connection: a SYN alone. No other one begins a flow.
+/// True for a segment that opens a connection: a SYN alone. No other segment begins a
+/// flow.
 pub(crate) fn opens(packet: &Packet) -> bool {
     packet.tcp().is_some_and(|header| header.flags & (SYN | ACK | RST | FIN) == SYN || is_planted(Fault::AnySegmentOpens))
 }
 
-/// True for a segment that resets a connection, or tries to.
+/// True for a segment with the RST flag.
 pub(crate) fn is_reset(packet: &Packet) -> bool {
     packet.tcp().is_some_and(|header| header.flags & RST != 0)
 }
@@ -208,7 +226,8 @@ fn scale_option(options: &[u8]) -> u8 {
 }
 
 impl Connection {
-    /// Takes a segment into account. False, and nothing changed, if it does not fit the connection.
+    /// Applies a segment. Returns false, and changes nothing, if it does not fit the
+    /// connection.
     #[inline]
     pub(crate) fn track(&mut self, packet: &Packet, is_reverse: bool) -> bool {
         let Some(header) = packet.tcp() else { return false };
@@ -252,7 +271,8 @@ impl Connection {
             return false;
         }
         if us == 0 && self.state == state::ANSWERED {
-            // The initiator says which of several SYNs, and which of their answers, was the right one.
+            // The initiator's acknowledgement decides between several SYNs and their
+            // answers.
             let is_other = self.offered_by == offered_by(us) && sequence == self.offered_end;
             if is_other || self.offered_by == offered_by(them) && acknowledgement != self.halves[them].end {
                 let taken = self.with_answer(is_other, acknowledgement);
@@ -265,24 +285,25 @@ impl Connection {
             return false;
         }
         if self.offered_by == offered_by(us) && payload > 0 && after(end, self.halves[us].end) {
-            // It goes on with the connection that there is.
+            // The sender goes on with the existing connection.
             self.offered_by = 0;
         }
         let both_scale = self.halves[0].scale != NO_SCALE && self.halves[1].scale != NO_SCALE;
         let window = if both_scale { window << self.halves[us].scale } else { window };
         let sender = &mut self.halves[us];
         if self.reset_by == offered_by(us) && payload > 0 && after(end, sender.end) && !is_planted(Fault::ResetsAreFinal) {
-            // Who has reset a connection has nothing more to say on it.
+            // New data from the side that has reset: a stranger sent the reset.
             (self.state, self.reset_by) = (state::ANSWERED, 0);
         }
         sender.window = sender.window.max(window);
-        // The rest of a segment follows in fragments without a header: it may be as long as the other side allows. Where that is not known
-        // there is room for a packet in what may have been forgotten.
+        // The rest of the segment follows in fragments without a header, and may be as
+        // long as the other side allows. If that limit is unsure, the forgotten bytes
+        // have room for a packet.
         let is_cut = packet.layers.more_fragments && sender.is_unsure == 0;
         sender.reach(if is_cut && after(sender.limit, end) { sender.limit } else { end });
         sender.finished |= u8::from(flags & FIN != 0);
         let receiver = &mut self.halves[them];
-        // Only of what was forgotten can more be acknowledged than was seen.
+        // More can be acknowledged than was seen only after a set-back.
         receiver.reach(acknowledgement);
         receiver.acknowledge(acknowledgement);
         let allowed = acknowledgement.wrapping_add(window.max(1));
@@ -290,7 +311,7 @@ impl Connection {
             receiver.limit = allowed;
             receiver.is_unsure = 0;
         }
-        // Each side's SYN is acknowledged: until then nothing is established.
+        // Each side's SYN must be acknowledged before the connection is established.
         let is_complete = self.halves.iter().all(|half| half.synchronised == ACKNOWLEDGED) || is_planted(Fault::AnswersEstablish);
         self.state = match (self.halves[0].finished + self.halves[1].finished, self.state) {
             (_, state::RESET) => state::RESET,
@@ -303,7 +324,8 @@ impl Connection {
         true
     }
 
-    /// True if the number acknowledges this side's SYN: with the data in it, a part of that, or none.
+    /// True if the number acknowledges this side's SYN, with all, a part or none of its
+    /// data.
     fn answers(&self, side: usize, acknowledgement: u32) -> bool {
         self.halves[side].end.wrapping_sub(acknowledgement) <= u32::from(self.early[side])
     }
@@ -315,20 +337,22 @@ impl Connection {
         begins_in_time && is_not_old && self.is_acknowledged(us, them, acknowledgement) || is_planted(Fault::IgnoresWindows)
     }
 
-    /// This side may acknowledge that now: what the other side has sent, and lately (RFC 5961, section 5).
+    /// True if this side may acknowledge this number now: the other side has sent it, and
+    /// lately (RFC 5961, section 5).
     fn is_acknowledged(&self, us: usize, them: usize, acknowledgement: u32) -> bool {
         let (sender, receiver) = (&self.halves[us], &self.halves[them]);
         let was_sent = !after(acknowledgement, receiver.end.wrapping_add(receiver.forgotten));
         let old_acknowledgement = receiver.end.wrapping_sub(sender.window.max(MIN_ACK_WINDOW));
         let is_recent = match receiver.synchronised {
             ACKNOWLEDGED => !after(old_acknowledgement, acknowledgement),
-            // The first one acknowledges the SYN.
+            // The first acknowledgement covers the SYN.
             _ => after(acknowledgement, receiver.acknowledged),
         };
         was_sent && is_recent
     }
 
-    /// The latest segments may have been forgotten, at most so many; see the module.
+    /// Notes that up to `packets` of the latest segments may have been forgotten; see the
+    /// module.
     pub(crate) fn set_back(&mut self, packets: u32) {
         for side in 0..2 {
             if self.halves[side].synchronised != 0 {
@@ -343,7 +367,8 @@ impl Connection {
         self.halves.iter().any(|half| half.forgotten != 0)
     }
 
-    /// The side may have announced any window, and been allowed as far as any window of the other goes.
+    /// Widens the bounds: the side may have announced any window, and been allowed as far
+    /// as any window of the other side goes.
     fn widen(&mut self, side: usize) {
         let (own, other) = (self.widest(side), self.widest(1 - side));
         let half = &mut self.halves[side];
@@ -355,14 +380,15 @@ impl Connection {
         half.is_unsure = 1;
     }
 
-    /// The largest window that the side can announce.
+    /// The largest window that the side can announce, bytes.
     fn widest(&self, side: usize) -> u32 {
         let scale = |half: &Half| if half.synchronised == 0 { MAX_SCALE } else { half.scale };
         let (own, other) = (scale(&self.halves[side]), scale(&self.halves[1 - side]));
         if own == NO_SCALE || other == NO_SCALE { 65_535 } else { 65_535 << own }
     }
 
-    /// The answer to the SYN was forgotten: a segment tells where the other side is, but not how it scales.
+    /// The connection if the answer to the SYN was forgotten: a segment tells the other
+    /// side's position, but not its scale.
     fn inferred(&self, us: usize, sequence: u32, acknowledgement: u32) -> Connection {
         let mut inferred = Connection { state: state::ANSWERED, ..*self };
         let Some(side) = self.halves.iter().position(|half| half.synchronised == 0) else { return inferred };
@@ -382,11 +408,12 @@ impl Connection {
         inferred
     }
 
-    /// A SYN of the initiator. One that does not belong to the connection is offered to the other side.
+    /// Applies a SYN of the initiator. A SYN that does not belong to the connection is
+    /// offered to the other side.
     fn open(&mut self, syn: Syn) -> bool {
         let is_repeated = self.state >= state::ESTABLISHED && syn.sequence.wrapping_add(1) == self.initial;
-        // In TIME-WAIT a SYN may be above what was sent (RFC 9293, section 3.6.1) or, with a newer time stamp, below (RFC 6191): the other side says whether
-        // it is right, by its answer.
+        // In TIME-WAIT a SYN may be above the numbers sent (RFC 9293, section 3.6.1) or,
+        // with a newer time stamp, below (RFC 6191). The other side's answer decides.
         let is_over = self.state == state::RESET || self.state == state::CLOSED && !is_repeated;
         let is_over = is_over && !is_planted(Fault::RefusesReuse);
         if self.state == state::NONE || is_over || is_planted(Fault::BelievesAnySyn) {
@@ -397,24 +424,24 @@ impl Connection {
             if self.is_same(0, syn) {
                 return true;
             }
-            // The same SYN with more data is nobody's.
+            // No sender repeats a SYN with more data.
             if syn.sequence.wrapping_add(1) == self.initial {
                 return false;
             }
         } else if is_repeated {
-            // The handshake's own, sent again.
+            // The handshake's own SYN, sent again.
             return true;
         }
         self.offer(0, syn);
         !is_planted(Fault::RefusesSecondSyns)
     }
 
-    /// The other side's SYN alone crosses the initiator's (RFC 9293, figure 7).
+    /// Applies a SYN of the other side that crosses the initiator's (RFC 9293, figure 7).
     fn synchronise(&mut self, us: usize, them: usize, syn: Syn) -> bool {
         match self.state {
-            // The latest one counts: one before it may have been a stranger's.
+            // The latest SYN counts: an earlier one may have been a stranger's.
             state::OPENING if !self.is_same(us, syn) && !is_planted(Fault::RefusesCrossingSyns) => {
-                // SYNs that cross acknowledge nothing, but their windows count all the same.
+                // SYNs that cross acknowledge nothing, but their windows count.
                 self.meet(us, them, syn, self.halves[them].end);
                 true
             }
@@ -424,10 +451,11 @@ impl Connection {
         }
     }
 
-    /// A SYN that acknowledges one.
+    /// Applies a SYN-ACK.
     fn answer(&mut self, us: usize, them: usize, syn: Syn, acknowledgement: u32) -> bool {
         if us == 1 && self.offered_by == offered_by(them) && self.answers_offer(acknowledgement) {
-            // Both ends are where the offered SYN was. While nothing is established the one before may still be answered, too.
+            // The answer moves both ends to the offered SYN. Before the connection is
+            // established, the earlier SYN may still be answered too.
             let before = (self.state < state::ESTABLISHED).then(|| self.opening_syn());
             *self = Connection::opened(self.offered());
             if let Some(before) = before {
@@ -444,8 +472,8 @@ impl Connection {
                 self.state = state::ANSWERED;
                 true
             }
-            // Also after a SYN that crossed, which may have been a stranger's.
-            // And after the refusal of a SYN that was sent twice.
+            // A SYN-ACK counts also after a crossing SYN, which may have been a
+            // stranger's, and after the refusal of a SYN that was sent twice.
             state::OPENING | state::RESET
                 if us == 1 && (self.state == state::OPENING || !is_known) && self.answers(them, acknowledgement) =>
             {
@@ -456,7 +484,8 @@ impl Connection {
                 self.state = state::ANSWERED;
                 true
             }
-            // From a server that keeps no state, for a SYN that was sent again.
+            // A second answer, from a server that keeps no state, to a SYN that was sent
+            // again.
             state::ANSWERED if us == 1 && syn.end != self.halves[us].end && self.answers(them, acknowledgement) => {
                 self.offer(us, syn);
                 !is_planted(Fault::RefusesSecondAnswers)
@@ -466,12 +495,13 @@ impl Connection {
         }
     }
 
-    /// The SYN of the side that had none yet. What the other side may send begins at `from`.
+    /// Takes the SYN of the side that had none yet. The other side may send from `from`
+    /// on.
     fn meet(&mut self, us: usize, them: usize, syn: Syn, from: u32) {
         self.halves[us] = Half::opened(syn);
         self.early[us] = syn.early;
         self.halves[them].limit = from.wrapping_add(u32::from(syn.window).max(1));
-        // Until the other side announces its window for data, its SYN's window counts.
+        // The window of the SYN counts until the other side announces one for data.
         self.halves[us].limit = syn.end.wrapping_add(self.halves[them].window);
     }
 
@@ -485,26 +515,27 @@ impl Connection {
         }
     }
 
-    /// This side's SYN, sent again, perhaps without its data.
+    /// True if this is the side's own SYN, sent again, perhaps without its data.
     fn is_same(&self, side: usize, syn: Syn) -> bool {
         let (half, early) = (self.halves[side], self.early[side]);
         half.synchronised != 0 && syn.early <= early && half.end.wrapping_sub(syn.end) == u32::from(early) - u32::from(syn.early)
     }
 
-    /// Inside a connection a SYN is the receiver's business if it could be the handshake's own, sent again.
+    /// True if a SYN inside a connection could be the handshake's own, sent again: the
+    /// receiver judges it.
     fn is_repeated(&self, side: usize, syn: Syn) -> bool {
         let end = self.halves[side].end;
         !after(syn.end, end) && after(syn.end, end.wrapping_sub(2))
     }
 
-    /// Remembers a SYN that passes and may become the connection's: the answer to it tells.
+    /// Remembers a SYN that passes and becomes the connection's if it is answered.
     fn offer(&mut self, side: usize, syn: Syn) {
         self.offered_by = offered_by(side);
         (self.offered_end, self.offered_window) = (syn.end, syn.window);
         (self.offered_early, self.offered_scale) = (syn.early, syn.scale);
     }
 
-    /// The initiator's, as long as it has sent nothing else.
+    /// The initiator's SYN, while it has sent nothing else.
     fn opening_syn(&self) -> Syn {
         let Half { end, window, scale, .. } = self.halves[0];
         let sequence = self.initial.wrapping_sub(1);
@@ -526,7 +557,8 @@ impl Connection {
         self.offered_end.wrapping_sub(acknowledgement) <= u32::from(self.offered_early)
     }
 
-    /// The initiator has acknowledged another SYN-ACK than the one that counted: that is the one, for the SYN that counts or for the one beside it.
+    /// The connection after the initiator has acknowledged a SYN-ACK other than the one
+    /// that counted: an answer to the SYN that counts, or to the one beside it.
     fn with_answer(&self, is_other: bool, acknowledgement: u32) -> Connection {
         let Half { window, scale, .. } = self.halves[1];
         let known = if is_other {
@@ -542,17 +574,20 @@ impl Connection {
         taken
     }
 
-    /// An acknowledgement of something else answers the SYN: the other side has a connection of which nothing is known here (RFC 9293, section 3.5.1,
-    /// figure 9; RFC 5961, section 4). The initiator will reset that.
+    /// True if an acknowledgement of another number answers the SYN: the other side has a
+    /// connection unknown here (RFC 9293, section 3.5.1, figure 9; RFC 5961, section 4).
+    /// The initiator will reset that connection.
     fn challenge(&self, them: usize, acknowledgement: u32) -> bool {
-        // An acknowledgement of the SYN itself is no answer without a SYN; of the first of two it challenges the second.
+        // An acknowledgement of the SYN itself without a SYN is no answer; if it
+        // acknowledges the first of two SYNs, it challenges the second.
         self.state == state::OPENING
             && (!self.answers(them, acknowledgement) || self.offered_by == offered_by(them))
             && !is_planted(Fault::RefusesChallenges)
     }
 
-    /// A reset inside the window passes, unless it acknowledges what was never sent; from exactly where the other side expects the next byte it ends the connection (RFC 5961, section 3.2). Against
-    /// a SYN it acknowledges that SYN.
+    /// Applies a reset. Inside the window it passes, unless it acknowledges a number that
+    /// was never sent. From exactly the next expected byte it ends the connection (RFC
+    /// 5961, section 3.2). A reset in answer to a SYN acknowledges that SYN.
     fn reset(&mut self, us: usize, them: usize, flags: u8, sequence: u32, acknowledgement: u32) -> bool {
         let refuses_offer = flags & ACK != 0 && self.offered_by == offered_by(them) && self.answers_offer(acknowledgement);
         let sender = &self.halves[us];
@@ -561,12 +596,14 @@ impl Connection {
         let is_over = if us == 1 && is_handshake && flags & ACK != 0 && self.answers(them, acknowledgement) {
             true
         } else if refuses_offer {
-            // Whoever can send both must not be able to end another's connection by them; the next SYN is offered as this one was.
+            // The sender of both must not be able to end an established connection by
+            // them; the next SYN is offered as this one was.
             self.state < state::ESTABLISHED
         } else if sender.synchronised == 0 {
             return false;
         } else if self.state == state::OPENING && us == 0 {
-            // While its SYN is unanswered the initiator resets what the other side still has, of which nothing is known here. Its own SYN stands.
+            // While its SYN is unanswered, the initiator resets the other side's old
+            // connection, which is unknown here. The SYN stands.
             sequence == sender.end
         } else {
             let is_inside = !after(sequence, sender.limit) && !after(sender.acknowledged, sequence);
@@ -588,13 +625,14 @@ impl Connection {
         (sender.synchronised == ACKNOWLEDGED).then_some(Expected { least: sender.acknowledged, most: sender.end })
     }
 
-    /// True if an ICMP error may quote a segment of this side that begins with this number: one that was sent, and that the other side need not have
-    /// acknowledged yet (RFC 5927, section 4.1), or a SYN that is offered.
+    /// True if an ICMP error may quote a segment of this side that begins with this
+    /// number: one that was sent and need not have been acknowledged yet (RFC 5927,
+    /// section 4.1), or an offered SYN.
     pub(crate) fn quotes(&self, is_reverse: bool, sequence: u32) -> bool {
         let side = usize::from(is_reverse);
         let (sender, receiver) = (&self.halves[side], &self.halves[1 - side]);
         if sender.synchronised == 0 {
-            // Nothing was sent, or it is forgotten what.
+            // The side has sent nothing, or its segments are forgotten.
             return self.was_set_back();
         }
         let offered = self.offered_end.wrapping_sub(u32::from(self.offered_early)).wrapping_sub(1);

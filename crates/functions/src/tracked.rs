@@ -1,4 +1,4 @@
-//! How long flows live: what operators write, and what functions remember of a flow for it.
+//! Lifetimes of flows: their configuration, and the state that decides them.
 //!
 //! Theory of operation. TCP is tracked ([`Connection`]): a flow is established once its
 //! handshake is complete, and closing once both sides have finished or one has reset it.
@@ -15,26 +15,30 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 const SECOND: u64 = 1_000_000_000;
-/// Longer, seconds, is a mistake: 30 days.
+/// The longest time-out, seconds: 30 days. A longer one is a mistake.
 const MOST: u64 = 30 * 86_400;
 
-/// How long a flow lives without a packet, seconds; at most 30 days.
+/// Lifetimes of flows without a packet, seconds; at most 30 days.
 #[derive(Debug, Clone, Copy, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Timeouts {
-    /// TCP, established or half closed; 7440 without it. At least that in a `nat` (RFC 5382, REQ-5).
+    /// TCP, established or half closed; 7440 by default. At least 7440 in a `nat` (RFC
+    /// 5382, REQ-5).
     pub tcp_established: Option<u64>,
-    /// TCP, opening; without it 120 in a `firewall`, else 240. At least 240 in a `nat` (RFC 5382, REQ-5).
+    /// TCP, opening; by default 120 in a `firewall`, else 240. At least 240 in a `nat`
+    /// (RFC 5382, REQ-5).
     pub tcp_opening: Option<u64>,
-    /// TCP, closed by both sides or reset; without it 120 in a `firewall`, else 240. At least 240 in a `nat` (RFC 5382, REQ-5; RFC 7857, section 2.2).
+    /// TCP, closed by both sides or reset; by default 120 in a `firewall`, else 240. At
+    /// least 240 in a `nat` (RFC 5382, REQ-5; RFC 7857, section 2.2).
     pub tcp_closing: Option<u64>,
-    /// UDP, answered; 300 without it. At least 120 in a `nat` (RFC 4787, REQ-5).
+    /// UDP, answered; 300 by default. At least 120 in a `nat` (RFC 4787, REQ-5).
     pub udp: Option<u64>,
-    /// UDP, not answered yet; without it 120 in a `firewall`, else 300. At least 120 in a `nat` (RFC 4787, REQ-5).
+    /// UDP, not answered yet; by default 120 in a `firewall`, else 300. At least 120 in a
+    /// `nat` (RFC 4787, REQ-5).
     pub udp_unanswered: Option<u64>,
-    /// ICMP echo; 60 without it. At least that in a `nat` (RFC 5508, REQ-2).
+    /// ICMP echo; 60 by default. At least 60 in a `nat` (RFC 5508, REQ-2).
     pub icmp: Option<u64>,
-    /// Other protocols; 300 without it.
+    /// Other protocols; 300 by default.
     pub other: Option<u64>,
 }
 
@@ -78,12 +82,14 @@ pub(crate) const BALANCER: Limits = Limits { tcp_opening: any(240), tcp_closing:
 
 /// Limits of time-outs in the NAT, for which the RFCs have minimums.
 pub(crate) const TRANSLATOR: Limits = Limits {
-    // "the value of the 'established connection idle-timeout' MUST NOT be less than 2 hours 4 minutes. The value of the
-    // 'transitory connection idle-timeout' MUST NOT be less than 4 minutes."
+    // "the value of the 'established connection idle-timeout' MUST NOT be less than 2
+    // hours 4 minutes. The value of the 'transitory connection idle-timeout' MUST NOT be
+    // less than 4 minutes."
     tcp_established: Bounds { default: 7440, least: 7440, source: "RFC 5382, REQ-5" },
     tcp_opening: Bounds { default: 240, least: 240, source: "RFC 5382, REQ-5" },
     tcp_closing: Bounds { default: 240, least: 240, source: "RFC 5382, REQ-5" },
-    // "A NAT UDP mapping timer MUST NOT expire in less than two minutes [...] A default value of five minutes or more [...] is RECOMMENDED."
+    // "A NAT UDP mapping timer MUST NOT expire in less than two minutes [...] A default
+    // value of five minutes or more [...] is RECOMMENDED."
     udp: Bounds { default: 300, least: 120, source: "RFC 4787, REQ-5" },
     udp_unanswered: Bounds { default: 300, least: 120, source: "RFC 4787, REQ-5" },
     // "An ICMP Query session timer MUST NOT expire in less than 60 seconds."
@@ -91,7 +97,7 @@ pub(crate) const TRANSLATOR: Limits = Limits {
     other: any(300),
 };
 
-/// Time-outs that are in force, ns.
+/// Time-outs in force, ns.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Lifetimes {
     tcp_established: u64,
@@ -123,7 +129,7 @@ impl Timeouts {
     /// Lifetimes of flows in a function with these limits.
     ///
     /// # Errors
-    /// The first that is out of bounds, as `timeouts.udp`.
+    /// The first time-out out of bounds, as `timeouts.udp`.
     pub(crate) fn within(&self, limits: &Limits) -> Result<Lifetimes, ConfigError> {
         Ok(Lifetimes {
             tcp_established: lifetime("tcp_established", self.tcp_established, limits.tcp_established)?,
@@ -147,9 +153,11 @@ holdfast_nf::flow_state! {
 }
 
 impl Tracked {
-    /// Takes a packet with a header into account, and keeps the flow for as long as that asks for. False, and nothing done, if it is a TCP segment that does
-    /// not fit the connection. A reset that changes nothing keeps nothing: nobody else's connection lives on what its ends answer to strangers ("TCP RST outbound
-    /// packets sent as a response to inbound packets SHOULD NOT refresh the mapping": RFC 7857, section 7.1).
+    /// Applies a packet that has a header, and keeps the flow for its time-out. Returns
+    /// false, and does nothing, for a TCP segment that does not fit the connection. A
+    /// reset that changes nothing keeps nothing, so that a connection does not live on
+    /// its ends' answers to strangers ("TCP RST outbound packets sent as a response to
+    /// inbound packets SHOULD NOT refresh the mapping": RFC 7857, section 7.1).
     #[inline]
     pub(crate) fn track(&mut self, packet: &Packet, lifetimes: &Lifetimes, cx: &mut Context) -> bool {
         let is_reverse = cx.direction() == Direction::Reverse;
@@ -172,8 +180,10 @@ impl Tracked {
         true
     }
 
-    /// As [`Tracked::track`] for a function that lets everything pass. A segment that does not fit changes nothing, so that a reset with a wrong number does not shorten a
-    /// flow's life (RFC 7857, section 2.2); from the side that opened the flow it keeps it as any packet does (RFC 4787, REQ-6), unless it is a reset.
+    /// As [`Tracked::track`], for a function that lets everything pass. A segment that
+    /// does not fit changes nothing, so a reset with a wrong number does not shorten a
+    /// flow's life (RFC 7857, section 2.2). From the side that opened the flow it keeps
+    /// the flow as any packet does (RFC 4787, REQ-6), unless it is a reset.
     #[inline]
     pub(crate) fn follow(&mut self, packet: &Packet, lifetimes: &Lifetimes, cx: &mut Context) {
         if !self.track(packet, lifetimes, cx)
@@ -184,12 +194,12 @@ impl Tracked {
         }
     }
 
-    /// The other side has said something.
+    /// True if the other side has sent a packet.
     fn is_answered(&self) -> bool {
         !matches!(self.tcp.state, state::NONE | state::OPENING)
     }
 
-    /// Keeps the flow for as long as it is worth now, and says what that is.
+    /// Keeps the flow for the time-out of its present state, and says its standing.
     #[inline]
     fn keep(&self, protocol: u8, lifetimes: &Lifetimes, cx: &mut Context) {
         cx.keep(self.lifetime(protocol, lifetimes));
@@ -216,12 +226,13 @@ impl Tracked {
         }
     }
 
-    /// The highest acknowledgement number from the receiver of segments in this direction.
+    /// The highest acknowledgement number from the receiver of segments in this
+    /// direction.
     pub(crate) fn expected(&self, direction: Direction) -> Option<Expected> {
         self.tcp.expected(direction == Direction::Reverse)
     }
 
-    /// One word for the state.
+    /// The state in one word.
     pub(crate) fn describe(&self) -> &'static str {
         match self.tcp.state {
             state::NONE => "unanswered",

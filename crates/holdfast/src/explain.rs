@@ -1,4 +1,4 @@
-//! `holdfast explain`: what a word in the output means and what to do about it.
+//! `holdfast explain`: the meaning of a word in the output, and the remedy.
 
 use crate::control::Refused;
 use holdfast_control::exit::{self, Failure};
@@ -7,12 +7,12 @@ use holdfast_io::port::Loss;
 use holdfast_wire::DropReason;
 use holdfast_wire::events::Event;
 
-/// A word and what it means.
+/// A word and its meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Word {
-    /// As it stands in the output.
+    /// The word, as in the output.
     pub word: &'static str,
-    /// What it is: a reason to drop a packet, a state, …
+    /// The kind of word: a drop reason, a state, …
     pub kind: &'static str,
     /// What it counts, if it is a counter of events.
     pub unit: Option<&'static str>,
@@ -77,13 +77,13 @@ pub fn all() -> Vec<Word> {
     events.into_iter().map(event).chain(FIELDS.iter().map(field)).chain(WORDS.iter().copied()).collect()
 }
 
-/// The meanings of a word: more than one if it is used for several things.
+/// The meanings of a word: several if several things have it.
 ///
 /// # Errors
-/// If there is none; with a suggestion.
+/// If the word is unknown; with a suggestion.
 pub fn explain(word: &str) -> Result<Vec<Word>, Failure> {
     let folded = word.trim().to_lowercase();
-    // As it is written about: `exit-78`, `exit code 78`; and a cause with its number.
+    // Other spellings: `exit-78`, `exit code 78`, and a cause with its number.
     let code = folded.strip_prefix("exit").map(|rest| rest.trim_start_matches(" code").trim_start_matches(['-', ' ', '_']));
     let wanted = code.unwrap_or(&folded);
     let normal = |text: &str| text.replace(['-', ' '], "_");

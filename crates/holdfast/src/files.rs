@@ -1,4 +1,5 @@
-//! Files and directories that an operator names: opened without waiting for anything, and kept in only if nobody else may write there. And files in memory.
+//! Files and directories that an operator names: opened without blocking, and used for
+//! storage only if nobody else may write there. Also files in memory.
 
 use rustix::fd::OwnedFd;
 use rustix::fs::MemfdFlags;
@@ -14,17 +15,17 @@ const ANYBODY_WRITES: u32 = 0o002;
 /// files.
 const STICKY: u32 = 0o1000;
 
-/// Bytes in a memory that can be passed on.
+/// A memory file with these bytes, which can be passed on.
 pub(crate) fn memory(bytes: &[u8]) -> Result<OwnedFd> {
     let mut file = File::from(rustix::fs::memfd_create("holdfast-line", MemfdFlags::CLOEXEC)?);
     file.write_all(bytes)?;
     Ok(file.into())
 }
 
-/// Opens a file to read it: a regular one, so that neither opening nor reading it waits.
+/// Opens a regular file for reading, so that neither opening nor reading blocks.
 ///
 /// # Errors
-/// What the kernel says; `InvalidInput` if it is something else than a file.
+/// The kernel's error; `InvalidInput` if it is not a regular file.
 pub(crate) fn open(path: &Path) -> Result<File> {
     let flags = rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOCTTY;
     let file = OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path)?;
@@ -43,10 +44,11 @@ pub(crate) fn open(path: &Path) -> Result<File> {
     Err(Error::new(ErrorKind::InvalidInput, format!("this is {what}; a regular file is needed")))
 }
 
-/// Makes a directory for this user alone, if there is none, and makes sure that nobody else may write to it or to what is kept there.
+/// Makes a directory for this user alone, if there is none, and checks that nobody else
+/// may write to it or to its files.
 ///
 /// # Errors
-/// What the kernel says; `PermissionDenied` with what has to be changed.
+/// The kernel's error; `PermissionDenied` with the remedy.
 pub(crate) fn keep_in(directory: &Path) -> Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
     let directory = directory.canonicalize()?;
@@ -64,7 +66,7 @@ pub(crate) fn keep_in(directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Makes sure that nobody else can put another directory in this one's place.
+/// Checks that nobody else can replace this directory.
 ///
 /// # Errors
 /// As [`keep_in`].
@@ -145,7 +147,8 @@ mod tests {
         for mode in [0o702, 0o720, 0o777, 0o1777] {
             refused(&state, mode);
         }
-        // Above it, a group may be trusted, and a directory for everybody if each may only take away what is his.
+        // Above it, a group may be trusted, and a directory for everybody if each may
+        // only take away what is his.
         let above = directory.path().join("a");
         refused(&above, 0o707);
         for mode in [0o770, 0o1777] {

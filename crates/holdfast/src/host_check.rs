@@ -1,6 +1,8 @@
-//! `holdfast check`, the host's half: what a box needs of this machine, and what to do where it is missing.
+//! `holdfast check`, the host's half: requirements of a box on this machine, and
+//! remedies.
 //!
-//! Only looks; changes nothing. What cannot be found out is a warning, not a failure.
+//! The checks change nothing. If a fact cannot be found out, the check warns and does not
+//! fail.
 
 use crate::config::{Memory, Plan, Port};
 use holdfast_control::exit;
@@ -15,28 +17,28 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
-/// How a check ended.
+/// The outcome of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
-    /// As it should be.
+    /// The requirement is met.
     Ok,
-    /// A box runs, but look at it.
+    /// A box can run, but the finding deserves attention.
     Warn,
     /// A box cannot run.
     Fail,
 }
 
-/// One check.
+/// A check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Check {
-    /// What was looked at.
+    /// The subject.
     pub name: String,
-    /// How it ended.
+    /// The outcome.
     pub outcome: Outcome,
-    /// What was found.
+    /// The finding.
     pub found: String,
-    /// What to do about it.
+    /// The remedy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
     /// Exit code if it failed.
@@ -58,7 +60,7 @@ impl Check {
     }
 }
 
-/// Capabilities: bit in `CapEff`, name, whether a box cannot run without it, and what for.
+/// Capabilities: bit in `CapEff`, name, true if a box cannot run without it, and purpose.
 const CAPABILITIES: &[(u32, &str, bool, &str)] = &[
     (12, "CAP_NET_ADMIN", true, "setting a port promiscuous"),
     (13, "CAP_NET_RAW", true, "sending and receiving frames"),
@@ -82,7 +84,7 @@ pub fn host() -> Vec<Check> {
     checks
 }
 
-/// Checks of the way on which a state server's control messages go.
+/// Checks the transport of a state server's control messages.
 pub fn words(plan: &Plan) -> Option<Check> {
     let provider = plan.state_servers.provider.as_ref()?;
     let name = format!("state server: libfabric's `{provider}`");
@@ -92,7 +94,7 @@ pub fn words(plan: &Plan) -> Option<Check> {
     })
 }
 
-/// Compares this machine's memory with what the flows that the limits allow would take.
+/// Compares this machine's memory with the need of the flows that the limits allow.
 pub fn memory(plan: &Plan, needed: &Memory) -> Check {
     memory_of(plan, needed, &std::fs::read_to_string("/proc/meminfo").unwrap_or_default())
 }
@@ -111,7 +113,8 @@ fn memory_of(plan: &Plan, needed: &Memory, meminfo: &str) -> Check {
     more.iter().filter(|(_, bytes)| *bytes > 0).for_each(|(what, bytes)| found += &format!(", {} {what}", size(*bytes)));
     found += &format!("; one runtime at most {}; packet buffers at most {}", size(runtime_at_most), size(buffers_at_most));
     let total = field(meminfo, "MemTotal").map(|kibibytes| kibibytes as usize * 1024);
-    // Several hosts divide it in ways that depend on who lives: each has a runtime's part at least.
+    // Several hosts divide the memory in ways that depend on which of them live: each
+    // needs a runtime's part at least.
     let here = if plan.hosts.is_empty() { needed.all() } else { switches + runtime_at_most + buffers_at_most };
     match total {
         Some(total) if here > total => Check::warn(
@@ -142,7 +145,7 @@ pub fn devices(plan: &Plan) -> Vec<Check> {
                 checks.push(dpdk(name("DPDK"), Dpdk::absent(), free_huge_pages()));
                 continue;
             }
-            // Files: `run` says at once which of them cannot be opened.
+            // Files are left to `run`, which reports at once those that cannot be opened.
             "pcap" => continue,
             _ => {}
         }
@@ -173,7 +176,7 @@ pub fn devices(plan: &Plan) -> Vec<Check> {
 /// The exit code for these checks: 0 if a box can run.
 pub fn code(checks: &[Check]) -> u8 {
     let failed = || checks.iter().filter(|check| check.outcome == Outcome::Fail).map(|check| check.code);
-    // Without privileges other things cannot even be looked at: that first.
+    // Missing privileges come first: other checks cannot work without them.
     failed().find(|code| *code == exit::PERMISSION).or_else(|| failed().next()).unwrap_or(0)
 }
 
@@ -193,8 +196,8 @@ fn capabilities(status: &str) -> Vec<Check> {
     CAPABILITIES.iter().map(one).collect()
 }
 
-/// Whether /proc shows the box's processes to one another: their memory is private
-/// (`PR_SET_DUMPABLE`), so that `hidepid` (proc(5)) hides them also from their own user.
+/// Checks that /proc shows the box's processes to one another: their memory is private
+/// (`PR_SET_DUMPABLE`), so `hidepid` (proc(5)) hides them also from their own user.
 fn processes(mounts: &str) -> Check {
     const NAME: &str = "/proc";
     // The last of several mounts at one place counts.
@@ -216,7 +219,8 @@ fn kernel() -> Check {
     let uname = rustix::system::uname();
     let release = uname.release().to_string_lossy().into_owned();
     let mut numbers = release.split(|character: char| !character.is_ascii_digit()).map_while(|text| text.parse::<u32>().ok());
-    // pidfd_open came with 5.3, and is the youngest thing that a box cannot do without.
+    // pidfd_open came with 5.3, and is the newest system call that a box cannot do
+    // without.
     match (numbers.next(), numbers.next()) {
         (Some(major), Some(minor)) if (major, minor) < (5, 3) => {
             Check::fail(exit::UNAVAILABLE, "kernel", release, "Linux 5.3 or later is needed")
@@ -262,7 +266,8 @@ fn huge_pages(meminfo: &str) -> Check {
     }
 }
 
-/// What DPDK needs. Its devices are looked for when they are opened: to start it takes a part of the machine.
+/// Checks DPDK's requirements. Its devices are not probed, because starting DPDK takes a
+/// part of the machine.
 fn dpdk(name: String, absent: Option<&str>, free_huge: u64) -> Check {
     match (absent, free_huge) {
         (Some(why), _) => Check::fail(exit::UNAVAILABLE, name, "not there", why),
@@ -298,7 +303,8 @@ fn link(name: String, device: &str, path: &Path) -> Check {
     }
 }
 
-/// Addresses that the kernel has, by device. IPv6 link-local ones count: the kernel answers for them.
+/// Addresses that the kernel has, by device. IPv6 link-local ones count: the kernel
+/// answers for them.
 fn kernel_addresses() -> BTreeMap<String, Vec<String>> {
     let mut all: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for address in nix::ifaddrs::getifaddrs().into_iter().flatten() {
@@ -313,7 +319,7 @@ fn kernel_addresses() -> BTreeMap<String, Vec<String>> {
     all
 }
 
-/// Offloads that make what a reader of the device sees differ from what is on the wire.
+/// Offloads that make frames read from a device differ from those on the wire.
 const OFFLOADS: &[(&str, &str)] = &[
     ("tx-checksumming", "tx"),
     ("tcp-segmentation-offload", "tso"),
@@ -325,7 +331,8 @@ const OFFLOADS: &[(&str, &str)] = &[
 ];
 
 fn offloads(name: String, device: &str) -> Check {
-    // The device's name comes from a checked configuration; a name that begins with `-` would still be taken for an option.
+    // The device's name comes from a checked configuration, but a leading `-` would make
+    // it an option.
     if device.starts_with('-') {
         return Check::warn(name, "unknown", "ethtool cannot be asked about a device of this name");
     }
@@ -356,7 +363,7 @@ fn offloads(name: String, device: &str) -> Check {
     }
 }
 
-/// The switches that are on and may be changed, in `ethtool -k`'s output.
+/// The offloads that are on and may be changed, in `ethtool -k`'s output.
 fn offloads_on(text: &str) -> Vec<&'static str> {
     let is_on = |feature: &str| {
         text.lines().filter_map(|line| line.trim().split_once(':')).any(|(name, value)| name == feature && value.trim() == "on")
@@ -433,8 +440,8 @@ mod tests {
         assert_eq!(check(None, 1 << 30).outcome, Outcome::Ok);
     }
 
-    /// The check reports memory by part and warns if the machine has less. It compares
-    /// with the machine's total memory, not with what is free at present.
+    /// The check reports memory by part and warns if the machine has less. The check
+    /// compares with the machine's total memory, not with what is free at present.
     #[test]
     fn more_than_the_machine_has_is_warned_of() {
         let check = |flows: u64, protection: &str, kibibytes: u64| {

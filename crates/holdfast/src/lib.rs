@@ -1,4 +1,5 @@
-//! The daemon, and the commands that belong to it. The program `holdfast` puts these together with the laboratory's, of which nothing is here.
+//! The daemon and its commands. The program `holdfast` combines these with the
+//! laboratory's, which are elsewhere.
 #![forbid(unsafe_code)]
 
 pub mod cli;
@@ -10,6 +11,6 @@ pub mod host_check;
 pub mod live_check;
 pub mod run;
 
-/// Every program with this library in it has runtimes, and these may have standbys that share their heap.
+/// Programs with this library have runtimes, whose standbys may share their heap.
 #[global_allocator]
 static ALLOCATOR: holdfast_io::CountingAllocator = holdfast_io::CountingAllocator;

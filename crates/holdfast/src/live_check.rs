@@ -1,7 +1,9 @@
-//! `holdfast check --live`: whether what must always hold does, in a box that runs.
+//! `holdfast check --live`: the invariants of a running box.
 //!
-//! Runtimes and state server each say what they have at their own time, while traffic goes on: a single look proves little. So the box is looked at many times in
-//! succession, and what the ones ever had is compared with what the other ever knew: who says something a moment later than others says it all the same.
+//! Runtimes and state server report at their own times, while traffic goes on, so a
+//! single look proves little. The box is looked at many times in succession, and
+//! everything that runtimes ever had is compared with everything that the server ever
+//! knew: a late report still counts.
 
 use crate::host_check::Check;
 use holdfast_control::exit;
@@ -10,10 +12,10 @@ use holdfast_control::status::{Pool, STATE_RUNNING, ServerPool, Status};
 use holdfast_node::address::STATE_SERVER;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A mapping in its chain, and who has it: the tuples of flows before the chain.
+/// Mappings by chain, and the flows that have each: their tuples before the chain.
 type Shared<'a> = BTreeMap<(Option<&'a str>, u32, &'a str, &'a str), BTreeSet<(&'a str, &'a str)>>;
 
-/// What `looks` at a box, one after the other, and its flows at the beginning and at the end say.
+/// Checks successive `looks` at a box, and its flows at the beginning and at the end.
 pub fn checks(looks: &[Status], flows: [&Flows; 2]) -> Vec<Check> {
     let Some(last) = looks.last() else { return Vec::new() };
     let mut checks: Vec<Check> = (0..last.pools.len()).map(|at| pool(at, looks)).collect();
@@ -39,7 +41,7 @@ fn pool(at: usize, looks: &[Status]) -> Check {
         let found = format!("{} held and {} at hand of {size}, divided among the runtimes", pool.held, pool.at_hand);
         return Check::ok(name, found);
     };
-    // The first one: numbers are its.
+    // The first state server assigns all numbers.
     let is_there = |look: &Status| {
         look.processes.iter().any(|process| process.id == u32::from(STATE_SERVER) && process.state == STATE_RUNNING)
     };
@@ -63,7 +65,7 @@ fn pool(at: usize, looks: &[Status]) -> Check {
             let found = format!("runtimes have {} numbers of {size} of which the state server does not know", least - known);
             Check::fail(exit::NEGATIVE, name, found, "it may give them to other flows: report this")
         }
-        // Flows of whoever is being recovered from are nobody's for a moment.
+        // Flows of a runtime that is being recovered have no owner for a moment.
         ((_, most), (known, _)) if known > most => {
             let found = format!("the state server takes {} of {size} numbers for somebody's that no runtime has", known - most);
             Check::warn(name, found, "it asks for what it has not heard of for a minute: ask again in two")
@@ -78,20 +80,20 @@ fn pool(at: usize, looks: &[Status]) -> Check {
     }
 }
 
-/// No two flows are the same to whom they talk to.
+/// Checks that no two flows look the same to their peer.
 fn mappings([before, after]: [&Flows; 2]) -> Check {
     fn shared(flows: &Flows) -> Shared<'_> {
         let mut by_mapping = Shared::new();
         for Flow { chain, protocol, source, destination, translated_source, translated_destination, .. } in &flows.flows {
             let mapping = (chain.as_deref(), *protocol, translated_source.as_str(), translated_destination.as_str());
-            // A flow that moves may be told of by both.
+            // Both runtimes may report a moving flow.
             by_mapping.entry(mapping).or_default().insert((source.as_str(), destination.as_str()));
         }
         by_mapping.retain(|_, who| who.len() > 1);
         by_mapping
     }
     let (first, last) = (shared(before), shared(after));
-    // One flow may have ended and another begun while runtimes were asked one after the other.
+    // A flow may have ended and another begun while runtimes were asked in turn.
     let lasting = last.iter().filter_map(|(mapping, who)| {
         let both: Vec<_> = first.get(mapping)?.intersection(who).collect();
         (both.len() > 1).then_some((mapping, both))
@@ -143,7 +145,7 @@ mod tests {
         super::pool(0, looks).outcome
     }
 
-    /// What is on its way differs in both directions; what is wrong in one.
+    /// Values in transit differ in both directions, wrong ones in a single direction.
     #[test]
     fn what_is_wrong_is_so_in_every_look() {
         let right = served(10, 4, [80, 4, 10, 6]);

@@ -1,4 +1,4 @@
-//! The command `holdfast`: what a box can be asked for, and what the laboratory does.
+//! The command `holdfast`: the box's commands and the laboratory's.
 #![forbid(unsafe_code)]
 
 use clap::{CommandFactory, Parser, Subcommand};

@@ -1,4 +1,4 @@
-//! Counting allocations: to show that the hot path makes none.
+//! An allocator that counts: to show that the hot path does not allocate.
 
 use crate::standby;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
@@ -15,18 +15,19 @@ static COUNT: AtomicU64 = AtomicU64::new(0);
 /// for every flow costs more than the flow.
 pub struct CountingAllocator;
 
-/// From this size on, bytes.
+/// The size from which a block is large, bytes.
 const LARGE: usize = 4 << 20;
 const HUGE_PAGE: usize = 2 << 20;
 const PAGE: usize = 4096;
 
-// SAFETY: a block comes from the heap of a worker, from the system's allocator or from the kernel, with the layout that was asked for, and goes back to where it came from: its address tells
-// whether that is a worker's heap, its size which of the others.
+// SAFETY: a block comes from the heap of a worker, from the system's allocator or from
+// the kernel, with the requested layout, and goes back there: its address identifies a
+// worker's heap, its size the other two.
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         COUNT.fetch_add(1, Ordering::Relaxed);
         if standby::is_inside() {
-            // SAFETY: this thread is inside.
+            // SAFETY: this thread is inside `enter`.
             return unsafe { standby::allocate(layout) };
         }
         if layout.size() >= LARGE {
@@ -39,7 +40,7 @@ unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         COUNT.fetch_add(1, Ordering::Relaxed);
         if standby::is_inside() {
-            // SAFETY: this thread is inside.
+            // SAFETY: this thread is inside `enter`.
             return unsafe { standby::allocate_zeroed(layout) };
         }
         if layout.size() >= LARGE {
@@ -51,11 +52,13 @@ unsafe impl GlobalAlloc for CountingAllocator {
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         if standby::owns(pointer) {
-            // SAFETY: it was made there with this layout, by the one thread that uses that heap: what is in it goes to no other.
+            // SAFETY: the block was made there with this layout, by the one thread that
+            // uses that heap; its blocks go to no other thread.
             return unsafe { standby::free(pointer, layout) };
         }
         if layout.size() >= LARGE {
-            // SAFETY: a block of this size that is in no worker's heap is a mapping of this length, and by the caller's promise nobody looks into it any more.
+            // SAFETY: a block of this size outside workers' heaps is a mapping of this
+            // length, and the caller promises that it is unused.
             let _ = unsafe { munmap(pointer.cast(), pages(layout)) };
             return;
         }
@@ -78,7 +81,9 @@ fn map(layout: Layout) -> *mut u8 {
     let Ok(start) = mapped else { return ptr::null_mut() };
     let skipped = start.cast::<u8>().align_offset(align);
     let block = start.cast::<u8>().wrapping_add(skipped);
-    // SAFETY: what lies before and behind the block is a part of the mapping that nobody knows of. The advice is about whole huge pages inside the block, and changes no content; refusal changes nothing.
+    // SAFETY: the parts of the mapping before and behind the block are known to no other
+    // code. The advice is about whole huge pages inside the block, and changes no
+    // content; a refusal changes nothing.
     unsafe {
         if skipped > 0 {
             let _ = munmap(start, skipped);
@@ -106,11 +111,13 @@ mod tests {
         exist.iter().filter(|exists| **exists & 1 != 0).count() * PAGE
     }
 
-    /// A table for which there is much more room than it will hold: only what is written is in memory, whether zeros were asked for or not.
+    /// A table for which there is much more room than it will hold: only what is written
+    /// is in memory, whether zeros were asked for or not.
     #[test]
     fn a_large_block_takes_memory_where_it_is_written() {
         let layout = Layout::from_size_align((256 << 20) + 5000, 64).unwrap();
-        // SAFETY: the layout is not empty; the block is written inside, and given back once with the same layout.
+        // SAFETY: the layout is not empty; the block is written inside, and given back
+        // once with the same layout.
         unsafe {
             for block in [CountingAllocator.alloc(layout), CountingAllocator.alloc_zeroed(layout)] {
                 assert!(!block.is_null() && (block as usize).is_multiple_of(HUGE_PAGE));
@@ -130,7 +137,8 @@ mod tests {
     fn a_block_that_grows_or_shrinks_keeps_its_content() {
         let small = Layout::from_size_align(LARGE / 2, 8).unwrap();
         let large = Layout::from_size_align(LARGE * 3, 8).unwrap();
-        // SAFETY: the layouts are not empty; each block is given back, or grown or shrunk, once with the layout that it has.
+        // SAFETY: the layouts are not empty; each block is given back, or grown or
+        // shrunk, once with the layout that it has.
         unsafe {
             let block = CountingAllocator.alloc(small);
             ptr::write_bytes(block, 7, small.size());

@@ -1,14 +1,18 @@
-//! The arena: the one place where packet bytes live, shared by the processes of a host.
+//! The arena: the memory of all packet bytes, shared by the processes of a host.
 //!
-//! Theory of operation. The manager creates it and is the only one to know who has which buffer: itself (free, or in its own hands) or
-//! one virtual port. A buffer's bytes are touched only by whoever has it; it changes hands through the rings, whose release and acquire order
-//! the accesses. A process may die at any instruction: what the manager has recorded for its port comes back when it is dead.
+//! Theory of operation. The manager creates the arena, and it alone knows the owner of
+//! each buffer: itself (free, or in use) or one virtual port. Only the owner touches a
+//! buffer's bytes. Ownership passes through the rings, whose release and acquire order
+//! the accesses. A process may die at any instruction: buffers recorded for its port are
+//! freed after its death.
 //!
-//! The manager may die too. Its record lies in a memory of its own, which is passed to no runtime and outlives it; its next life adopts both. What
-//! the record says is the manager's is free then: whatever the manager had in hand is lost, and nothing else. What it says is a port's stays with
-//! the port. In which order record and rings change, so that this holds at every instruction, is told in [`crate::ring`].
+//! The manager may die too. Its record is in a memory of its own, which no runtime has
+//! and which outlives it; its next incarnation adopts both. Buffers recorded as the
+//! manager's are then free: packets that it was processing are lost, and nothing else.
+//! Buffers recorded as a port's stay with the port. The order of changes of record and
+//! rings, by which this holds at every instruction, is in [`crate::ring`].
 //!
-//! What is trusted. Every process that maps the arena is this program, of the same build
+//! Trust. Every process that maps the arena is this program, of the same build
 //! ([`crate::process::role`]). A process does not touch a buffer that it has given up: it
 //! consumes the packet before it puts the descriptor into a ring, and outside this crate
 //! no unsafe code could keep a pointer. The kernel does not enforce this: a wild pointer
@@ -30,7 +34,7 @@ pub(crate) struct ArenaMemory {
     count: u32,
 }
 
-/// Behind the last buffer.
+/// The layout words, behind the last buffer.
 const LAYOUT: Layout = Layout { name: "the arena", magic: 0x686f_6c64_6172_656e, version: 1 };
 const _: () = assert!(BUFFER_LEN > Layout::LEN && BUFFER_LEN.is_multiple_of(8));
 
@@ -44,8 +48,8 @@ impl ArenaMemory {
 
     pub(crate) fn open(fd: OwnedFd) -> io::Result<ArenaMemory> {
         let memory = SharedMemory::open(fd)?;
-        // The length first: it determines where the layout words lie. A length that is no
-        // multiple of the buffer size is of another program or version.
+        // The length first: it determines the place of the layout words. A length that is
+        // no multiple of the buffer size is of another program or version.
         let end = memory.len().saturating_sub(Layout::LEN);
         if !end.is_multiple_of(BUFFER_LEN) {
             return Err(io::Error::new(
@@ -64,23 +68,24 @@ impl ArenaMemory {
     /// A packet in this buffer.
     ///
     /// # Safety
-    /// The caller has the buffer: no other packet in any process is in it until this one's buffer is given up.
+    /// The caller owns the buffer: no other packet in any process is in it until this
+    /// one's buffer is given up.
     #[inline]
     pub(crate) unsafe fn packet(&self, id: u32, handle: Handle) -> Packet {
-        // SAFETY: the buffer's bytes belong to whoever has the buffer, and that is the caller.
+        // SAFETY: the caller owns the buffer, and with it its bytes.
         let buffer = unsafe { self.memory.bytes(id as usize * BUFFER_LEN) };
         handle.with_buffer(buffer, id)
     }
 }
 
-/// Who has a buffer, as the manager knows it.
+/// The manager as an owner of buffers.
 pub(crate) const MANAGER: u16 = 0;
 
 const OWNERS: Layout = Layout { name: "the record of buffers", magic: 0x686f_6c64_6f77_6e73, version: 2 };
 const AT_COUNT: usize = Layout::LEN;
 const HEADER_LEN: usize = 64;
 
-/// The record: who has which buffer. It outlives the manager.
+/// The record: the owner of each buffer. The record outlives the manager.
 struct Owners {
     memory: SharedMemory,
     words: &'static [AtomicU16],
@@ -108,7 +113,8 @@ impl Owners {
         self.words.get(id as usize).map(|owner| owner.load(Ordering::Relaxed))
     }
 
-    /// A release store: the next life sees it after everything before and before everything after it.
+    /// A release store: the next incarnation sees it after everything before and before
+    /// everything after it.
     #[inline]
     fn set(&self, id: u32, owner: u16) {
         death::step();
@@ -120,7 +126,7 @@ impl Owners {
     }
 }
 
-/// The manager's side: all buffers, and who has them.
+/// The manager's side: all buffers and their owners.
 pub struct Arena {
     memory: Arc<ArenaMemory>,
     free: Vec<u32>,
@@ -132,7 +138,7 @@ impl Arena {
     /// A new arena of `count` buffers of [`BUFFER_LEN`] bytes.
     ///
     /// # Errors
-    /// What the kernel says: usually that there is not enough memory.
+    /// The kernel's error: usually that there is not enough memory.
     pub fn create(count: u32) -> io::Result<Arena> {
         Ok(Arena {
             memory: Arc::new(ArenaMemory::create(count)?),
@@ -142,11 +148,12 @@ impl Arena {
         })
     }
 
-    /// The arena of a manager that is dead, by its memory and its record ([`Arena::fds`]). What was that manager's is free. Before
-    /// anything is given away, every living process's port has to be adopted, and then [`Arena::reclaim_unknown`] called.
+    /// Adopts the arena of a dead manager, by its memory and its record ([`Arena::fds`]).
+    /// The manager's own buffers are free. Before any buffer is given away, every living
+    /// process's port must be adopted, and then [`Arena::reclaim_unknown`] called.
     ///
     /// # Errors
-    /// `InvalidData` if they are not an arena and its record; else what the kernel says.
+    /// `InvalidData` if they are not an arena and its record; else the kernel's error.
     pub fn adopt(memory: OwnedFd, record: OwnedFd) -> io::Result<Arena> {
         let memory = ArenaMemory::open(memory)?;
         let count = memory.count;
@@ -161,18 +168,18 @@ impl Arena {
         self.memory.memory.fd()
     }
 
-    /// Memory and record, to pass to the manager's next life and to nobody else.
+    /// Memory and record, only for the manager's next incarnation.
     pub fn fds(&self) -> [BorrowedFd<'_>; 2] {
         [self.memory.memory.fd(), self.owners.memory.fd()]
     }
 
-    /// Buffers altogether.
+    /// The number of buffers.
     pub fn total(&self) -> usize {
         self.owners.words.len()
     }
 
-    /// Gives a buffer of the manager's to a port, in whose ring it lies and cannot be seen yet. The packet is consumed: its bytes are the
-    /// port's from now on.
+    /// Gives one of the manager's buffers to a port, in whose ring it is, not shown yet.
+    /// The packet is consumed: its bytes are the port's from now on.
     #[inline]
     pub(crate) fn give(&mut self, packet: Packet, to: u16) {
         let (id, handle) = packet.into_id();
@@ -180,8 +187,8 @@ impl Arena {
         self.owners.set(id, to);
     }
 
-    /// Gives a free buffer to a port. `into_ring` puts it into the port's ring, where it cannot be seen yet; false if it did not fit, or
-    /// there is no free buffer.
+    /// Gives a free buffer to a port. `into_ring` puts it into the port's ring, not shown
+    /// yet. False if it did not fit, or no buffer is free.
     #[inline]
     pub(crate) fn give_free(&mut self, to: u16, into_ring: impl FnOnce(u32) -> bool) -> bool {
         let Some(id) = self.free.last().copied() else { return false };
@@ -193,14 +200,15 @@ impl Arena {
         true
     }
 
-    /// Takes a buffer back from a port that says it gave it. `None` if it never had it.
+    /// Takes a buffer back that a port has sent. `None` if the port did not own it.
     pub(crate) fn take_back(&mut self, id: u32, from: u16, offset: usize, len: usize) -> Option<Packet> {
         if self.owners.get(id)? != from {
             return None;
         }
         self.owners.set(id, MANAGER);
-        // SAFETY: the record says that the port had the buffer, and it has just given it up through its ring, after which its process does not touch it (see the
-        // module: what is trusted); it is on no free list.
+        // SAFETY: the record says that the port had the buffer, and it has just given it
+        // up through its ring, after which its process does not touch it (see the module:
+        // trust); it is on no free list.
         let mut packet = unsafe { self.memory.packet(id, self.handles.take()) };
         if packet.set_range(offset, len) {
             Some(packet)
@@ -210,7 +218,7 @@ impl Arena {
         }
     }
 
-    /// Frees a buffer that a port gave back. False if it never had it.
+    /// Frees a buffer that a port has returned. False if the port did not own it.
     pub(crate) fn free_from(&mut self, id: u32, from: u16) -> bool {
         if self.owners.get(id) != Some(from) {
             return false;
@@ -220,18 +228,19 @@ impl Arena {
         true
     }
 
-    /// Whether a buffer is recorded as the port's.
+    /// True if a buffer is recorded as the port's.
     pub(crate) fn is_of(&self, id: u32, port: u16) -> bool {
         self.owners.get(id) == Some(port)
     }
 
-    /// Frees everything that a dead port had. Returns how many.
+    /// Frees all buffers of a dead port. Returns their number.
     pub(crate) fn reclaim(&mut self, from: u16) -> usize {
         self.reclaim_from(|owner| owner == from)
     }
 
-    /// Frees everything that is recorded for ports that are not among the `known`: a dead manager had not yet told of them, or had not finished
-    /// burying them. Their processes are dead. Returns how many.
+    /// Frees all buffers of ports that are not among the `known`: a dead manager had not
+    /// yet reported these ports, or not finished burying them. Their processes are dead.
+    /// Returns the number.
     pub fn reclaim_unknown(&mut self, known: &[u16]) -> usize {
         self.reclaim_from(|owner| !known.contains(&owner))
     }
@@ -248,7 +257,7 @@ impl Arena {
         count
     }
 
-    /// Buffers that a port has.
+    /// The number of a port's buffers.
     pub fn held_by(&self, port: u16) -> usize {
         self.owners.of(port).count()
     }
@@ -259,7 +268,7 @@ impl PacketPool for Arena {
     fn take(&mut self) -> Option<Packet> {
         let id = self.free.pop()?;
         debug_assert_eq!(self.owners.get(id), Some(MANAGER));
-        // SAFETY: a buffer on the free list is in nobody's hands, and it has just left the list.
+        // SAFETY: a buffer on the free list has no user, and it has just left the list.
         Some(unsafe { self.memory.packet(id, self.handles.take()) })
     }
 

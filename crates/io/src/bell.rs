@@ -1,4 +1,5 @@
-//! What wakes a process that sleeps on a descriptor: an eventfd. Who needs waking says so in a word that both sides see ([`doorbell`]).
+//! A bell: an eventfd that wakes a process sleeping on it. A side that sleeps says so in
+//! a word that both see ([`doorbell`]).
 
 use crate::doorbell;
 use rustix::event::EventfdFlags;
@@ -6,17 +7,17 @@ use rustix::fd::{AsFd, OwnedFd};
 use std::io;
 use std::sync::atomic::AtomicU32;
 
-/// A bell that has not been rung.
+/// Makes a bell.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub(crate) fn make() -> io::Result<OwnedFd> {
     Ok(rustix::event::eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?)
 }
 
 /// Rings it.
 pub(crate) fn ring(bell: &OwnedFd) {
-    // A full counter means that it is being woken already.
+    // A full counter means that the other side is being woken already.
     let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
 }
 
@@ -27,7 +28,7 @@ pub(crate) fn wake(sleeps: &AtomicU32, bell: &OwnedFd) {
     }
 }
 
-/// It has been heard.
+/// Clears the bell.
 pub(crate) fn drain(bell: impl AsFd) {
     let mut count = [0u8; 8];
     let _ = rustix::io::read(bell, &mut count);

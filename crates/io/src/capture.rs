@@ -1,6 +1,8 @@
-//! Packets that are kept for people: appended to a capture file, with a comment that says why.
+//! Packets kept for people: appended to a capture file, with a comment that gives the
+//! reason.
 //!
-//! Each is a section of its own (pcapng, section 4.1), so that nothing of the file needs to be read or remembered, and a line cut off by a full disk spoils no other.
+//! Each is a section of its own (pcapng, section 4.1), so that appending does not need to
+//! read the file, and an entry cut off by a full disk spoils no other.
 
 use pcap_file::DataLink;
 use pcap_file::pcapng::PcapNgWriter;
@@ -13,10 +15,11 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::SystemTime;
 
-/// Appends a frame of Ethernet to a capture that only its owner may read, unless the capture has this many bytes already.
+/// Appends an Ethernet frame to a capture that only its owner may read, unless the
+/// capture has `most` bytes already.
 ///
 /// # Errors
-/// What the kernel says; `StorageFull` if the capture is.
+/// The kernel's error; `StorageFull` if the capture is full.
 pub fn append(path: &Path, most: u64, frame: &[u8], comment: &str) -> io::Result<()> {
     let mut section = Vec::with_capacity(frame.len() + 512);
     let invalid = |error: pcap_file::PcapError| io::Error::new(io::ErrorKind::InvalidData, error.to_string());
@@ -24,7 +27,7 @@ pub fn append(path: &Path, most: u64, frame: &[u8], comment: &str) -> io::Result
     let interface = InterfaceDescriptionBlock {
         linktype: DataLink::ETHERNET,
         snaplen: 0,
-        // Nanoseconds.
+        // The resolution of time stamps: nanoseconds.
         options: vec![InterfaceDescriptionOption::IfTsResol(9)],
     };
     writer.write_pcapng_block(interface).map_err(invalid)?;
@@ -48,7 +51,8 @@ mod tests {
     use super::*;
     use pcap_file::pcapng::{Block, PcapNgReader};
 
-    /// What was appended is there, each with its comment; what would be too much is refused and changes nothing.
+    /// Appended frames are there, each with its comment; a frame beyond the limit is
+    /// refused and changes nothing.
     #[test]
     fn what_is_appended_can_be_read() {
         let directory = tempfile::tempdir().unwrap();

@@ -1,4 +1,5 @@
-//! Where a process may be killed, for tests: [`step`] stands before every store that outlives it. In the product it is nothing.
+//! Points at which a process may be killed, for tests: [`step`] stands before every store
+//! that outlives it. In the product it does nothing.
 
 #[cfg(test)]
 pub(crate) use planned::{after, step};
@@ -16,10 +17,10 @@ mod planned {
         static LEFT: Cell<u32> = const { Cell::new(u32::MAX) };
     }
 
-    /// What a dead thread unwinds with.
+    /// The payload with which a killed thread unwinds.
     struct Killed;
 
-    /// Another store of this thread is about to be done; it is not if this thread is to die here.
+    /// Comes before a store; does not return if this thread is to die here.
     pub(crate) fn step() {
         LEFT.with(|left| match left.get() {
             u32::MAX => {}
@@ -28,7 +29,7 @@ mod planned {
         });
     }
 
-    /// Lets this thread act until it has done so many stores, and not the next one. `None` if it died.
+    /// Runs `act` up to `stores` stores, and dies before the next one. `None` if it died.
     pub(crate) fn after<T>(stores: u32, act: impl FnOnce() -> T) -> Option<T> {
         LEFT.with(|left| left.set(stores));
         let result = catch_unwind(AssertUnwindSafe(act));

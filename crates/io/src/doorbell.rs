@@ -1,15 +1,18 @@
-//! Sleeping and waking without losing a wake-up.
+//! Sleeping and waking without a lost wake-up.
 //!
-//! Theory of operation. Who is about to sleep sets a word and then looks at the ring once more; who has put something into the ring then looks
-//! at the word. Between its own write and its own look each side has a sequentially consistent fence, so that at least one of the two sees what
-//! the other wrote: the sleeper sees the entry, or the other side sees the word and rings.
+//! Theory of operation. A side that is about to sleep sets a word and then looks at the
+//! ring once more; a side that has put something into the ring then looks at the word.
+//! Each has a sequentially consistent fence between its write and its look, so that at
+//! least one of the two sees the other's write: the sleeper sees the entry, or the other
+//! side sees the word and rings.
 
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU32, Ordering, fence};
 #[cfg(not(loom))]
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
-/// After putting something in: true if the other side sleeps and is to be woken. It is told once.
+/// After putting something in: true if the other side sleeps and is to be woken. Returned
+/// once.
 #[inline]
 pub fn must_ring(sleeps: &AtomicU32) -> bool {
     fence(Ordering::SeqCst);

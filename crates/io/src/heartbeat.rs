@@ -1,29 +1,29 @@
-//! A word that a process counts up while its loop turns, and that another one watches.
+//! A counter of a process's turns that another process watches.
 
 use crate::shared_memory::SharedMemory;
 use rustix::fd::{BorrowedFd, OwnedFd};
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// See the module.
+/// A heartbeat; see the module.
 pub struct Heartbeat {
     memory: SharedMemory,
     word: &'static AtomicU64,
 }
 
 impl Heartbeat {
-    /// A word that stands at 0, and never does again once it was counted up.
+    /// A counter at 0, which it leaves for good with the first beat.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn create() -> io::Result<Heartbeat> {
         SharedMemory::create("holdfast-heartbeat", 8).map(Heartbeat::of)
     }
 
-    /// The word that another process made.
+    /// Opens the counter that another process made.
     ///
     /// # Errors
-    /// `InvalidData` if it is none; else what the kernel says.
+    /// `InvalidData` if it is not a heartbeat; else the kernel's error.
     pub fn open(fd: OwnedFd) -> io::Result<Heartbeat> {
         let memory = SharedMemory::open(fd)?;
         if memory.len() != 8 {
@@ -36,19 +36,19 @@ impl Heartbeat {
         Heartbeat { word: memory.word64(0), memory }
     }
 
-    /// To pass to the other process.
+    /// The descriptor for the other process.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.memory.fd()
     }
 
-    /// The loop has turned.
+    /// Notes that the loop has turned.
     #[inline]
     pub fn beat(&self) {
-        // Nobody else writes it.
+        // Only this process writes the word.
         self.word.store(self.word.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
-    /// How often it has.
+    /// The turns so far.
     pub fn count(&self) -> u64 {
         self.word.load(Ordering::Relaxed)
     }

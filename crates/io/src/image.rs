@@ -1,17 +1,17 @@
-//! Shared objects that are part of this program's file, laid out where the dynamic linker finds them.
+//! Shared objects inside this program's file, laid out for the dynamic linker.
 
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::MemfdFlags;
 use std::io;
 
-/// A shared object in memory of its own, which is there as long as this value.
+/// A shared object in a memory file, which exists as long as this value.
 pub(crate) struct Image(OwnedFd);
 
 impl Image {
-    /// Lays it out. `name` is what the kernel calls the memory.
+    /// Lays out a shared object. `name` is the kernel's name for the memory.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub(crate) fn lay_out(name: &str, bytes: &[u8]) -> io::Result<Image> {
         let memory = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC)?;
         let mut rest = bytes;
@@ -22,7 +22,7 @@ impl Image {
         Ok(Image(memory))
     }
 
-    /// Where the linker finds it.
+    /// The path for the linker.
     pub(crate) fn path(&self) -> String {
         format!("/proc/self/fd/{}", self.0.as_raw_fd())
     }

@@ -1,9 +1,11 @@
 //! Everything that touches the machine: ports, shared memory, processes, waiting.
 //!
-//! In: state machines' effects. Out: what the machine says. All unsafe code of the project is here, each block with the reason why it is
-//! sound. Never: a decision that belongs to a protocol.
+//! In: state machines' effects. Out: the machine's events. All unsafe code of the project
+//! is here, each block with the reason why it is sound. Never: a decision that belongs to
+//! a protocol.
 
-// What threads and processes share is in `ring` and `doorbell`; only these are built for loom, which explores every interleaving of them.
+// Only `ring` and `doorbell`, shared between threads and processes, are built for loom,
+// which explores their interleavings.
 #[cfg(not(loom))]
 mod allocation;
 #[cfg(not(loom))]

@@ -1,4 +1,5 @@
-//! Messages with descriptors between two processes of a host: a pair of Unix sockets that keeps the messages apart.
+//! Messages with descriptors between two processes of a host: a pair of Unix sockets that
+//! preserves message boundaries.
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::{
@@ -9,25 +10,26 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 
-/// The longest message, bytes. What is longer is passed as a descriptor.
+/// The longest message, bytes. Longer contents are passed as a descriptor.
 pub const MAX_MESSAGE: usize = 16 << 10;
-/// Descriptors of a message, at most.
+/// Maximum number of descriptors of a message.
 const MAX_FDS: usize = 8;
 
-/// One end. When the other one is closed, or its process has ended, what was sent before can still be received.
+/// An end. After the other one is closed, or its process has ended, earlier messages can
+/// still be received.
 pub struct Mailbox {
     socket: OwnedFd,
     /// Receive buffer, [`MAX_MESSAGE`] bytes.
     space: Box<[u8]>,
-    /// What the other side had no room for yet.
+    /// Messages for which the other side had no room yet.
     unsent: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
 }
 
 impl Mailbox {
-    /// Two ends.
+    /// Makes two ends.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn pair() -> io::Result<(Mailbox, Mailbox)> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (one, other) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
@@ -44,7 +46,8 @@ impl Mailbox {
         self.socket.as_fd()
     }
 
-    /// Sends a message, now or with a later [`Mailbox::flush`], behind those before it. If the other side is gone nothing happens.
+    /// Sends a message behind earlier ones, now or with a later [`Mailbox::flush`]. Does
+    /// nothing if the other side is gone.
     ///
     /// # Errors
     /// `InvalidInput` if the message is too long; else there are no descriptors left.
@@ -58,7 +61,7 @@ impl Mailbox {
         Ok(())
     }
 
-    /// Sends what there was no room for.
+    /// Sends the unsent messages.
     pub fn flush(&mut self) {
         while let Some((bytes, fds)) = self.unsent.front() {
             let fds: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
@@ -77,15 +80,16 @@ impl Mailbox {
         if !fds.is_empty() {
             control.push(SendAncillaryMessage::ScmRights(fds));
         }
-        // No signal if the other side is gone: that is an error like any other.
+        // A missing other side is an error, not a signal.
         sendmsg(&self.socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?;
         Ok(())
     }
 
-    /// The next message, `None` if there is none now.
+    /// The next message, or `None`.
     ///
     /// # Errors
-    /// `UnexpectedEof` if the other side is gone and everything was received; else what the kernel says.
+    /// `UnexpectedEof` if the other side is gone and everything was received; else the
+    /// kernel's error.
     pub fn receive(&mut self) -> io::Result<Option<(Vec<u8>, Vec<OwnedFd>)>> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -116,7 +120,8 @@ mod tests {
     use std::fs::File;
     use std::io::{Read, Write};
 
-    /// Messages stay apart and bring their descriptors along; what a side sent before it was gone is received, and then its end.
+    /// Messages stay apart and bring their descriptors along; what a side sent before it
+    /// was gone is received, and then its end.
     #[test]
     fn messages_and_descriptors_outlive_their_sender() {
         let (mut one, mut other) = Mailbox::pair().unwrap();
@@ -138,7 +143,8 @@ mod tests {
         assert!(other.send(b"nobody reads it", &[]).is_ok());
     }
 
-    /// A side that does not read blocks nobody and loses nothing, and what is too long is refused rather than cut.
+    /// A side that does not read blocks nobody and loses nothing, and what is too long is
+    /// refused rather than cut.
     #[test]
     fn nobody_waits() {
         let (mut one, mut other) = Mailbox::pair().unwrap();

@@ -1,37 +1,40 @@
-//! What a process notes down for the next one in its place: records of a few words in shared memory. Wherever the writer dies, each record is as it was after some write,
-//! and no part of it is of another.
+//! Notes of a process for its successor: records of a few words in shared memory. At
+//! whatever instruction the writer dies, each record is as after one of its writes, and
+//! never a mixture.
 //!
-//! One process writes at a time; the next begins when it is dead. There is no waiting, and a write is a few stores.
+//! A single process writes at a time; its successor begins after its death. No call
+//! waits, and a write is a few stores.
 
 use crate::shared_memory::SharedMemory;
 use rustix::fd::{BorrowedFd, OwnedFd};
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// See the module. Each record has `WORDS` words.
+/// Notes of records with `WORDS` words each; see the module.
 pub struct Notes<const WORDS: usize> {
     memory: SharedMemory,
     words: &'static [AtomicU64],
 }
 
-/// A record is the count of its writes, and two copies: the last written one is the count's remainder, the other one is for the next write.
+/// A record is the count of its writes, and two copies: the count's remainder selects the
+/// one written last, and the other is for the next write.
 const COPIES: usize = 2;
 
 impl<const WORDS: usize> Notes<WORDS> {
     const RECORD: usize = 1 + COPIES * WORDS;
 
-    /// So many records, of which nothing is noted yet.
+    /// Notes with `count` empty records.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn create(count: usize) -> io::Result<Notes<WORDS>> {
         SharedMemory::create("holdfast-notes", count.max(1) * Self::RECORD * 8).map(Notes::of)
     }
 
-    /// Those of another process.
+    /// Opens another process's notes.
     ///
     /// # Errors
-    /// `InvalidData` if they are none; else what the kernel says.
+    /// `InvalidData` if the memory has no notes; else the kernel's error.
     pub fn open(fd: OwnedFd) -> io::Result<Notes<WORDS>> {
         let memory = SharedMemory::open(fd)?;
         if memory.len() == 0 || !memory.len().is_multiple_of(Self::RECORD * 8) {
@@ -44,7 +47,7 @@ impl<const WORDS: usize> Notes<WORDS> {
         Notes { words: memory.words64(0, memory.len() / 8), memory }
     }
 
-    /// To pass to another process.
+    /// The descriptor for another process.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.memory.fd()
     }
@@ -57,18 +60,18 @@ impl<const WORDS: usize> Notes<WORDS> {
         &copies[(count % COPIES as u64) as usize * WORDS..][..WORDS]
     }
 
-    /// Notes a record down. One that there is no place for is not noted.
+    /// Writes a record. A record without a place is ignored.
     pub fn write(&self, at: usize, record: &[u64; WORDS]) {
         let Some((count, copies)) = self.record(at) else { return };
         let next = count.load(Ordering::Relaxed) + 1;
         for (word, value) in Self::copy(copies, next).iter().zip(record) {
             word.store(*value, Ordering::Relaxed);
         }
-        // It counts when all of it is there.
+        // The count makes the complete copy valid.
         count.store(next, Ordering::Release);
     }
 
-    /// What was noted last, if anything was.
+    /// The record last written, if any.
     pub fn read(&self, at: usize) -> Option<[u64; WORDS]> {
         let (count, copies) = self.record(at)?;
         let count = count.load(Ordering::Acquire);
@@ -81,7 +84,8 @@ impl<const WORDS: usize> Notes<WORDS> {
 mod tests {
     use super::*;
 
-    /// Records are apart, the last write counts, and the next process reads what this one wrote.
+    /// Records are apart, the last write counts, and the next process reads what this one
+    /// wrote.
     #[test]
     fn the_next_process_reads_them() {
         let notes = Notes::<3>::create(2).unwrap();
@@ -98,7 +102,7 @@ mod tests {
         assert_eq!(other.err().map(|error| error.kind()), Some(io::ErrorKind::InvalidData));
     }
 
-    /// Who dies in the middle of a write leaves what was noted before.
+    /// A writer that dies in the middle of a write leaves the earlier notes.
     #[test]
     fn half_a_write_is_none() {
         let notes = Notes::<3>::create(1).unwrap();

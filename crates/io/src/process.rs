@@ -8,18 +8,20 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus};
 use std::time::Instant;
 
-/// This program in another of its roles: the very file that this process was started
+/// This program in another of its roles, from the very file that this process was started
 /// from. A new build installed at the same path while the box runs is not used.
 pub fn role(name: &str) -> Command {
-    // In the child, which is a copy of this process, this leads to the same file, also if that has no name any more.
+    // In the child, a copy of this process, this path leads to the same file, even if it
+    // has no name any more.
     let mut command = Command::new("/proc/self/exe");
     command.arg0("holdfast").arg(name);
     command
 }
 
-/// The process is called so in lists of processes; otherwise one that [`role`] started would be called by the last part of the path there.
+/// Names the process in lists of processes; after [`role`] its name would be the last
+/// part of that path.
 pub fn call_itself(name: &std::ffi::CStr) {
-    // A name is no more than that.
+    // A failure costs only the name.
     let _ = rustix::thread::set_name(name);
 }
 
@@ -27,33 +29,36 @@ pub fn call_itself(name: &std::ffi::CStr) {
 /// the processes that it started, by their process group.
 pub struct Watched {
     pid: u32,
-    /// The group of all processes that it makes: its own number, or that of the process whose place it took.
+    /// The group of all processes that it makes: its own number, or that of the process
+    /// that it replaced.
     group: u32,
     pidfd: OwnedFd,
-    /// Set for a process that this one started, not for one that it adopted or was passed.
+    /// Set for a process that this one started, not for an adopted one.
     child: Option<Child>,
 }
 
 impl Watched {
-    /// Another's child, by its descriptor: it can be watched and ended, but only its parent learns how it ended.
+    /// Another's child, by its descriptor: it can be watched and ended, but only its
+    /// parent learns its status.
     pub fn of(pid: u32, group: u32, pidfd: OwnedFd) -> Watched {
         Watched { pid, group, pidfd, child: None }
     }
 
-    /// The process has ended, and another one of its group has taken its place.
+    /// Goes over to another process of the group that has taken the ended one's place.
     pub fn pass_to(&mut self, pid: u32, pidfd: OwnedFd) {
-        // Its end was heard of: nobody waits for it any more.
+        // The end was reported: the status is not needed any more.
         self.child = None;
         (self.pid, self.pidfd) = (pid, pidfd);
     }
 
-    /// Starts `command` in a group of its own; the child inherits `fds`, in order, as descriptors whose numbers it finds in the environment
-    /// variable `HOLDFAST_FDS`, separated by commas.
+    /// Starts `command` in a group of its own. The child inherits `fds`, in order; the
+    /// environment variable `HOLDFAST_FDS` has their numbers, separated by commas.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn start(command: &mut Command, fds: &[BorrowedFd<'_>]) -> io::Result<Watched> {
-        // Copies without close-on-exec live from here to the end of this function: only this child inherits them.
+        // Copies without close-on-exec live from here to the end of this function: only
+        // this child inherits them.
         let mut copies = Vec::with_capacity(fds.len());
         for fd in fds {
             copies.push(rustix::io::dup(fd)?);
@@ -88,13 +93,14 @@ impl Watched {
         self.pidfd.as_fd()
     }
 
-    /// Whether it has ended.
+    /// True if it has ended.
     pub fn has_ended(&self) -> bool {
         let mut fds = [PollFd::new(&self.pidfd, PollFlags::IN)];
         rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|count| count > 0)
     }
 
-    /// How it ended, if it has and is this process's child, or became it ([`adopt_orphans`]).
+    /// The exit status, if it has ended and is this process's child, or became it
+    /// ([`adopt_orphans`]).
     pub fn ended(&mut self) -> Option<ExitStatus> {
         if let Some(child) = &mut self.child {
             return child.try_wait().ok().flatten();
@@ -117,29 +123,30 @@ impl Watched {
         self.child.as_mut()?.stdin.take()
     }
 
-    /// Sends it a signal; nothing happens if it has ended, whoever has its number now.
+    /// Sends a signal; a process that has ended gets none, even if its number was reused.
     pub fn signal(&self, signal: Signal) {
         let _ = rustix::process::pidfd_send_signal(&self.pidfd, signal);
     }
 
-    /// Ends it at once, with all that it has made.
+    /// Ends it at once, with all processes that it has made.
     pub fn kill(&self) {
         self.signal_all(Signal::KILL);
     }
 
-    /// Asks all of it to end.
+    /// Asks the whole group to end.
     pub fn terminate(&self) {
         self.signal_all(Signal::TERM);
     }
 
     fn signal_all(&self, signal: Signal) {
-        // While it lives the group's number is nobody else's.
+        // The group's number is not reused while the process lives.
         if !self.has_ended() {
             self.signal_group(signal);
         }
     }
 
-    /// Ends those that it has made and that have outlived it. There must be some: the number of a group that is no more may be another's.
+    /// Ends processes that it has made and that have outlived it. Some must exist: an
+    /// empty group's number may be another's.
     pub fn kill_rest(&self) {
         self.signal_group(Signal::KILL);
     }
@@ -163,18 +170,21 @@ impl Watched {
     }
 }
 
-/// From now on the children of this process's children become its own when their parents end, for as long as it lives.
+/// Makes children of this process's children its own when their parents end, for as long
+/// as it lives.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub fn adopt_orphans() -> io::Result<()> {
     Ok(rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?)
 }
 
-/// Lets those go that were adopted ([`adopt_orphans`]) and have ended. A child of its own that has ended, and was not asked how, holds it up.
+/// Reaps adopted processes ([`adopt_orphans`]) that have ended. An ended child of its own
+/// whose status was not read holds it up.
 pub fn bury_orphans(is_own: impl Fn(u32) -> bool) {
     loop {
-        // SAFETY: what the kernel writes into the information, which lies on this stack, is read only if it has written something: it is all zero before.
+        // SAFETY: the information, on this stack, is zero before, and its content is read
+        // only if the kernel has written it.
         let ended = unsafe {
             let mut information = core::mem::zeroed::<libc::siginfo_t>();
             let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
@@ -187,25 +197,26 @@ pub fn bury_orphans(is_own: impl Fn(u32) -> bool) {
     }
 }
 
-/// A descriptor of a process that is there.
+/// A descriptor of an existing process.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub fn open(pid: u32) -> io::Result<OwnedFd> {
     let pid = Pid::from_raw(pid as i32).ok_or(io::ErrorKind::NotFound)?;
     Ok(rustix::process::pidfd_open(pid, PidfdFlags::empty())?)
 }
 
-/// The state of a process, as proc_pid_stat(5) says it: `R` is running or waiting for a processor.
+/// The state of a process in the words of proc_pid_stat(5): `R` is running or waiting for
+/// a processor.
 fn state(proc: &str, pid: u32) -> Option<char> {
     let text = std::fs::read_to_string(format!("{proc}/{pid}/stat")).ok()?;
     // The state follows the process's name, which may contain any character.
     text.rsplit_once(')')?.1.trim_start().chars().next()
 }
 
-/// True if a process with this id exists and has not ended; a zombie has ended. It uses
-/// no `/proc`, which may be mounted so that it hides other users' processes and those
-/// that are not dumpable.
+/// True if a process with this id exists and has not ended; a zombie has ended. The call
+/// uses no `/proc`, which may be mounted so that it hides other users' processes and
+/// those that are not dumpable.
 pub fn lives(pid: u32) -> bool {
     let Some(pid) = Pid::from_raw(pid as i32) else { return false };
     match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
@@ -214,12 +225,12 @@ pub fn lives(pid: u32) -> bool {
             let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
             !rustix::event::poll(&mut fds, Some(&at_once)).is_ok_and(|count| count > 0)
         }
-        // No descriptor is left, or the like: it is not known to be gone.
+        // Without free descriptors, for example: it is not known to be gone.
         Err(error) => !matches!(error, rustix::io::Errno::SRCH | rustix::io::Errno::INVAL | rustix::io::Errno::NOENT),
     }
 }
 
-/// How long a process of one thread has had a processor, ns.
+/// The processor time of a process with one thread, ns.
 fn processor_time(proc: &str, pid: u32) -> Option<u64> {
     let text = std::fs::read_to_string(format!("{proc}/{pid}/schedstat")).ok()?;
     text.split_whitespace().next()?.parse().ok()
@@ -261,7 +272,8 @@ fn by_hand() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "this role is started by `holdfast run`, not by hand")
 }
 
-/// The descriptors that [`Watched::start`] passed, taken out of the environment. Once, at the start.
+/// The descriptors that [`Watched::start`] passed, taken out of the environment. Call it
+/// once, at the start.
 ///
 /// # Errors
 /// `InvalidData` if there are not exactly `count`.
@@ -270,7 +282,7 @@ pub fn inherited(count: usize) -> io::Result<Vec<OwnedFd>> {
     if fds.len() == count { Ok(fds) } else { Err(by_hand()) }
 }
 
-/// As [`inherited`], however many there are.
+/// As [`inherited`], for any number of descriptors.
 ///
 /// # Errors
 /// `InvalidData` if there are none.
@@ -286,17 +298,19 @@ pub fn inherited_all() -> io::Result<Vec<OwnedFd>> {
         if unsafe { libc::fcntl(number, libc::F_GETFD) } < 0 {
             return Err(by_hand());
         }
-        // SAFETY: the descriptor is open, was passed to this process for this purpose, and is taken once: the variable names each once (see above), and
-        // this is called once, at the start.
+        // SAFETY: the descriptor is open, was passed to this process for this purpose,
+        // and is taken once: the variable names each once (see above), and this is called
+        // once, at the start.
         fds.push(unsafe { <OwnedFd as rustix::fd::FromRawFd>::from_raw_fd(number) });
     }
     Ok(fds)
 }
 
-/// Asks the kernel to end this process when its parent ends, and checks that the parent has not ended already.
+/// Makes the kernel end this process when its parent ends, and checks that the parent has
+/// not ended already.
 ///
 /// # Errors
-/// What the kernel says; `NotConnected` if the parent is gone.
+/// The kernel's error; `NotConnected` if the parent is gone.
 pub fn die_with_parent(parent: u32) -> io::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     match rustix::process::getppid() {
@@ -313,13 +327,13 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// A clock that all processes of this host agree about: CLOCK_MONOTONIC.
+    /// A clock common to all processes of this host: CLOCK_MONOTONIC.
     pub fn new() -> Clock {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
         Clock { start: Instant::now(), offset: now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64 + 1 }
     }
 
-    /// Now.
+    /// The time now, ns.
     #[inline]
     pub fn now(&self) -> u64 {
         self.offset + self.start.elapsed().as_nanos() as u64
@@ -332,7 +346,7 @@ impl Default for Clock {
     }
 }
 
-/// Processor time that this thread has had, ns. A system call: not for every packet.
+/// This thread's processor time, ns. A system call: not for every packet.
 pub fn thread_time() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
@@ -344,7 +358,8 @@ mod tests {
 
     const ROLE: &str = "HOLDFAST_PROCESS_TEST";
 
-    /// The file is replaced while a process runs: what that starts is of its own build, and not of what lies there now.
+    /// The file is replaced while a process runs: what that starts is of its own build,
+    /// and not of what lies there now.
     #[test]
     fn another_build_at_the_same_path_is_not_started() {
         match std::env::var(ROLE).as_deref() {
@@ -404,8 +419,8 @@ mod tests {
         assert_eq!(stall.waits(looping.id(), 8, ENOUGH), None);
     }
 
-    /// A process that does not turn hangs where /proc shows nothing of it: nobody would end it
-    /// otherwise.
+    /// A process that does not turn hangs where /proc shows nothing of it: nobody would
+    /// end it otherwise.
     #[test]
     fn a_process_that_is_hidden_does_not_hang_unnoticed() {
         let hidden = tempfile::tempdir().unwrap();

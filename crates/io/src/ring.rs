@@ -1,20 +1,28 @@
 //! A ring between two processes: one puts descriptors in, one takes them out.
 //!
-//! Theory of operation. Two counters that only grow, each written by one side, and a power of two of 64-bit entries. The producer writes
-//! entries, then moves `tail` (release); the consumer reads `tail` (acquire), takes the entries, then moves `head` (release). Either side may
-//! die between any two instructions: a descriptor is in the ring or it is not. Counters of a peer gone mad are noticed, because
-//! they can never be further apart than the ring is long.
+//! Theory of operation. Two counters that only grow, each written by one side, and a
+//! power of two of 64-bit entries. The producer writes entries, then moves `tail`
+//! (release). The consumer reads `tail` (acquire), takes the entries, then moves `head`
+//! (release). Either side may die between any two instructions: a descriptor is in the
+//! ring or not. Impossible counters of a broken peer are noticed, because they can never
+//! be further apart than the ring is long.
 //!
-//! A side that dies can be *adopted* by its next life, if there is a record of who has which buffer that outlives both ([`crate::Arena`]).
-//! Every step that the other side or the next life can see is one release store, so the compiler keeps them in the order below; the machine does
-//! too, because a kill falls between two instructions of the killed thread, and the kernel, which tells of the death, orders what came before it.
+//! The next incarnation of a dead side can *adopt* it, if a record of each buffer's owner
+//! outlives both ([`crate::Arena`]). Every step that the other side or the next
+//! incarnation can see is one release store, so the compiler keeps the order below. The
+//! machine keeps it too: a kill falls between two instructions of the killed thread, and
+//! the kernel, which reports the death, orders what came before it.
 //!
-//! - To put in: entry, `written`, record (the buffer is the peer's), and later `tail` for all of them. The next life finds what lies
-//!   from `tail` to `written`: what the record says is the peer's was put in and is shown now; only the last one can be recorded otherwise, and
-//!   that was not put in. So nothing is shown that is not recorded, and nothing is recorded that is never shown.
-//! - To take out: record (the buffer is ours), and later `head` for all of them, before any of them is used again. The next life finds those first in
-//!   the ring that were recorded and not released: they are not the peer's any more, and are passed over, before any buffer is given away
-//!   again. A buffer given to the same peer once more could not be told from them.
+//! - To put in: entry, `written`, record (the buffer is the peer's), and later `tail` for
+//!   all of them. The next incarnation finds entries from `tail` to `written`. Entries
+//!   recorded as the peer's were put in and are shown now; only the last one can be
+//!   recorded otherwise, and that was not put in. Therefore nothing is shown that is not
+//!   recorded, and nothing is recorded that is never shown.
+//! - To take out: record (the buffer is ours), and later `head` for all of them, before
+//!   any of them is used again. The next incarnation finds first in the ring those that
+//!   were recorded and not released: they are not the peer's any more, and are passed
+//!   over before any buffer is given away again. A buffer given to the same peer once
+//!   more could not be told from them.
 
 use crate::death;
 #[cfg(loom)]
@@ -22,12 +30,12 @@ use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 #[cfg(not(loom))]
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// A buffer on its way: which, and where in it the frame lies.
+/// A buffer in transit, with its frame's place in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Descriptor {
     /// Index of the buffer in the arena.
     pub buffer: u32,
-    /// Where the frame starts, bytes.
+    /// The start of the frame, bytes.
     pub offset: u16,
     /// The frame's length, bytes.
     pub len: u16,
@@ -43,20 +51,21 @@ impl Descriptor {
     }
 }
 
-/// The peer's counter is impossible: it is broken or hostile.
+/// The peer's counter is impossible: the peer is broken or hostile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Corrupt;
 
-/// The memory of a ring, wherever it is.
+/// The memory of a ring.
 #[derive(Clone, Copy)]
 pub struct Memory<'a> {
-    /// Entries put in, ever, shown or not: for the producer's next life. On a line that the consumer never reads.
+    /// Entries ever put in, shown or not, for the producer's next incarnation. On a cache
+    /// line that the consumer never reads.
     pub written: &'a AtomicU32,
-    /// Entries put in and shown, ever.
+    /// Entries ever put in and shown.
     pub tail: &'a AtomicU32,
-    /// Entries taken out, ever.
+    /// Entries ever taken out.
     pub head: &'a AtomicU32,
-    /// A power of two of them.
+    /// The entries; a power of two.
     pub entries: &'a [AtomicU64],
 }
 
@@ -68,7 +77,7 @@ pub struct Producer<'a> {
 }
 
 impl<'a> Producer<'a> {
-    /// The only producer of this ring.
+    /// The producer; only one per ring.
     ///
     /// # Panics
     /// If the number of entries is not a power of two.
@@ -79,7 +88,8 @@ impl<'a> Producer<'a> {
         Producer { memory, tail, head }
     }
 
-    /// The next life of a producer that died. What it had put in is shown, as far as `is_recorded` says that the buffer is the consumer's.
+    /// The next incarnation of a dead producer. Entries that it had put in are shown, as
+    /// far as `is_recorded` says that the buffer is the consumer's.
     ///
     /// # Errors
     /// [`Corrupt`].
@@ -90,7 +100,7 @@ impl<'a> Producer<'a> {
         let mut producer = Producer::new(memory);
         let written = memory.written.load(Ordering::Relaxed);
         let hidden = written.wrapping_sub(producer.tail);
-        // The consumer can write here too, and need not be sane.
+        // The consumer can write here too, and may be broken.
         if hidden as usize > memory.entries.len() || producer.unread()? + hidden as usize > memory.entries.len() {
             return Err(Corrupt);
         }
@@ -108,7 +118,7 @@ impl<'a> Producer<'a> {
         Descriptor::unpack(self.memory.entries[at].load(Ordering::Relaxed))
     }
 
-    /// How many descriptors fit now.
+    /// The number of descriptors that fit now.
     ///
     /// # Errors
     /// [`Corrupt`].
@@ -122,7 +132,7 @@ impl<'a> Producer<'a> {
         if used > len { Err(Corrupt) } else { Ok((len - used) as usize) }
     }
 
-    /// True if more than so many descriptors fit.
+    /// True if more than `count` descriptors fit.
     #[inline]
     pub fn has_more_room_than(&mut self, count: usize) -> bool {
         let len = self.memory.entries.len();
@@ -132,8 +142,9 @@ impl<'a> Producer<'a> {
         len.saturating_sub(self.tail.wrapping_sub(self.head) as usize) > count
     }
 
-    /// Puts one in; the consumer sees it after [`Producer::publish`]. False if the ring is full or corrupt. Who is to have a next life records
-    /// between the two that the buffer is the consumer's.
+    /// Puts one in; the consumer sees it after [`Producer::publish`]. False if the ring
+    /// is full or corrupt. For adoption, record in between that the buffer is the
+    /// consumer's.
     #[inline]
     #[must_use]
     pub fn push(&mut self, descriptor: Descriptor) -> bool {
@@ -149,8 +160,9 @@ impl<'a> Producer<'a> {
         true
     }
 
-    /// Descriptors that the consumer has not taken yet, asked of the memory itself: what [`Producer::room`] remembers is only a lower bound
-    /// of the room, refreshed when that is used up.
+    /// Descriptors that the consumer has not taken yet, read from memory:
+    /// [`Producer::room`] remembers only a lower bound of the room, refreshed when it is
+    /// used up.
     ///
     /// # Errors
     /// [`Corrupt`].
@@ -160,13 +172,13 @@ impl<'a> Producer<'a> {
         if used > self.memory.entries.len() { Err(Corrupt) } else { Ok(used) }
     }
 
-    /// True if something was put in that the consumer does not see.
+    /// True if entries were put in that the consumer does not see yet.
     #[inline]
     pub fn has_hidden(&self) -> bool {
         self.memory.tail.load(Ordering::Relaxed) != self.tail
     }
 
-    /// Shows the consumer everything that was put in.
+    /// Shows the consumer all entries that were put in.
     #[inline]
     pub fn publish(&mut self) {
         death::step();
@@ -182,7 +194,7 @@ pub struct Consumer<'a> {
 }
 
 impl<'a> Consumer<'a> {
-    /// The only consumer of this ring.
+    /// The consumer; only one per ring.
     ///
     /// # Panics
     /// If the number of entries is not a power of two.
@@ -193,8 +205,9 @@ impl<'a> Consumer<'a> {
         Consumer { memory, head, tail }
     }
 
-    /// The next life of a consumer that died. What it had taken out and not released is passed over, as far as `is_recorded` says that the buffer
-    /// is not the producer's any more.
+    /// The next incarnation of a dead consumer. Entries that it had taken out and not
+    /// released are passed over, as far as `is_recorded` says that the buffer is not the
+    /// producer's any more.
     ///
     /// # Errors
     /// [`Corrupt`].
@@ -218,7 +231,7 @@ impl<'a> Consumer<'a> {
         Ok(consumer)
     }
 
-    /// The next descriptor, `None` if there is none.
+    /// The next descriptor, or `None`.
     ///
     /// # Errors
     /// [`Corrupt`].
@@ -239,32 +252,32 @@ impl<'a> Consumer<'a> {
         Ok(Some(Descriptor::unpack(word)))
     }
 
-    /// Gives the producer the room of everything that was taken out.
+    /// Gives the producer the room of all entries taken out.
     #[inline]
     pub fn release(&mut self) {
         death::step();
         self.memory.head.store(self.head, Ordering::Release);
     }
 
-    /// True if something was taken out whose room the producer does not have.
+    /// True if entries were taken out whose room the producer does not have yet.
     #[inline]
     pub fn has_taken(&self) -> bool {
         self.memory.head.load(Ordering::Relaxed) != self.head
     }
 
-    /// Descriptors that are there to take, asked of the memory itself. Changes nothing.
+    /// Descriptors to take, read from memory. Changes nothing.
     #[inline]
     pub fn waiting(&self) -> usize {
         self.memory.tail.load(Ordering::Acquire).wrapping_sub(self.head) as usize
     }
 
-    /// True if something is there, as far as was seen or the memory itself says. Changes nothing.
+    /// True if a descriptor is known to be there, or memory has one. Changes nothing.
     #[inline]
     pub fn has_more(&self) -> bool {
         self.head != self.tail || self.head != self.memory.tail.load(Ordering::Acquire)
     }
 
-    /// True if nothing is there, asked of the memory itself.
+    /// True if memory has no descriptor.
     #[inline]
     pub fn is_empty(&mut self) -> bool {
         self.tail = self.memory.tail.load(Ordering::Acquire);

@@ -1,4 +1,5 @@
-//! A memfd mapped into this process, for as long as the process lives or until its one user is through with it.
+//! A memfd mapped into this process, for as long as the process lives or its one user
+//! needs it.
 
 use crate::ring::Memory;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -7,15 +8,15 @@ use rustix::mm::{MapFlags, ProtFlags};
 use std::io;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
-/// Of a ring, before its entries.
+/// Bytes of a ring's header.
 const RING_HEADER_LEN: usize = 192;
 
-/// Identifies what a memory holds, and its version: two words that the creator writes
-/// last and every other process checks before it reads anything else.
+/// The kind and version of a memory: two words that the creator writes last and every
+/// other process checks first.
 pub(crate) struct Layout {
     pub(crate) name: &'static str,
     pub(crate) magic: u64,
-    /// Changes with whatever processes must agree about.
+    /// The version changes with anything that processes must agree about.
     pub(crate) version: u32,
 }
 
@@ -23,14 +24,14 @@ impl Layout {
     /// Bytes of both words.
     pub(crate) const LEN: usize = 16;
 
-    /// Says at a byte offset what lies here.
+    /// Writes the two words at a byte offset.
     pub(crate) fn mark(&self, memory: &SharedMemory, at: usize) {
         memory.word32(at + 8).store(self.version, Ordering::Relaxed);
         memory.word64(at).store(self.magic, Ordering::Release);
     }
 
     /// # Errors
-    /// `InvalidData` if something else lies here, or another version of it.
+    /// `InvalidData` if the memory has another kind or version.
     pub(crate) fn check(&self, memory: &SharedMemory, at: usize) -> io::Result<()> {
         let invalid = |text: String| Err(io::Error::new(io::ErrorKind::InvalidData, text));
         if memory.len() < at + Layout::LEN || memory.word64(at).load(Ordering::Acquire) != self.magic {
@@ -49,21 +50,22 @@ impl Layout {
     }
 }
 
-/// See the module. The mapping is not undone by itself: buffers handed out of it are `'static`.
+/// Shared memory; see the module. The mapping is never undone by itself: its buffers are
+/// `'static`.
 pub(crate) struct SharedMemory {
     fd: OwnedFd,
     base: *mut u8,
     len: usize,
 }
 
-// SAFETY: the pointer is to a mapping that stays for the life of the process, not to anything of one thread; what is done through it is
-// argued where it is done.
+// SAFETY: the pointer is to a mapping that stays for the life of the process, not to
+// anything of one thread; each access is argued where it is made.
 unsafe impl Send for SharedMemory {}
 // SAFETY: as above; shared references give only atomics out.
 unsafe impl Sync for SharedMemory {}
 
 impl SharedMemory {
-    /// New memory of `len` bytes, all zero, whose size nobody can change any more.
+    /// New memory of `len` bytes, all zero, with a sealed size.
     pub(crate) fn create(name: &str, len: usize) -> io::Result<SharedMemory> {
         let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         rustix::fs::ftruncate(&fd, len as u64)?;
@@ -74,7 +76,7 @@ impl SharedMemory {
     /// Memory that another process created and passed on.
     ///
     /// # Errors
-    /// `InvalidData` if the descriptor is not memory whose size is sealed: it could be cut short under us.
+    /// `InvalidData` if the memory's size is not sealed: it could be cut short under us.
     pub(crate) fn open(fd: OwnedFd) -> io::Result<SharedMemory> {
         let seals = rustix::fs::fcntl_get_seals(&fd)?;
         if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) {
@@ -85,20 +87,21 @@ impl SharedMemory {
     }
 
     fn map(fd: OwnedFd, len: usize) -> io::Result<SharedMemory> {
-        // SAFETY: a fresh mapping at an address of the kernel's choice overlaps nothing; the file's size is sealed, so every page of it
-        // stays readable and writable.
+        // SAFETY: a fresh mapping at an address of the kernel's choice overlaps nothing;
+        // the file's size is sealed, so every page of it stays readable and writable.
         let base = unsafe {
             rustix::mm::mmap(core::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &fd, 0)?
         };
         Ok(SharedMemory { fd, base: base.cast(), len })
     }
 
-    /// Undoes the mapping, and closes the descriptor.
+    /// Unmaps the memory, and closes the descriptor.
     ///
     /// # Safety
-    /// Nothing that was handed out of it is used any more.
+    /// No reference into the memory is used any more.
     pub(crate) unsafe fn unmap(self) {
-        // SAFETY: it is a mapping of this length, and by the caller's promise nobody looks into it any more.
+        // SAFETY: it is a mapping of this length, and by the caller's promise nobody
+        // looks into it any more.
         let _ = unsafe { rustix::mm::munmap(self.base.cast(), self.len) };
     }
 
@@ -106,7 +109,7 @@ impl SharedMemory {
         self.len
     }
 
-    /// Where it lies in this process, and in those that are made of it.
+    /// The address in this process, and in processes forked from it.
     pub(crate) fn address(&self) -> usize {
         self.base as usize
     }
@@ -121,8 +124,8 @@ impl SharedMemory {
     /// If it is not aligned or not inside.
     pub(crate) fn word64(&self, at: usize) -> &'static AtomicU64 {
         assert!(at.is_multiple_of(8) && at + 8 <= self.len);
-        // SAFETY: inside the mapping and aligned (the mapping is aligned to a page), for the life of the process. Other processes access
-        // the word as an atomic too.
+        // SAFETY: inside the mapping and aligned (the mapping is aligned to a page), for
+        // the life of the process. Other processes access the word as an atomic too.
         unsafe { AtomicU64::from_ptr(self.base.add(at).cast()) }
     }
 
@@ -148,12 +151,13 @@ impl SharedMemory {
         unsafe { core::slice::from_raw_parts(self.base.add(at).cast::<AtomicU64>(), count) }
     }
 
-    /// Bytes of a ring of so many entries: each side's count on a line of its own, and what the producer has written on a third.
+    /// Bytes of a ring with `entries`: each side's count has a cache line of its own, and
+    /// the producer's `written` a third.
     pub(crate) const fn ring_len(entries: usize) -> usize {
         RING_HEADER_LEN + entries * 8
     }
 
-    /// A ring of so many entries at a byte offset.
+    /// A ring with `entries` at a byte offset.
     ///
     /// # Panics
     /// If it is not aligned or not all inside.
@@ -182,16 +186,16 @@ impl SharedMemory {
     ///
     /// # Safety
     /// As long as the returned reference is used, no other code, in this process or
-    /// another, may read or write these bytes. Nothing but the code of the other
-    /// processes ensures this: each of them is this very program and keeps to the rule by
-    /// which bytes pass from one process to another.
+    /// another, may read or write these bytes. Only the code of the other processes
+    /// ensures this: each is this very program, and keeps to the rule by which bytes pass
+    /// from one process to another.
     ///
     /// # Panics
     /// If they are not all inside.
     pub(crate) unsafe fn bytes<const LEN: usize>(&self, at: usize) -> &'static mut [u8; LEN] {
         assert!(at.checked_add(LEN).is_some_and(|end| end <= self.len));
-        // SAFETY: inside the mapping, which stays for the life of the process; that nobody else uses them is the caller's promise. An array of
-        // bytes may lie anywhere.
+        // SAFETY: inside the mapping, which stays for the life of the process; the caller
+        // promises exclusive use. An array of bytes may lie anywhere.
         unsafe { &mut *self.base.add(at).cast::<[u8; LEN]>() }
     }
 }

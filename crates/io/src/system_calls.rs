@@ -1,13 +1,14 @@
-//! A filter of system calls (seccomp) for processes that process functions and frames.
+//! A filter of system calls (seccomp) for processes that handle functions and frames.
 //!
-//! In: whether a library of others runs in this process. Out: the filter, which this
-//! process and its children cannot remove. Never: a filter that the process gets by itself:
-//! [`restrict`] is called once everything is open.
+//! In: true if a foreign library runs in this process. Out: the filter, which this
+//! process and its children cannot remove. Never: a filter at start-up: [`restrict`] is
+//! called once everything is open.
 //!
-//! A call that is not allowed ends the process. [`on_denied`] writes its number to standard
-//! error, and the process ends by SIGSYS: its end is noticed and recovered from like any
-//! other crash. Calls of kernels newer than the list ([`NEWER`]) fail instead with `ENOSYS`,
-//! as on an older kernel: a newer C library tries some of them and does without.
+//! A call that is not allowed ends the process. [`on_denied`] writes its number to
+//! standard error, and the process ends by SIGSYS: its end is noticed and recovered from
+//! like any other crash. Calls of kernels newer than the list ([`NEWER`]) fail instead
+//! with `ENOSYS`, as on an older kernel: a newer C library tries some of them and does
+//! without.
 
 use crate::standby;
 use seccompiler::{
@@ -18,7 +19,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
 
-/// Everything that runtimes, state servers, their standbys and keepers call.
+/// The calls of runtimes, state servers, their standbys and keepers.
 const ALLOWED: &[libc::c_long] = &[
     // Memory.
     libc::SYS_brk,
@@ -32,8 +33,8 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_mremap,
     libc::SYS_munlock,
     libc::SYS_munmap,
-    // Files: /proc, captures of packets that were set aside, keys, standard error, and what
-    // a backtrace reads.
+    // Files: /proc, captures of quarantined packets, keys, standard error, and a
+    // backtrace's files.
     libc::SYS_close,
     libc::SYS_dup,
     libc::SYS_eventfd2,
@@ -99,8 +100,8 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_uname,
     libc::SYS_wait4,
     libc::SYS_waitid,
-    // Control messages in shared memory, whose descriptors go through a local socket. Only
-    // such sockets can be made: see `rules`.
+    // Control messages in shared memory, whose descriptors go through a local socket.
+    // Only such sockets can be made: see `rules`.
     libc::SYS_accept4,
     libc::SYS_bind,
     libc::SYS_connect,
@@ -128,8 +129,8 @@ const ALLOWED_HERE: &[libc::c_long] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const ALLOWED_HERE: &[libc::c_long] = &[];
 
-/// Calls that a process with a library of others must not make either. Its other calls are
-/// unknown: a driver of a network card may make any.
+/// Calls forbidden also to a process with a foreign library. Its other calls are unknown:
+/// a driver of a network card may make any.
 const DENIED_TO_LIBRARIES: &[libc::c_long] = &[
     libc::SYS_add_key,
     libc::SYS_bpf,
@@ -174,15 +175,15 @@ const DENIED_TO_LIBRARIES: &[libc::c_long] = &[
     libc::SYS_userfaultfd,
 ];
 
-/// Numbers of calls that came with Linux 6.5 or will come, the same on every architecture.
+/// Numbers of calls of Linux 6.5 or later, the same on every architecture.
 const NEWER: Range<i64> = 451..512;
 
 /// Restricts this thread, and all processes and threads that it makes from now on, to the
-/// system calls of a runtime's or state server's work. `has_library`: a library of others
+/// system calls of a runtime's or state server's work. `has_library`: a foreign library
 /// (libfabric) runs in this process; then only [`DENIED_TO_LIBRARIES`] are denied.
 ///
 /// # Errors
-/// What the kernel says; `Unsupported` on an architecture that the filter does not know.
+/// The kernel's error; `Unsupported` on an architecture that the filter does not know.
 pub fn restrict(has_library: bool) -> io::Result<()> {
     watch()?;
     let [allow, deny] = [SeccompAction::Allow, SeccompAction::Trap];
@@ -229,7 +230,8 @@ fn watch() -> io::Result<()> {
     }
 }
 
-/// The part of `siginfo_t` that sigaction(2) describes for SIGSYS, which `libc` leaves out.
+/// The part of `siginfo_t` that sigaction(2) describes for SIGSYS, which `libc` leaves
+/// out.
 #[repr(C)]
 struct Denied {
     _signal: i32,
@@ -270,7 +272,8 @@ extern "C" fn on_denied(signal: i32, info: *mut libc::siginfo_t, _: *mut libc::c
     }
 }
 
-/// A line made in a signal handler, where nothing may allocate. Text that has no room is cut off.
+/// A line made in a signal handler, which must not allocate. Text that does not fit is
+/// cut off.
 struct Line {
     bytes: [u8; 128],
     len: usize,
@@ -417,7 +420,8 @@ mod tests {
         }
     }
 
-    /// A C library that is newer than the list tries a call, and is told that there is none.
+    /// A C library that is newer than the list tries a call, and is told that there is
+    /// none.
     #[test]
     fn newer_calls_do_not_exist() {
         if std::env::var_os(CHILD).is_none() {
@@ -431,7 +435,8 @@ mod tests {
         }
     }
 
-    /// SIGSYS may come from an operator: it ends the process as ever, and no call is named.
+    /// SIGSYS may come from an operator: it ends the process as ever, and no call is
+    /// named.
     #[test]
     fn a_signal_that_somebody_sends_names_no_call() {
         const NAME: &str = "a_signal_that_somebody_sends_names_no_call";

@@ -11,12 +11,12 @@ pub struct Patience {
 }
 
 impl Patience {
-    /// Sleeps after `spins` turns without work; never, if that is `u32::MAX`.
+    /// A counter that is over after `spins` turns without work; never for `u32::MAX`.
     pub fn new(spins: u32) -> Patience {
         Patience { spins, idle: 0 }
     }
 
-    /// Another turn; true if it is time to sleep.
+    /// Counts a turn; true if it is time to sleep.
     #[inline]
     pub fn is_over(&mut self, had_work: bool) -> bool {
         if had_work {

@@ -1,7 +1,8 @@
 //! A service chain: functions in order, and one block of state for all of them.
 //!
-//! Forward packets meet the functions in order, packets in reverse direction in reverse order. A packet whose function must wait
-//! stops there and later goes on there: what ran before does not run again.
+//! Forward packets meet the functions in order, reverse packets in reverse order. If a
+//! function waits, the packet stops there and goes on from there; earlier functions do
+//! not run again.
 
 use crate::function::{Function, Open, StateLayout, Verdict};
 use crate::shared::{RequestPool, SharedField};
@@ -9,12 +10,12 @@ use crate::{Context, Direction, Expected};
 use core::ops::Range;
 use holdfast_wire::{DropReason, Packet};
 
-/// Where in the chain a packet is: to go on after a wait.
+/// A packet's position in the chain, from which it goes on after a wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Position {
     /// Functions passed so far, in the packet's own order.
     pub passed: u8,
-    /// The next function has the flow open already, only `process` is due.
+    /// The next function has the flow open already; only `process` is due.
     pub opened: bool,
     /// The packet opens the flow.
     pub opening: bool,
@@ -27,35 +28,37 @@ impl Position {
     pub const OPENING: Position = Position { passed: 0, opened: false, opening: true };
 }
 
-/// What a chain did with a packet.
+/// The chain's verdict on a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// Through all functions.
+    /// Passed all functions.
     Forward,
-    /// Dropped by the function with this index. If the packet was opening its flow, the flow does not exist.
+    /// Dropped by the function with this index. If the packet was opening its flow, the
+    /// flow does not exist.
     Drop(DropReason, u8),
-    /// The same, and its sender is to be told.
+    /// As `Drop`, and the sender is told.
     Reject(DropReason, u8),
     /// Waits at this position.
     Wait(Position),
 }
 
-/// Where each function's state lies in the chain's block.
+/// The place of each function's state in the chain's block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChainLayout {
     /// Bytes of the block, a multiple of 8.
     pub size: usize,
     /// Start and length of each function's state.
     pub states: Vec<(usize, usize)>,
-    /// Hash over all functions' layouts, in order. Runtimes exchange flows only if theirs agree.
+    /// Hash over all functions' layouts, in order. Runtimes exchange flows only if theirs
+    /// agree.
     pub hash: u64,
 }
 
 impl ChainLayout {
-    /// Of these functions' states, in order, each with its function's name.
+    /// The layout of these functions' states, in order, each with its function's name.
     ///
     /// # Panics
-    /// If one wants an alignment above 16.
+    /// If a state needs an alignment above 16.
     pub fn of(functions: impl Iterator<Item = (&'static str, StateLayout)>) -> ChainLayout {
         let mut size = 0usize;
         let mut hash = 0xcbf2_9ce4_8422_2325u64;
@@ -75,7 +78,8 @@ impl ChainLayout {
 pub struct Chain {
     functions: Vec<Box<dyn Function>>,
     layout: ChainLayout,
-    /// Functions that have the flow open that is being opened or ended: what there is to close if one of them panics.
+    /// Functions that have open the flow that is being opened or ended: those to close if
+    /// one panics.
     open: Range<usize>,
 }
 
@@ -86,14 +90,14 @@ impl Chain {
     /// A chain of these functions.
     ///
     /// # Panics
-    /// With more than 64 functions, or one whose state wants an alignment above 16.
+    /// If there are more than 64 functions, or a state needs an alignment above 16.
     pub fn new(functions: Vec<Box<dyn Function>>) -> Chain {
         assert!(functions.len() <= 64, "a chain has at most 64 functions");
         let layout = ChainLayout::of(functions.iter().map(|function| (function.name(), function.layout())));
         Chain { functions, layout, open: 0..0 }
     }
 
-    /// Where the functions' states lie.
+    /// The layout of the functions' states.
     pub fn layout(&self) -> &ChainLayout {
         &self.layout
     }
@@ -108,8 +112,9 @@ impl Chain {
         &mut self.functions
     }
 
-    /// From now on a state server assigns the numbers of every pool; each keeps `credit` of them at hand, or a sixteenth of a small pool, at least one, and one that a flow had
-    /// rests for `rest` ns. Before the first lease. False if there is no pool.
+    /// Makes a state server assign the numbers of every pool. Each pool keeps `credit` of
+    /// them at hand (of a small pool a sixteenth, at least one), and a returned number
+    /// rests for `rest` ns. Call it before the first lease. False if there is no pool.
     pub fn ask_server(&mut self, credit: usize, rest: u64) -> bool {
         let mut has_pool = false;
         for function in &mut self.functions {
@@ -124,7 +129,8 @@ impl Chain {
         has_pool
     }
 
-    /// From now on a state server adds up what the runtimes count ([`Part`](crate::shared::Part)). Before the first packet. False if nothing is counted.
+    /// Makes a state server add up the runtimes' counts ([`Part`](crate::shared::Part)).
+    /// Call it before the first packet. False if nothing is counted.
     pub fn share_statistics(&mut self) -> bool {
         let mut has_any = false;
         for function in &mut self.functions {
@@ -138,17 +144,19 @@ impl Chain {
         has_any
     }
 
-    /// Takes a packet of an existing flow, or one that opens it, from `position` on. `block` is the chain's state:
-    /// `layout().size` bytes, aligned to 16 bytes.
+    /// Passes a packet of an existing flow, or one that opens it, through the chain from
+    /// `position` on. `block` is the chain's state: `layout().size` bytes, aligned to 16
+    /// bytes.
     ///
-    /// A function's panic passes through; the caller contains it and puts the block back as it was, or, if the packet was opening the
-    /// flow, calls [`Chain::close_rest`].
+    /// A function's panic passes through. The caller contains it and restores the block,
+    /// or, if the packet was opening the flow, calls [`Chain::close_rest`].
     #[inline]
     pub fn run(&mut self, packet: &mut Packet, block: &mut [u8], position: Position, cx: &mut Context) -> Outcome {
         self.run_observed(packet, block, position, cx, |_, _, _| {})
     }
 
-    /// The same, telling `observe` each function that let the packet pass, how the packet is behind it, and the function's state.
+    /// As [`Chain::run`], and calls `observe` for each function that let the packet pass,
+    /// with the packet as it left the function and the function's state.
     ///
     /// A function's panic passes through, as with [`Chain::run`].
     #[inline]
@@ -216,8 +224,9 @@ impl Chain {
         self.close_rest(block);
     }
 
-    /// After a panic while a flow was opened or ended: ends it in the functions that have it open still. One that panics while it does so
-    /// has been told, and is not told again: call this until it returns.
+    /// Ends the flow in the functions that still have it open, after a panic while it was
+    /// opened or ended. A function that panics here is not called again: call this until
+    /// it returns.
     pub fn close_rest(&mut self, block: &mut [u8]) {
         for index in self.open.by_ref() {
             let (start, len) = self.layout.states[index];
@@ -232,39 +241,43 @@ impl Chain {
         }
     }
 
-    /// The flow has ended.
+    /// Ends the flow.
     pub fn expire(&mut self, block: &mut [u8]) {
         self.close(block, self.functions.len());
     }
 
-    /// The flow came here, because its runtime failed or alive: what it holds of the functions' shared state is held here.
+    /// Takes in a flow from another runtime, failed or alive, with its holdings of shared
+    /// state.
     pub fn adopt(&mut self, block: &mut [u8]) {
         self.adopt_opened(block, self.functions.len());
     }
 
-    /// The same of a flow that the first `count` functions have open.
+    /// As `adopt`, for a flow that the first `count` functions have open.
     fn adopt_opened(&mut self, block: &mut [u8], count: usize) {
         for (function, &(start, len)) in self.functions.iter_mut().zip(&self.layout.states).take(count) {
             function.adopt(&mut block[start..start + len]);
         }
     }
 
-    /// Flows were lost whose state nobody has: what they had leased they cannot give back. All flows that are there are adopted again, and what is left over is given back in the end. `visit` is called with what adopts the state of each, and of one that is being opened is told how many functions
-    /// have it open.
+    /// Recounts leases after flows were lost whose state nobody has, and who cannot give
+    /// their leases back. `visit` must call its argument for the state of each living
+    /// flow; for a flow that is being opened, with the number of functions that have it
+    /// open. Numbers that no flow has named are given back in the end.
     pub fn recount(&mut self, visit: impl FnOnce(&mut dyn FnMut(&mut [u8], Option<usize>))) {
         self.functions.iter_mut().for_each(|function| function.shared().begin_recount());
         visit(&mut |block, opened| self.adopt_opened(block, opened.unwrap_or(self.functions.len())));
         self.functions.iter_mut().for_each(|function| function.shared().end_recount());
     }
 
-    /// What is known of the flow may lack its latest packets, at most so many.
+    /// Tells the functions that the flow's state may lack up to `packets` of its latest
+    /// packets.
     pub fn outdated(&mut self, block: &mut [u8], packets: u32) {
         for (function, &(start, len)) in self.functions.iter_mut().zip(&self.layout.states) {
             function.outdated(&mut block[start..start + len], packets);
         }
     }
 
-    /// The flow left for another runtime, with what it holds.
+    /// Lets the flow go to another runtime, with its holdings.
     pub fn forget(&mut self, block: &mut [u8]) {
         for (function, &(start, len)) in self.functions.iter_mut().zip(&self.layout.states) {
             function.forget(&mut block[start..start + len]);
@@ -279,7 +292,7 @@ impl Chain {
         states.find_map(|(function, &(start, len))| function.expected(&block[start..start + len], direction))
     }
 
-    /// What the functions call the flow's state; the first that has a word for it.
+    /// The flow's state in a word: that of the first function that has one.
     pub fn describe(&self, block: &[u8]) -> &'static str {
         let mut words = self
             .functions

@@ -1,18 +1,19 @@
-//! All that a function may know besides the packet and its state.
+//! Everything that a function may know besides the packet and its state.
 
 use core::ops::{Deref, DerefMut};
 use holdfast_wire::FlowKey;
 
-/// Which way a packet of a flow goes.
+/// The direction of a packet in its flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
-    /// As the flow's first packet: from the side that opened the connection.
+    /// The direction of the flow's first packet: from the side that opened the
+    /// connection.
     Forward,
-    /// Against it: replies, and ICMP errors about forward packets.
+    /// The opposite direction: replies, and ICMP errors about forward packets.
     Reverse,
 }
 
-/// The sequence numbers that one end of a TCP connection may expect next, as far as a box in the
+/// The sequence numbers that one end of a TCP connection may expect next, as far as the
 /// middle knows: `least` to `most`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Expected {
@@ -22,7 +23,8 @@ pub struct Expected {
     pub most: u32,
 }
 
-/// How a flow stands: what the functions that follow its connection know of it. When a table of flows is nearly full, those go first that stand for least.
+/// How far a flow has got, as far as the functions that follow its connection know. A
+/// nearly full flow table evicts the lowest standing first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 #[repr(u8)]
 pub enum Standing {
@@ -40,15 +42,16 @@ pub enum Standing {
 }
 
 impl Standing {
-    /// All of them, by number.
+    /// All standings, by number.
     pub const ALL: [Standing; 5] =
         [Standing::Unreplied, Standing::HalfOpen, Standing::Closing, Standing::Answered, Standing::Established];
 }
 
-/// What a function is told about a packet, and what it may ask.
+/// A function's view of the packet's circumstances, and its requests.
 ///
-/// The context notices what would come out differently if the packet were processed again: random numbers, fresh
-/// leases, reads of shared state that other flows change. A protection that replays packets relies on that.
+/// The context notes actions whose outcome would differ if the packet were processed
+/// again: random numbers, fresh leases, reads of shared state that other flows change.
+/// Protections that replay packets rely on it.
 #[derive(Debug)]
 pub struct Context {
     now: u64,
@@ -62,7 +65,8 @@ pub struct Context {
 }
 
 impl Context {
-    /// A context before its first packet. `seed` feeds [`Context::random`]; two contexts with one seed give one sequence.
+    /// A context before its first packet. `seed` feeds [`Context::random`]; two contexts
+    /// with one seed give one sequence.
     pub fn new(seed: u64) -> Context {
         Context {
             now: 0,
@@ -76,7 +80,8 @@ impl Context {
         }
     }
 
-    /// Starts a packet: its stamp (ns), the key it came in with, and its direction. For the runtime.
+    /// Starts a packet: its stamp (ns), the key it came in with, and its direction. For
+    /// the runtime.
     #[inline]
     pub fn begin(&mut self, now: u64, key: FlowKey, direction: Direction) {
         self.now = now;
@@ -88,7 +93,8 @@ impl Context {
         self.standing = None;
     }
 
-    /// When the packet came into the box, ns; the same when the packet is replayed. Increasing per flow.
+    /// The packet's stamp: the time at which it came into the box, ns. The stamp is the
+    /// same in a replay, and increases per flow.
     #[inline]
     pub fn now(&self) -> u64 {
         self.now
@@ -100,7 +106,7 @@ impl Context {
         &self.key
     }
 
-    /// Which way the packet goes.
+    /// The packet's direction.
     #[inline]
     pub fn direction(&self) -> Direction {
         self.direction
@@ -109,7 +115,8 @@ impl Context {
     /// A random number. Marks the packet non-deterministic.
     pub fn random(&mut self) -> u64 {
         self.nondeterministic = true;
-        // SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators).
+        // SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number
+        // Generators).
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.random;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -117,8 +124,9 @@ impl Context {
         z ^ (z >> 31)
     }
 
-    /// Asks that the flow live `nanoseconds` from now without a further packet. The longest wish among the chain's
-    /// functions counts; without any, the flow keeps its previous deadline.
+    /// Asks that the flow live `nanoseconds` from now without a further packet. The
+    /// longest request of the chain's functions counts; without any, the flow keeps its
+    /// deadline.
     #[inline]
     pub fn keep(&mut self, nanoseconds: u64) {
         self.lifetime = self.lifetime.max(nanoseconds);
@@ -132,14 +140,16 @@ impl Context {
         self.standing = self.standing.max(Some(standing));
     }
 
-    /// Says that the flow is over: its deadline may come closer than an earlier wish said. Every function that
-    /// still needs it calls [`Context::keep`] for this packet, as always.
+    /// Says that the flow is over: its deadline may come closer than an earlier request.
+    /// A function that still needs the flow calls [`Context::keep`] for this packet, as
+    /// always.
     #[inline]
     pub fn ending(&mut self) {
         self.ending = true;
     }
 
-    /// Notes that the packet's outcome depends on what a replay would not see again. Shared-state types call it.
+    /// Notes that the packet's outcome depends on values that a replay would not see
+    /// again. Shared-state types call it.
     #[inline]
     pub fn mark_nondeterministic(&mut self) {
         self.nondeterministic = true;
@@ -151,7 +161,8 @@ impl Context {
         self.nondeterministic
     }
 
-    /// The longest wish of this packet's functions, ns; 0 without one. For the runtime.
+    /// The longest lifetime requested for this packet's flow, ns; 0 without a request.
+    /// For the runtime.
     #[inline]
     pub fn lifetime(&self) -> u64 {
         self.lifetime
@@ -170,8 +181,8 @@ impl Context {
     }
 }
 
-/// The context of the packet that opens a flow. Only with it is something leased or counted: what
-/// a flow holds it holds from its beginning to its end.
+/// The context of the packet that opens a flow. Leases and counts need it: a flow has the
+/// same holdings from its beginning to its end.
 #[derive(Debug)]
 pub struct Opening<'a>(&'a mut Context);
 

@@ -1,15 +1,16 @@
-//! One flow's state: plain old data with a layout that has a name.
+//! A flow's state: plain old data with a named layout.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// State of one flow in one function: bytes that mean the same wherever they are copied.
 ///
-/// Declare it with [`flow_state!`](crate::flow_state). What cannot be replicated does not compile: a `Box`, a reference, a
-/// `Vec`, a `bool` (not every byte is one) and padding are refused by the `zerocopy` derives.
-/// What the flow holds of shared state is there by type ([`Leased`](crate::Leased),
-/// [`Counted`](crate::Counted)), and such state is not copied: the chain alone moves its bytes.
+/// Declare it with [`flow_state!`](crate::flow_state). State that cannot be replicated
+/// does not compile: the `zerocopy` derives refuse a `Box`, a reference, a `Vec`, a
+/// `bool` (not every byte is one) and padding. Holdings of shared state are typed fields
+/// ([`Leased`](crate::Leased), [`Counted`](crate::Counted)), and such state is not
+/// copied: the chain alone moves its bytes.
 pub trait FlowState: FromBytes + IntoBytes + KnownLayout + Immutable + Send + 'static {
-    /// Hash of the declaration. Two runtimes exchange a flow only if theirs agree.
+    /// Hash of the declaration. Two runtimes exchange a flow only if their hashes agree.
     const LAYOUT: u64;
 }
 
@@ -22,8 +23,9 @@ pub const fn layout_hash(declaration: &str) -> u64 {
     holdfast_wire::fnv1a(declaration.as_bytes())
 }
 
-/// Declares a [`FlowState`](crate::FlowState): the struct, its derives, its layout hash, and what it
-/// [holds](crate::Holds) of shared state. One that holds nothing may be `Copy`: derive that, too.
+/// Declares a [`FlowState`](crate::FlowState): the struct, its derives, its layout hash,
+/// and its [holdings](crate::Holds). A state without holdings may be `Copy`: derive that
+/// too.
 ///
 /// The crate that uses it needs `zerocopy` (with `derive`) among its dependencies.
 ///

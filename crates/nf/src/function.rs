@@ -1,4 +1,4 @@
-//! The function trait, and the form in which a chain holds any function.
+//! The function trait, and the type-erased form in which a chain holds any function.
 
 use crate::{Context, Direction, Expected, FlowEvent, FlowState, Holds, Opening, SharedState};
 use holdfast_wire::selector::Prefix;
@@ -9,30 +9,32 @@ use serde::de::DeserializeOwned;
 use std::sync::Arc;
 use zerocopy::FromBytes;
 
-/// What becomes of a packet.
+/// The verdict on a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// On to the next function, or out.
+    /// Passes to the next function, or out.
     Forward,
-    /// Not further, for this reason.
+    /// Dropped for this reason.
     Drop(DropReason),
-    /// As `Drop`, and whoever sent the packet is told, as far as that is allowed: by a TCP reset, or by ICMP
-    /// "administratively prohibited". The answer quotes the packet with the addresses and ports that it came
-    /// in with, and leaves as a packet of the flow would. There are so many answers per second and no more.
-    /// The other end of a TCP connection that this ends is told, too: by a reset in place of the segment.
+    /// As `Drop`, and the sender is told, as far as that is allowed: by a TCP reset, or
+    /// by ICMP "administratively prohibited". The answer quotes the packet with the
+    /// addresses and ports that it came in with, and leaves as a packet of the flow
+    /// would. The answers per second are limited. The other end of a TCP connection is
+    /// told too, by a reset in place of the segment.
     Reject(DropReason),
-    /// Not now: shared state that it needs is on its way. The packet is parked and this function is called with it again.
+    /// Shared state that the function needs is on its way. The packet is parked, and the
+    /// function is called with it again.
     Wait,
 }
 
-/// What becomes of a flow's first packet.
+/// The verdict on a flow's first packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Open<F> {
-    /// The flow exists from now on, with this state; the packet is then processed.
+    /// The flow exists from now on, with this state. The packet is then processed.
     Accept(F),
-    /// There is no such flow; the packet is dropped for this reason.
+    /// No flow is opened; the packet is dropped for this reason.
     Drop(DropReason),
-    /// As `Drop`, and whoever sent the packet is told: as [`Verdict::Reject`].
+    /// As `Drop`, and the sender is told as with [`Verdict::Reject`].
     Reject(DropReason),
     /// As [`Verdict::Wait`].
     Wait,
@@ -42,9 +44,10 @@ pub enum Open<F> {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct ConfigError {
-    /// Where in the function's configuration, as in `rules[2]`; empty for the whole.
+    /// The place in the function's configuration, such as `rules[2]`; empty for the
+    /// whole.
     pub path: String,
-    /// What is wrong and what would be right.
+    /// The text says what is wrong and what would be right.
     pub message: String,
     /// Byte offset inside the value at `path`, if that is text.
     pub offset: Option<usize>,
@@ -57,37 +60,39 @@ impl ConfigError {
     }
 }
 
-/// How many flows one source address may have at a time, where a function limits that.
-/// The switch enforces the limit, because it sees every opening; a runtime sees its own
-/// flows only.
+/// A limit of the flows that one source address may have at a time. The switch enforces
+/// it, because it sees every opening; a runtime sees its own flows only.
 #[derive(Clone)]
 pub struct SourceLimit {
     /// Flows per source address.
     pub flows: u32,
-    /// A flow with this key, as its first packet comes in, is one of them. The same for the same key, always.
+    /// True if a flow with this key, as its first packet comes in, counts. Must give the
+    /// same for the same key, always.
     pub counts: Arc<dyn Fn(&FlowKey) -> bool + Send + Sync>,
 }
 
-/// A network function: configuration, and what it does with packets.
+/// A network function: its configuration, and how it treats packets.
 ///
-/// `&self` is all that it keeps; there is nowhere to hide state, so there is nothing to forget when it fails.
+/// A function has no state but `&self`, which never changes, so a failure loses nothing
+/// of it.
 pub trait NetworkFunction: Send + Sync + Sized + 'static {
     /// The name in configuration files.
     const NAME: &'static str;
-    /// What the operator writes below the name.
+    /// The configuration below the name.
     type Config: DeserializeOwned + JsonSchema;
-    /// What is remembered of one flow, for both directions, and what the flow holds of what flows share.
+    /// State of one flow, for both directions, and its holdings of shared state.
     type Flow: FlowState + Holds<Self::Shared>;
-    /// What flows share.
+    /// State that all flows share.
     type Shared: SharedState;
 
     /// Checks the configuration and makes the function.
     ///
     /// # Errors
-    /// What is wrong, where, and what would be right.
+    /// The error says what is wrong, where, and what would be right.
     fn new(config: Self::Config) -> Result<Self, ConfigError>;
 
-    /// As [`new`](Self::new), where the ports of the box have names: for a function whose configuration has selectors, which may name them.
+    /// As [`new`](Self::new), with the names of the box's ports, for a function whose
+    /// configuration has selectors.
     ///
     /// # Errors
     /// As `new`.
@@ -95,31 +100,33 @@ pub trait NetworkFunction: Send + Sync + Sized + 'static {
         Self::new(config)
     }
 
-    /// What its flows share, as it is before the first of them: made once for every chain that has the function.
+    /// The initial shared state: made once for every chain that has the function.
     fn shared(&self) -> Self::Shared;
 
-    /// The first packet of a flow, always in forward direction, as the functions before this one left it.
-    /// What the accepted state [holds](crate::Leased) is the flow's until it ends, wherever it is
-    /// served; what else was leased here goes back.
+    /// Decides about the first packet of a flow, always in forward direction, as the
+    /// functions before this one left it. [Holdings](crate::Leased) in the accepted state
+    /// are the flow's until it ends, wherever it is served; other leases go back.
     fn open(&self, packet: &Packet, shared: &mut Self::Shared, cx: &mut Opening<'_>) -> Open<Self::Flow>;
 
-    /// Every packet of a flow, the first included; `cx.direction()` says which way it goes.
+    /// Processes a packet of a flow, the first included; `cx.direction()` tells its
+    /// direction.
     fn process(&self, packet: &mut Packet, flow: &mut Self::Flow, shared: &mut Self::Shared, cx: &mut Context) -> Verdict;
 
-    /// The flow has ended. What it held has gone back already.
+    /// The flow has ended. Its holdings have gone back already.
     fn expire(&self, _flow: &Self::Flow, _shared: &mut Self::Shared) {}
 
-    /// What is known of the flow may lack its latest `packets`, of both directions together: a weak protection brought it back.
-    /// Only a function that refuses what does not follow from what it has seen needs to do anything.
+    /// The flow's state may lack its latest `packets`, of both directions together: a
+    /// weak protection recovered it. Only a function that refuses packets because of
+    /// earlier ones needs to act.
     fn outdated(&self, _flow: &mut Self::Flow, _packets: u32) {}
 
-    /// The sequence numbers that the receiver of this direction may expect next, of a TCP
-    /// connection that the function follows.
+    /// The sequence numbers that this direction's receiver may expect next, if the
+    /// function follows the TCP connection.
     fn expected(&self, _flow: &Self::Flow, _direction: Direction) -> Option<Expected> {
         None
     }
 
-    /// One word for the flow's state, shown by `holdfast flows`.
+    /// The flow's state in a word, shown by `holdfast flows`.
     fn describe(&self, _flow: &Self::Flow) -> &'static str {
         ""
     }
@@ -130,17 +137,19 @@ pub trait NetworkFunction: Send + Sync + Sized + 'static {
         String::new()
     }
 
-    /// Addresses that the box must answer for because of this function (a NAT pool, a virtual address).
+    /// Addresses for which the box must answer because of this function (a NAT pool, a
+    /// virtual address).
     fn owned_addresses(&self) -> Vec<Prefix> {
         Vec::new()
     }
 
-    /// How many flows a source may have; without it, as many as it opens.
+    /// The limit of flows per source, if any.
     fn source_limit(&self) -> Option<SourceLimit> {
         None
     }
 
-    /// Bytes by which the function may lengthen a frame, a tag or a header say: what carries frames between hosts must have room for them.
+    /// Bytes by which the function may lengthen a frame, with a tag or a header: frames
+    /// between hosts must have room for them.
     fn added_bytes(&self) -> usize {
         0
     }
@@ -164,12 +173,12 @@ impl StateLayout {
     }
 }
 
-/// Any function as it is configured, apart from what its flows share: it never changes, and chains of any number
-/// of runtimes are made of it. [`Built`] is its only implementation.
+/// Any configured function, without its shared state: it never changes, and the chains of
+/// all runtimes are made of it. [`Built`] is its only implementation.
 pub trait Configured: Send + Sync {
     /// [`NetworkFunction::NAME`].
     fn name(&self) -> &'static str;
-    /// Of its flow state.
+    /// The layout of its flow state.
     fn layout(&self) -> StateLayout;
     /// [`NetworkFunction::owned_addresses`].
     fn owned_addresses(&self) -> Vec<Prefix>;
@@ -177,18 +186,18 @@ pub trait Configured: Send + Sync {
     fn source_limit(&self) -> Option<SourceLimit>;
     /// [`NetworkFunction::added_bytes`].
     fn added_bytes(&self) -> usize;
-    /// The function with shared state of its own.
+    /// Makes the function with shared state of its own.
     fn bind(&self) -> Box<dyn Function>;
 }
 
-/// A function that was made from its configuration.
+/// A function made from its configuration.
 pub struct Built<N>(Arc<N>);
 
 impl<N: NetworkFunction> Built<N> {
     /// See [`NetworkFunction::with_zones`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`NetworkFunction::with_zones`].
     pub fn new(config: N::Config, zones: &Zones) -> Result<Built<N>, ConfigError> {
         N::with_zones(config, zones).map(|function| Built(Arc::new(function)))
     }
@@ -220,23 +229,25 @@ impl<N: NetworkFunction> Configured for Built<N> {
     }
 }
 
-/// Any function together with its shared state: what a [`Chain`](crate::Chain) holds. [`Bound`] is its only implementation.
+/// Any function together with its shared state, as a [`Chain`](crate::Chain) holds it.
+/// [`Bound`] is its only implementation.
 ///
 /// The `flow` arguments are exactly `layout().size` bytes, aligned to `layout().align`.
 pub trait Function: Send {
     /// [`NetworkFunction::NAME`].
     fn name(&self) -> &'static str;
-    /// Of its flow state.
+    /// The layout of its flow state.
     fn layout(&self) -> StateLayout;
     /// [`NetworkFunction::open`]; writes the state on `Accept`.
     fn open(&mut self, packet: &Packet, flow: &mut [u8], cx: &mut Context) -> Open<()>;
     /// [`NetworkFunction::process`].
     fn process(&mut self, packet: &mut Packet, flow: &mut [u8], cx: &mut Context) -> Verdict;
-    /// The flow has ended: gives back what it holds, and tells the function ([`NetworkFunction::expire`]).
+    /// Ends the flow: gives back its holdings, and tells the function
+    /// ([`NetworkFunction::expire`]).
     fn expire(&mut self, flow: &mut [u8]);
-    /// The flow has come here, with what it holds.
+    /// Takes in a flow that has come here, with its holdings.
     fn adopt(&mut self, flow: &mut [u8]);
-    /// The flow has left, with what it holds.
+    /// Lets a flow go that has left, with its holdings.
     fn forget(&mut self, flow: &mut [u8]);
     /// [`NetworkFunction::outdated`].
     fn outdated(&mut self, flow: &mut [u8], packets: u32);
@@ -246,7 +257,7 @@ pub trait Function: Send {
     fn describe(&self, flow: &[u8]) -> &'static str;
     /// [`NetworkFunction::explain`].
     fn explain(&self, packet: &Packet, flow: Option<&[u8]>) -> String;
-    /// Its shared state, for the runtime, which connects it to where it lives.
+    /// The shared state, which the runtime connects to its backends.
     fn shared(&mut self) -> &mut dyn SharedState;
 }
 
@@ -260,14 +271,15 @@ impl<N: NetworkFunction> Bound<N> {
     /// Makes the function from its configuration.
     ///
     /// # Errors
-    /// What [`NetworkFunction::new`] says.
+    /// As [`NetworkFunction::new`].
     pub fn new(config: N::Config) -> Result<Bound<N>, ConfigError> {
         let function = N::new(config)?;
         Ok(Bound { shared: function.shared(), function: Arc::new(function) })
     }
 }
 
-/// A view of flow state. The chain hands out exactly the bytes of the layout, aligned, so this cannot fail.
+/// A view of flow state. The chain hands out exactly the bytes of the layout, aligned, so
+/// this cannot fail.
 #[inline]
 fn view<F: FlowState>(bytes: &mut [u8]) -> &mut F {
     match F::mut_from_bytes(bytes) {
@@ -276,7 +288,7 @@ fn view<F: FlowState>(bytes: &mut [u8]) -> &mut F {
     }
 }
 
-/// However `open` ends, by a panic too: what was leased in it, and is not the flow's, goes back.
+/// Gives back, however `open` ends (by a panic too), leases that the flow does not have.
 struct Settling<'a, S: SharedState>(&'a mut S);
 
 impl<S: SharedState> Drop for Settling<'_, S> {
@@ -317,7 +329,7 @@ impl<N: NetworkFunction> Function for Bound<N> {
 
     fn expire(&mut self, flow: &mut [u8]) {
         let flow = view::<N::Flow>(flow);
-        // First: the function may panic.
+        // Before `expire`, because the function may panic.
         flow.follow(&mut self.shared, FlowEvent::Ended);
         self.function.expire(flow, &mut self.shared);
     }

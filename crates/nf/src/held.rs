@@ -1,10 +1,11 @@
-//! What a flow holds of what flows share: said by the types of its state's fields.
+//! A flow's holdings of shared state, given by the types of its state's fields.
 //!
-//! Theory of operation. A [`Leased`] field has a number of a pool, a [`Counted`] field counts the
-//! flow in an item of a gauge. Both say by a type of the author's which pool or gauge that is, so
-//! [`Holds::follow`] finds it. All else follows from four events ([`FlowEvent`]): what an accepted
-//! flow holds counts from then on, a flow that ends gives it back, one that comes from elsewhere
-//! brings it along, one that leaves takes it away. No function has a word about any of these.
+//! Theory of operation. A [`Leased`] field has a number of a pool; a [`Counted`] field
+//! counts the flow in an item of a gauge. Both name the pool or gauge by a type of the
+//! author's, by which [`Holds::follow`] finds it. All else follows from four events
+//! ([`FlowEvent`]): an accepted flow's holdings count from then on, a flow that ends
+//! gives them back, a flow from elsewhere brings them along, and a flow that leaves takes
+//! them away. Functions do nothing for any of these.
 //!
 //! Neither can be made except where a flow is opened ([`Opening`]), neither can be copied but by
 //! reading a state's bytes, and no call gives one back, so nothing is given back twice. A state
@@ -18,13 +19,14 @@ use core::marker::PhantomData;
 use holdfast_wire::fault::{Fault, is_planted};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// A number of the [`Pool`](crate::Pool) that `P` names, or none: 4 bytes of a flow's state.
+/// A number of the [`Pool`](crate::Pool) that `P` names, or none: 4 bytes of a flow's
+/// state.
 ///
-/// It is the flow's from the moment that the flow is accepted until it ends, wherever the flow is.
+/// The number is the flow's from its acceptance until it ends, wherever the flow is.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(transparent)]
 pub struct Leased<P> {
-    /// The number and one more; 0 without one, as in state that is all zero.
+    /// The number plus one; 0 without a number, as in state that is all zero.
     word: u32,
     pool: PhantomData<fn() -> P>,
 }
@@ -53,13 +55,14 @@ impl<P> fmt::Debug for Leased<P> {
     }
 }
 
-/// An item of the [`Gauge`](crate::Gauge) that `G` names, or none: 2 bytes of a flow's state.
+/// An item of the [`Gauge`](crate::Gauge) that `G` names, or none: 2 bytes of a flow's
+/// state.
 ///
-/// The flow counts there from the moment that it is accepted until it ends, wherever it is.
+/// The flow counts there from its acceptance until it ends, wherever it is.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(transparent)]
 pub struct Counted<G> {
-    /// The item and one more; 0 without one.
+    /// The item plus one; 0 without an item.
     word: u16,
     gauge: PhantomData<fn() -> G>,
 }
@@ -89,28 +92,28 @@ impl<G> fmt::Debug for Counted<G> {
     }
 }
 
-/// What becomes of a flow, and with it of what it holds.
+/// An event of a flow, which its holdings follow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FlowEvent {
-    /// It was opened here, and accepted.
+    /// The flow was opened here, and accepted.
     Accepted,
-    /// It has ended here.
+    /// The flow has ended here.
     Ended,
-    /// It has come from another runtime, alive or because that one failed.
+    /// The flow has come from another runtime, failed or alive.
     Arrived,
-    /// It has left for another runtime.
+    /// The flow has left for another runtime.
     Departed,
 }
 
-/// A type whose values may hold something of the shared state `S`: a field of a flow's state, or
-/// the whole. [`flow_state!`](crate::flow_state) implements it.
+/// A type whose values may hold something of the shared state `S`: a field of a flow's
+/// state, or the whole. [`flow_state!`](crate::flow_state) implements it.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be part of a flow's state beside `{S}`",
     note = "fields are integers, arrays, other structs of `flow_state!`, and `Leased` and `Counted` \
             of a pool or gauge that `{S}` has"
 )]
 pub trait Holds<S> {
-    /// This has become of the flow: all that is held follows.
+    /// Applies an event of the flow to all its holdings.
     fn follow(&self, shared: &mut S, event: FlowEvent);
 }
 

@@ -1,12 +1,13 @@
-//! What an author of a network function depends on.
+//! The interface for authors of network functions.
 //!
-//! A function is a value that holds configuration and nothing else. What it remembers of one connection is its
-//! [`FlowState`]; what its connections share is its [`SharedState`]; time, randomness and everything else
-//! that differs between two runs comes from the [`Context`]. Because of that, the system can copy, move, replay and recover what the function knows without a line of the
-//! author's.
+//! A function is a value that holds configuration and nothing else. [`FlowState`] is its
+//! memory of one connection; [`SharedState`] is shared by its connections. Time,
+//! randomness and everything else that differs between two runs come from the
+//! [`Context`]. The system can therefore copy, move, replay and recover a function's
+//! state without any code of the author's.
 //!
-//! In: packets, one flow's state, shared state. Out: a [`Verdict`]. Never: a clock, a socket, a thread, a global, or
-//! a reference kept from one packet to the next.
+//! In: packets, one flow's state, shared state. Out: a [`Verdict`]. Never: a clock, a
+//! socket, a thread, a global, or a reference kept from one packet to the next.
 #![forbid(unsafe_code)]
 
 mod chain;

@@ -1,8 +1,11 @@
-//! BFD control packets (RFC 5880, section 4): read from a UDP payload, and written into one.
+//! BFD control packets (RFC 5880, section 4): read from a UDP payload, and written into
+//! one.
 //!
-//! What [`Control::parse`] gives back has passed every check of RFC 5880, section 6.8.6, that needs no session; what else is wrong only the
-//! session can know. Authentication sections are read and written as they lie: whether they prove anything is for who has the key. Keyed MD5
-//! (section 4.3) is not read, because nobody should rely on it any more: it parses as [`Authentication::Other`], which no session accepts.
+//! A packet from [`Control::parse`] has passed every check of RFC 5880, section 6.8.6,
+//! that needs no session; the session makes the others. Authentication sections are read
+//! and written unverified: verification needs the key. Keyed MD5 (section 4.3) is not
+//! supported, because it is no longer safe: it parses as [`Authentication::Other`], which
+//! no session accepts.
 
 use crate::build::DoesNotFit;
 use zerocopy::byteorder::network_endian::U32;
@@ -12,13 +15,13 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 pub const PORT: u16 = 3784;
 /// The least UDP source port (RFC 5881, section 4); the largest is 65,535.
 pub const MIN_SOURCE_PORT: u16 = 49_152;
-/// TTL or hop limit of what is sent, and the only one that is taken (RFC 5881, section 5).
+/// TTL or hop limit of sent packets, and the only one accepted (RFC 5881, section 5).
 pub const TTL: u8 = 255;
 /// Bytes of the mandatory section.
 pub const LEN: usize = 24;
-/// Bytes of the longest packet that is written: with a SHA1 section.
+/// Bytes of the longest packet written: with a SHA1 section.
 pub const MAX_LEN: usize = LEN + SHA1_LEN;
-/// Where in a packet with a SHA1 section the digest lies.
+/// The place of the digest in a packet with a SHA1 section.
 pub const DIGEST: core::ops::Range<usize> = LEN + 8..LEN + SHA1_LEN;
 /// Characters of the longest password (section 4.2).
 pub const MAX_PASSWORD: usize = 16;
@@ -44,7 +47,7 @@ mod flag {
     pub(super) const MULTIPOINT: u8 = 0x01;
 }
 
-/// The mandatory section as it lies (section 4.1).
+/// The mandatory section's layout (section 4.1).
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct Header {
@@ -67,24 +70,24 @@ const _: () = assert!(size_of::<Header>() == LEN);
 pub enum State {
     /// Held down by an operator.
     AdminDown = 0,
-    /// Nothing is heard, or the other side does not hear.
+    /// The other side is not heard, or does not hear this one.
     #[default]
     Down = 1,
-    /// The other side is heard, and is not known to hear.
+    /// The other side is heard, and may not hear this one.
     Init = 2,
-    /// Both hear each other.
+    /// Both sides hear each other.
     Up = 3,
 }
 
 impl State {
-    /// All, in order of their numbers.
+    /// All states, in order of their numbers.
     pub const ALL: [State; 4] = [State::AdminDown, State::Down, State::Init, State::Up];
 
     fn of(bits: u8) -> State {
         State::ALL[usize::from(bits & 3)]
     }
 
-    /// The name, as people and `status --json` have it.
+    /// The name in messages and `status --json`.
     pub fn name(self) -> &'static str {
         match self {
             State::AdminDown => "AdminDown",
@@ -101,12 +104,13 @@ impl core::fmt::Display for State {
     }
 }
 
-/// Why a session last went down (section 4.1), 5 bits. Numbers that no RFC has given yet are kept as they are.
+/// The reason why a session last went down (section 4.1), 5 bits. Unassigned numbers are
+/// kept.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Diagnostic(u8);
 
 impl Diagnostic {
-    /// Nothing to say.
+    /// No diagnostic.
     pub const NONE: Diagnostic = Diagnostic(0);
     /// Control detection time expired.
     pub const TIME_EXPIRED: Diagnostic = Diagnostic(1);
@@ -120,12 +124,12 @@ impl Diagnostic {
         (number < 32).then_some(Diagnostic(number))
     }
 
-    /// Its number.
+    /// The number.
     pub fn number(self) -> u8 {
         self.0
     }
 
-    /// What it says.
+    /// The meaning.
     pub fn name(self) -> &'static str {
         match self.0 {
             0 => "none",
@@ -145,9 +149,9 @@ impl Diagnostic {
 /// The authentication section (sections 4.2 to 4.4), unverified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Authentication<'a> {
-    /// Simple password: readable by everybody on the link.
+    /// Simple password: readable by every station on the link.
     Password {
-        /// Which of the receiver's passwords it is.
+        /// The number of the receiver's password.
         key_id: u8,
         /// 1 to 16 bytes.
         password: &'a [u8],
@@ -156,14 +160,15 @@ pub enum Authentication<'a> {
     Sha1 {
         /// The sequence number grows with every packet.
         is_meticulous: bool,
-        /// Which of the receiver's keys it is.
+        /// The number of the receiver's key.
         key_id: u8,
         /// The sequence number.
         sequence: u32,
-        /// Over the whole packet with the key, padded with zeros, in this place (section 6.7.4).
+        /// SHA1 over the whole packet, with the key, padded with zeros, in this place
+        /// (section 6.7.4).
         digest: [u8; 20],
     },
-    /// A type that is not known here, or keyed MD5. It cannot be written.
+    /// An unknown type, or keyed MD5. This section cannot be written.
     Other(u8),
 }
 
@@ -172,33 +177,36 @@ pub enum Authentication<'a> {
 pub struct Control<'a> {
     /// The sender's state.
     pub state: State,
-    /// Why it last changed it to something worse.
+    /// The reason of the sender's last change to a worse state.
     pub diagnostic: Diagnostic,
-    /// It wants an answer at once (section 6.5).
+    /// The sender asks for an answer at once (section 6.5).
     pub poll: bool,
-    /// This is the answer to a poll.
+    /// The packet answers a poll.
     pub is_final: bool,
-    /// The sender's BFD does not share its control plane's fate.
+    /// The sender's BFD does not depend on its control plane.
     pub control_plane_independent: bool,
-    /// The sender wants to hear nothing while both are up (section 6.6).
+    /// The sender wants no periodic packets while both sides are up (section 6.6).
     pub demand: bool,
-    /// After so many of the sender's intervals without a packet the session is down.
+    /// The number of the sender's intervals without a packet after which the session is
+    /// down.
     pub detect_multiplier: u8,
     /// The sender's name for the session, not 0.
     pub my_discriminator: u32,
-    /// The receiver's name for it, as the sender has heard it; 0 if it has not.
+    /// The receiver's name for it, as heard by the sender; 0 if unknown.
     pub your_discriminator: u32,
-    /// The least interval at which the sender would like to send.
+    /// The least interval at which the sender wants to send.
     pub desired_min_tx: u32,
-    /// The least interval at which it can receive; 0: it wants nothing periodic.
+    /// The least interval at which the sender can receive; 0 if it wants no periodic
+    /// packets.
     pub required_min_rx: u32,
-    /// The same of echo packets; 0: it does not send them back.
+    /// The least interval for echo packets; 0 if the sender does not return them.
     pub required_min_echo_rx: u32,
     /// The authentication section, if there is one.
     pub authentication: Option<Authentication<'a>>,
 }
 
-/// Why a payload is no control packet that a session could look at: the checks of RFC 5880, section 6.8.6, in its order.
+/// The reasons for discarding a payload without a session: the checks of RFC 5880,
+/// section 6.8.6, in its order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Malformed {
     /// Shorter than the mandatory section.
@@ -215,7 +223,8 @@ pub enum Malformed {
     MyDiscriminator,
     /// The receiver is not named, in a state in which it must have been heard.
     YourDiscriminator,
-    /// An authentication section that is shorter than its type asks for, longer than the packet, or of a length that its type cannot have.
+    /// An authentication section shorter than its type requires, longer than the packet,
+    /// or of an impossible length.
     Authentication,
 }
 
@@ -237,10 +246,11 @@ impl core::fmt::Display for Malformed {
 impl std::error::Error for Malformed {}
 
 impl<'a> Control<'a> {
-    /// Reads a UDP payload. Bytes behind the packet's own length are none of it: [`Control::signed`] says which are.
+    /// Reads a UDP payload. Bytes behind the packet's own length are ignored:
+    /// [`Control::signed`] leaves them out.
     ///
     /// # Errors
-    /// Why it must be discarded whatever the session (RFC 5880, section 6.8.6).
+    /// The reason to discard it, whatever the session (RFC 5880, section 6.8.6).
     pub fn parse(payload: &'a [u8]) -> Result<Control<'a>, Malformed> {
         let (header, _) = Header::ref_from_prefix(payload).map_err(|_| Malformed::Truncated)?;
         if header.version_diagnostic >> 5 != VERSION {
@@ -287,7 +297,8 @@ impl<'a> Control<'a> {
         })
     }
 
-    /// The bytes of a payload that the packet's length field counts: what a digest is over. `None` of what does not parse.
+    /// The bytes of a payload within the packet's length field, over which the digest is.
+    /// `None` if the payload does not parse.
     pub fn signed(payload: &[u8]) -> Option<&[u8]> {
         payload.get(..usize::from(*payload.get(3)?))
     }
@@ -307,10 +318,11 @@ impl<'a> Control<'a> {
         }
     }
 
-    /// Writes the packet at the front of `into`. The number of bytes.
+    /// Writes the packet at the front of `into`, and returns its length in bytes.
     ///
     /// # Errors
-    /// If `into` is too short, or the authentication section cannot be written; then nothing is written.
+    /// If `into` is too short, or the authentication section cannot be written; nothing
+    /// is written then.
     pub fn write(&self, into: &mut [u8]) -> Result<usize, DoesNotFit> {
         let len = self.written_len()?;
         let into = into.get_mut(..len).ok_or(DoesNotFit)?;
@@ -352,7 +364,8 @@ impl<'a> Control<'a> {
 }
 
 impl<'a> Authentication<'a> {
-    /// Reads what follows the mandatory section. `None` if the length is none that the type can have.
+    /// Reads the section behind the mandatory one. `None` if the type cannot have this
+    /// length.
     fn parse(section: &'a [u8]) -> Option<Authentication<'a>> {
         let (&kind, &len) = (section.first()?, section.get(1)?);
         let section = section.get(..usize::from(len)).filter(|section| section.len() >= 2)?;

@@ -31,16 +31,19 @@ pub fn checksum(bytes: &[u8]) -> u16 {
     !fold(sum(bytes))
 }
 
-/// Checksum of a transport segment with its pseudo-header (RFC 9293, section 3.1; RFC 8200,
-/// section 8.1). `source` and `destination` are both 4 or both 16 bytes long; the checksum field in
-/// `segment` must be zero to compute, or in place to verify (the result is then 0).
+/// Checksum of a transport segment with its pseudo-header (RFC 9293, section 3.1; RFC
+/// 8200, section 8.1). `source` and `destination` are both 4 or both 16 bytes long; the
+/// checksum field in `segment` must be zero to compute, or in place to verify (the result
+/// is then 0).
 pub fn transport(source: &[u8], destination: &[u8], protocol: u8, segment: &[u8]) -> u16 {
     !fold(sum(source) + sum(destination) + protocol as u64 + segment.len() as u64 + sum(segment))
 }
 
-/// Collects changes of header fields, to be applied to any number of checksums that cover them.
+/// Collects changes of header fields, to be applied to any number of checksums that cover
+/// them.
 ///
-/// RFC 1624, equation 3: `HC' = ~(~HC + ~m + m')`, which is right also when the result is zero.
+/// RFC 1624, equation 3: `HC' = ~(~HC + ~m + m')`, which is right also when the result is
+/// zero.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Delta(u64);
 
@@ -81,7 +84,8 @@ impl Delta {
         !fold(self.0 + (!checksum) as u64)
     }
 
-    /// The UDP checksum after the changes: 0 (none) stays 0, and a computed 0 becomes 0xffff.
+    /// The UDP checksum after the changes: 0 (none) stays 0, and a computed 0 becomes
+    /// 0xffff.
     #[inline]
     pub fn apply_udp(self, checksum: u16) -> u16 {
         match checksum {

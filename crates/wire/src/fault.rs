@@ -1,15 +1,17 @@
-//! Faults that can be planted, so that the testers are tested: a checker that finds none of them checks nothing.
+//! Planted faults, which test the testers: a checker that finds none of them checks
+//! nothing.
 //!
-//! Theory of operation. Code that once was wrong, or easily could be, asks [`is_planted`] where a
-//! line or two bring the wrong behaviour back. A test [plants](plant) a fault for its own thread and
-//! demands that its worlds notice. Without debug assertions the answer is a constant, and of the
-//! wrong behaviour nothing is compiled: what is shipped has no switch that somebody could find.
+//! Theory of operation. Code that once was wrong, or easily could be, asks [`is_planted`]
+//! before a line or two that bring the wrong behaviour back. A test [plants](plant) a
+//! fault for its own thread and demands that its worlds notice. Without debug assertions
+//! the answer is constant and the wrong behaviour is not compiled: a release build has no
+//! switch for it.
 
 use core::fmt;
 use core::marker::PhantomData;
 use std::cell::Cell;
 
-/// This build has faults to plant.
+/// True if this build has faults to plant.
 pub const CAN_BE_PLANTED: bool = cfg!(debug_assertions);
 
 thread_local! {
@@ -18,7 +20,7 @@ thread_local! {
 
 macro_rules! faults {
     ($($(#[$doc:meta])+ $of_function:ident = $function_name:literal,)+; $($(#[$other_doc:meta])+ $other:ident = $name:literal,)+) => {
-        /// What is wrong, and how it shows.
+        /// A fault; each says what is wrong and how it shows.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
         pub enum Fault {
             $($(#[$doc])+ $of_function,)+
@@ -26,13 +28,13 @@ macro_rules! faults {
         }
 
         impl Fault {
-            /// Every fault there is.
+            /// Every fault.
             pub const ALL: &[Fault] = &[$(Fault::$of_function,)+ $(Fault::$other,)+];
 
             /// Faults of functions, which the functions' own scenarios find.
             pub const OF_FUNCTIONS: &[Fault] = &[$(Fault::$of_function,)+];
 
-            /// Its name in scenarios and tests.
+            /// The fault's name in scenarios and tests.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Fault::$of_function => $function_name,)+
@@ -47,17 +49,21 @@ faults! {
     // Faults of functions.
 
     // TCP.
-    /// Any segment opens a flow, as a lone reset or an acknowledgement.
+    /// Any segment opens a flow, also a lone reset or an acknowledgement.
     AnySegmentOpens = "any-segment-opens",
-    /// A SYN that crosses another is refused: nobody opens at the same time.
+    /// A SYN that crosses another is refused: simultaneous open fails.
     RefusesCrossingSyns = "refuses-crossing-syns",
-    /// A connection is established by its SYN-ACK, without the initiator's acknowledgement.
+    /// A connection is established by its SYN-ACK, without the initiator's
+    /// acknowledgement.
     AnswersEstablish = "answers-establish",
-    /// Another SYN on a flow that has one is refused: who crashed or gave up waits for the time-out.
+    /// Another SYN on a flow that has one is refused: an initiator that crashed or gave
+    /// up waits for the time-out.
     RefusesSecondSyns = "refuses-second-syns",
-    /// A SYN on an established flow opens anew at once: a stranger ends the connection by it.
+    /// A SYN on an established flow opens anew at once: a stranger can end the
+    /// connection.
     BelievesAnySyn = "believes-any-syn",
-    /// An acknowledgement of something else is no answer to a SYN: half-open connections stay so.
+    /// An acknowledgement of another number is no answer to a SYN: half-open connections
+    /// stay so.
     RefusesChallenges = "refuses-challenges",
     /// A server that keeps no state answers a SYN once only.
     RefusesSecondAnswers = "refuses-second-answers",
@@ -67,7 +73,7 @@ faults! {
     RefusesReuse = "refuses-reuse",
     /// A reset passes wherever its number lies.
     ResetsFitAnywhere = "resets-fit-anywhere",
-    /// What was reset is so for good: nobody looks at the data that follow.
+    /// A reset is final: later data do not undo it.
     ResetsAreFinal = "resets-are-final",
     /// Segments pass wherever their numbers lie.
     IgnoresWindows = "ignores-windows",
@@ -75,37 +81,39 @@ faults! {
     // Lifetimes.
     /// A closing time-out counts only once the longer one before it is over.
     ClosesLate = "closes-late",
-    /// A reset keeps a mapping alive, also one that is an answer to a stranger's segments.
+    /// A reset keeps a mapping alive, also one that answers a stranger's segments.
     ResetsKeepMappings = "resets-keep-mappings",
-    /// Once a mapping is answered, nothing from inside keeps it.
+    /// Once a mapping is answered, packets from inside do not keep it.
     InsideKeepsNothing = "inside-keeps-nothing",
-    /// A NAT forgets datagrams after the least time that there may be.
+    /// A NAT forgets datagrams after the least allowed time-out.
     ForgetsUdpEarly = "forgets-udp-early",
-    /// A NAT's time-outs may be as short as anybody's.
+    /// A NAT's time-outs may be as short as any function's.
     AllowsShortTimeouts = "allows-short-time-outs",
 
     // ICMP.
-    /// ICMP messages are known by their identifier alone: a request passes as a reply.
+    /// ICMP messages are matched by their identifier alone: a request passes as a reply.
     RequestsPassAsReplies = "requests-pass-as-replies",
-    /// An error goes to whoever it is addressed to, not to the sender of what it quotes.
+    /// An error goes to any destination, not only to the sender of the quoted packet.
     ErrorsGoAnywhere = "errors-go-anywhere",
-    /// Redirects and source quenches are errors as the others are.
+    /// Redirects and source quenches pass as other errors do.
     RedirectsPass = "redirects-pass",
-    /// An error may ask for packets that are shorter than any link's.
+    /// An error may ask for packets shorter than any link's minimum.
     AllowsTinyMtus = "allows-tiny-mtus",
     /// An error may quote any sequence number.
     ErrorsQuoteAnything = "errors-quote-anything",
     /// Damaged errors are translated, and their quotes with them.
     TranslatesDamagedErrors = "translates-damaged-errors",
-    /// Of an error only the header is translated: its receiver does not know what it quotes.
+    /// Only the header of an error is translated: its receiver does not recognise the
+    /// quote.
     LeavesQuotesAlone = "leaves-quotes-alone",
-    /// The transport header of a quoted packet is looked for where it would be without options.
+    /// The transport header of a quoted packet is looked for where it would be without
+    /// options.
     ReadsNoQuotedOptions = "reads-no-quoted-options",
-    /// Errors are translated if the peer has sent them, and no router on the way.
+    /// Errors are translated only if the peer has sent them, not a router on the way.
     BelievesPeersOnly = "believes-peers-only",
-    /// Errors pass that quote a source route, with addresses of the other side.
+    /// Errors pass whose quote has a source route, with addresses of the other side.
     PassesQuotedRoutes = "passes-quoted-routes",
-    /// A router inside that complains is seen outside.
+    /// Errors of inside routers keep their inside address.
     ShowsInsideRouters = "shows-inside-routers",
     /// An error keeps a mapping as a packet does.
     ErrorsKeepMappings = "errors-keep-mappings",
@@ -113,21 +121,21 @@ faults! {
     ErrorsEndMappings = "errors-end-mappings",
 
     // Translation.
-    /// Whoever sends something opens a mapping, from outside too.
+    /// Any packet opens a mapping, also from outside.
     OutsidersOpenMappings = "outsiders-open-mappings",
-    /// A later fragment opens a mapping, of ports that are data.
+    /// A later fragment opens a mapping, with data read as ports.
     LaterFragmentsOpen = "later-fragments-open",
-    /// Ports that are published are leased like the others.
+    /// Published ports are leased too.
     LeasesWhatIsPublished = "leases-what-is-published",
     /// A flow that holds no lease gives one back.
     GivesBackUnleased = "gives-back-unleased",
-    /// A server inside sees an inside client as it is, and answers it past the box.
+    /// An inside server sees an inside client's own address, and answers it past the box.
     HairpinsWithInsideSource = "hairpins-with-inside-source",
-    /// Ports are dealt in order whatever the operator says.
+    /// Ports are leased in order whatever is configured.
     DealsPortsInOrder = "deals-ports-in-order",
-    /// A port that was given back is dealt again at once.
+    /// A returned port is leased again at once.
     RestsNoPorts = "rests-no-ports",
-    /// A flow for which no port is free gets one all the same.
+    /// A flow gets a port although none is free.
     EmptyPoolsLend = "empty-pools-lend",
     /// Only the first address of a pool is used.
     UsesOneAddress = "uses-one-address",
@@ -135,157 +143,175 @@ faults! {
     PairsNoAddresses = "pairs-no-addresses",
     /// A UDP checksum that comes out as 0 is sent as 0: the datagram has none any more.
     LosesUdpChecksums = "loses-udp-checksums",
-    /// A backend that asks its own service is sent to itself.
+    /// A backend that connects to its own service is balanced to itself.
     BalancesToTheClient = "balances-to-the-client",
     ;
 
-    // When packets leave.
-    /// Packets leave before their state is saved, or their inputs are: a failure forgets what was seen.
+    // Release.
+    /// Packets leave before their state or their inputs are saved: a failure loses state
+    /// that peers have seen.
     ReleasesBeforeCommit = "release-before-commit",
-    /// Neither fence nor switch nor replica looks at incarnations and epochs: two serve one flow.
+    /// Fence, switch and replica ignore incarnations and epochs: two runtimes serve one
+    /// flow.
     IgnoresEpochs = "no-epoch-check",
-    /// A connection is refused in its middle, and only the refused segment's sender is reset.
+    /// A connection is refused in its middle, and only the refused segment's sender gets
+    /// a reset.
     TellsOneEnd = "tells-one-end",
-    /// A host fences only whom it is asked to: one that a view gives up speaks for a moment longer.
+    /// A host fences runtimes only when asked: a runtime given up in a view can still
+    /// send for a moment.
     FencesWhenAskedOnly = "fences-when-asked-only",
-    /// A host that stood still lets out what it held, before it has heard whether it still serves.
+    /// A host that stood still releases held packets before it knows whether it still
+    /// serves.
     ReleasesAfterStandstill = "releases-after-standstill",
 
     // Copies, snapshots and pages.
-    /// Copies of flows are damaged now and then, where no packet looks.
+    /// Copies of flows are damaged now and then, in bytes that no packet reads.
     DamagesCopies = "corrupts-copies",
-    /// A flow that another runtime has recovered is awaited still, and claimed for ever.
+    /// A flow that another runtime has recovered is still awaited, and claimed for ever.
     AwaitsWhatComesNoMore = "awaits-what-comes-no-more",
-    /// A leaving holder does not hear that a flow has ended: its copy is served one day.
+    /// A leaving holder does not learn that a flow has ended: its copy is served one day.
     TellsNoLeaver = "tells-no-leaver",
-    /// After its first snapshot a flow has no other: too much is forgotten.
+    /// A flow gets no snapshot after its first: a failure loses too much.
     IgnoresInterval = "ignore-interval",
-    /// A recovery is called over before the snapshots have been fetched: too much is forgotten.
+    /// A recovery is reported complete before the snapshots have been fetched: too much
+    /// is lost.
     ReportsEarly = "report-early",
-    /// A next incarnation that does not know the time takes it for zero: nothing is waited for.
+    /// A next incarnation that does not know the time takes it for zero: it does not
+    /// wait.
     TakesZeroForTime = "takes-zero-for-time",
-    /// Functions do not hear that a flow was set back: connections hang behind their firewall.
+    /// Functions are not told that a flow was set back: connections hang behind their
+    /// firewall.
     KeepsOldWindows = "keeps-old-windows",
-    /// States of flows go from memory that the state server has not got.
+    /// Flow states are evicted from memory before the state server has them.
     EvictsUnsaved = "evicts-unsaved",
 
-    // What is processed again.
-    /// What could come out differently is treated as if it could not: its state is not sent.
+    // Replay.
+    /// Non-deterministic packets are treated as deterministic: their state is not sent.
     MissesNondeterminism = "misses-nondeterminism",
-    /// Packets are processed again in the wrong order.
+    /// Packets are replayed in the wrong order.
     ReplaysBackwards = "replays-backwards",
-    /// `reinforce`: who has taken a flow over gives a copy away before it is what it was. If the heir dies then, the copy counts.
+    /// `reinforce`: an heir gives a copy away before its replay is complete. If the heir
+    /// dies then, the copy counts.
     CopiesUnfinished = "copies-unfinished",
-    /// Last words of dead runtimes are not read.
+    /// Reports that dead runtimes left are not read.
     IgnoresLastWords = "ignores-last-words",
-    /// Flows are called safe before a state is saved on which a lost log counts.
+    /// Flows are called safe before the state is saved that a lost log needs.
     SafeBehindLostLog = "safe-behind-lost-log",
-    /// For one missing packet all are sent again: a short ring loses the same ones every time.
+    /// A missing packet makes all be sent again: a short ring loses the same ones every
+    /// time.
     AsksForAllAgain = "asks-for-all-again",
 
     // Flows that move.
-    /// A copy makes room for its flow that is about to come, though it may be the last one.
+    /// A copy makes room for its arriving flow although it may be the last copy.
     GivesUpNeededCopies = "gives-up-needed-copies",
-    /// A runtime takes in flows of one of whose death it has heard: copies are thrown away.
+    /// A runtime accepts flows from a runtime that it knows is dead: copies are thrown
+    /// away.
     TakesFromTheDead = "takes-from-the-dead",
-    /// A drain is over while a flow is under way that somebody else had asked for.
+    /// A drain ends while a flow is in transit that another process had asked for.
     EndsDrainEarly = "ends-drain-early",
 
     // Full tables, and limits.
-    /// For new flows those that are established make room.
+    /// Established flows are evicted for new ones.
     ForgetsEstablished = "forgets-established",
-    /// No flow makes room for a new one: flows that open first keep a full table full.
+    /// No flow is evicted for a new one: flows that open first keep a full table full.
     ForgetsNothing = "forgets-nothing",
-    /// A source may open as many flows as it wants, whatever is half open.
+    /// A source may have any number of half-open flows.
     IgnoresHalfOpen = "ignores-half-open",
-    /// Hosts have as many flows as they want, whatever their limit.
+    /// Hosts may have any number of flows, whatever their limit.
     IgnoresHostLimits = "ignores-host-limits",
 
     // Routes and epochs.
     /// A reply that the switch took for a flow's first packet changes the flow's epoch.
     RepliesChangeEpochs = "replies-change-epochs",
-    /// A switch gives epochs again that somebody had of whom nobody is left.
+    /// A switch gives epochs again that runtimes had which are all dead.
     ForgetsEpochsOfTheDead = "forgets-epochs-of-the-dead",
-    /// A claim of a flow as it was earlier is refused, though who had it later may be dead.
+    /// A claim with an earlier epoch is refused, although the later owner may be dead.
     RefusesOlderClaims = "refuses-older-claims",
-    /// A new life of a switch stamps by its own clock before it knows the old one's.
+    /// A new incarnation of a switch stamps by its own clock before it knows the old
+    /// one's.
     TellsTimeTooSoon = "tells-time-too-soon",
-    /// A new life of a switch takes flows for new ones before those of the dead are claimed.
+    /// A new incarnation of a switch opens flows before those of the dead are claimed.
     OpensBeforeRecoveries = "opens-before-recoveries",
 
-    // Who is there: runtimes, hosts, their coordinator.
-    /// New rules are for flows that are there, too: they change their chain.
+    // Membership: runtimes, hosts, their coordinator.
+    /// New rules apply to existing flows too: they change their chain.
     Reclassifies = "reclassify",
-    /// The coordinator's messages leave before what they depend on is written down.
+    /// The coordinator's messages leave before the decisions behind them are logged.
     SpeaksBeforeWriting = "speaks-before-writing",
-    /// Of those who fall silent together the one that was heard last is a witness against the others.
+    /// Among runtimes that fall silent together, the one heard last counts as evidence
+    /// against the others.
     BelievesLastHeard = "believes-last-heard",
-    /// A runtime that is silent is given up, though it only waits for a processor.
+    /// A silent runtime is given up although it only waits for a processor.
     TakesStarvedForDead = "takes-starved-for-dead",
-    /// A manager's new life that was heard counts as gone until its first words have arrived.
+    /// A manager's new incarnation counts as gone until its first message has arrived,
+    /// although it was heard.
     ForgetsHeardManagers = "forgets-heard-managers",
-    /// What the earlier life of a manager had echoed counts for nothing: who serves stops.
+    /// Echoes of a manager's earlier incarnation count for nothing: the serving host
+    /// stops.
     ForgetsEchoes = "forgets-echoes",
-    /// A single frame says that another life of its sender has begun.
+    /// A single frame proves that a new incarnation of its sender has begun.
     BelievesAnyLife = "believes-any-life",
-    /// Frames of an earlier life are heard when a later one is known.
+    /// Frames of an earlier incarnation are accepted although a later one is known.
     HearsThePast = "hears-the-past",
-    /// What arrives from another host with a wrong checksum is believed.
+    /// Frames from another host with a wrong checksum are accepted.
     BelievesDamaged = "believes-damaged",
-    /// A sealed packet is opened again when somebody sends it again.
+    /// A sealed packet that is sent again is opened again.
     OpensTwice = "opens-twice",
 
-    // What flows share.
-    /// The NAT gives a port that a live flow has.
+    // Shared state.
+    /// The NAT leases a port that a live flow has.
     ReusesLivePort = "reuse-live-port",
-    /// A number that comes to its block's owner with its flow is leased again.
+    /// A number that comes back to its block's owner with its flow is leased again.
     LeasesWhatCameBack = "leases-what-came-back",
-    /// Blocks are free at their owner's death, before all is known of what its flows hold.
+    /// Blocks are free at their owner's death, before all its flows' numbers are known.
     FreesBlocksAtDeath = "frees-blocks-at-death",
-    /// A state server that begins again takes every number for free.
+    /// A restarted state server takes every number for free.
     ServerForgets = "server-forgets",
-    /// A state server gives away what it has not heard of for long, without asking.
+    /// A state server frees numbers not heard of for long, without asking.
     ExpiresUnasked = "server-expires-live",
-    /// What the dead had of gauges is theirs for ever.
+    /// A dead runtime's parts of gauges are never removed.
     KeepsPartsOfTheDead = "server-keeps-the-dead",
-    /// A number that nobody is known to hold is free, though its flow may be on its way.
+    /// A number without a known holder is free, although its flow may be in transit.
     TakesMovedForOver = "moved-is-over",
-    /// What the dead held is free as soon as they are known to be dead.
+    /// A dead runtime's numbers are free as soon as it is known to be dead.
     FreesAtDeath = "frees-at-death",
-    /// What the dead held is free when the first of their heirs has claimed its part.
+    /// A dead runtime's numbers are free when the first of its heirs has claimed its
+    /// part.
     FreesAtFirstClaim = "frees-at-first-claim",
-    /// An answer counts for whatever is asked, even if the number has been heard of since.
+    /// A late answer counts, although the number has been heard of since.
     HeedsLateAnswers = "heeds-late-answers",
-    /// A state server speaks before its standby has what led to it.
+    /// A state server answers before its standby has the state behind the answer.
     SpeaksBeforeStandby = "speaks-before-standby",
-    /// Words at a state server are believed to be of the session under way, and whole.
+    /// Control messages at a state server count as whole and of the present session.
     BelievesAnyWords = "believes-any-words",
 
     // Reply keys, fragments, published mappings.
-    /// Whoever claims a flow gets its reply key, though another flow has had replies under it.
+    /// A claimed flow gets its reply key, although another flow has had replies under it.
     GivesAwayReplyKeys = "gives-away-reply-keys",
-    /// A new life of a switch lets packets out before it knows whose their replies will be.
+    /// A new incarnation of a switch releases packets before it knows whose their replies
+    /// will be.
     LetsOutUntold = "lets-out-untold",
     /// Later fragments carry no note of their flow: the frame's address is read as ports.
     FollowsFrames = "follows-frames",
-    /// Later fragments of a flow whose replies would be another's get out: only the first are stopped.
+    /// Later fragments of a flow with a taken reply key get out: only the first are
+    /// stopped.
     LetsFragmentsPass = "lets-fragments-pass",
 }
 
 const _: () = assert!(Fault::ALL.len() <= 128, "a set has a bit for each");
 
-/// Some of the faults.
+/// A set of faults.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct Planted(u128);
 
 impl Planted {
-    /// These and this one.
+    /// This set with one more fault.
     #[must_use]
     pub fn with(self, fault: Fault) -> Planted {
         Planted(self.0 | 1 << fault as u32)
     }
 
-    /// This one is among them.
+    /// True if the fault is in the set.
     pub fn has(self, fault: Fault) -> bool {
         CAN_BE_PLANTED && self.0 & 1 << fault as u32 != 0
     }
@@ -303,24 +329,24 @@ impl fmt::Debug for Planted {
     }
 }
 
-/// This fault is planted in this thread.
+/// True if the fault is planted in this thread.
 #[inline(always)]
 pub fn is_planted(fault: Fault) -> bool {
     CAN_BE_PLANTED && PLANTED.get().has(fault)
 }
 
-/// Faults are planted as long as this lives.
+/// The faults stay planted as long as this lives.
 #[must_use = "they are taken away at once"]
 pub struct Planting {
     before: Planted,
-    /// They are this thread's.
+    /// Faults are planted in one thread.
     _thread: PhantomData<*const ()>,
 }
 
 /// Plants these faults in this thread, and no others. For tests.
 ///
 /// # Panics
-/// If there are any, and this build has none to plant: it is one without debug assertions.
+/// If there are any and this build cannot plant faults: it has no debug assertions.
 pub fn plant(planted: Planted) -> Planting {
     assert!(
         CAN_BE_PLANTED || planted == Planted::default(),

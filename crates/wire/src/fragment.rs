@@ -1,7 +1,9 @@
-//! Cutting an IPv4 packet into fragments, as a router does (RFC 791, section 3.2; RFC 1812, section 4.2.2.7).
+//! Cuts an IPv4 packet into fragments, as a router does (RFC 791, section 3.2; RFC 1812,
+//! section 4.2.2.7).
 //!
-//! In: a parsed packet, an MTU. Out: as few fragments as there can be, each in a buffer of its caller's. The packet's own buffer becomes the
-//! first one, which has all its options; those behind it have the options that are for every fragment.
+//! In: a parsed packet, an MTU. Out: the fewest possible fragments, each in a buffer of
+//! the caller's. The packet's own buffer becomes the first fragment, with all options;
+//! later fragments have the options that are for every fragment.
 
 use crate::header::Ipv4;
 use crate::{Layers, Packet};
@@ -11,14 +13,15 @@ const FIXED: usize = 20;
 const DONT_FRAGMENT: u16 = 0x4000;
 const MORE: u16 = 0x2000;
 
-/// How a packet is cut.
+/// The plan for cutting a packet.
 #[derive(Debug, Clone, Copy)]
 pub struct Cut {
     layers: Layers,
     /// Options of all fragments but the first.
     options: [u8; 40],
     options_len: usize,
-    /// Bytes of data: of the packet, in the first fragment, in those between, and as many as the last one may have.
+    /// Bytes of data: in the packet, in the first fragment, in a middle fragment, and the
+    /// most in the last.
     data: usize,
     first: usize,
     between: usize,
@@ -27,14 +30,15 @@ pub struct Cut {
     field: u16,
 }
 
-/// True if the packet is IPv4 and its sender allows that it is cut.
+/// True if the packet is IPv4 and its sender allows fragmentation.
 pub fn may_cut(packet: &Packet) -> bool {
     packet.ipv4().is_some_and(|ip| ip.flags_fragment.get() & DONT_FRAGMENT == 0)
 }
 
 impl Cut {
-    /// Cuts a packet that is longer than `mtu`. `None` if that is not allowed, or not possible: options that are none, an MTU
-    /// without room for 8 bytes of data, a packet that fits.
+    /// Plans to cut a packet that is longer than `mtu`. `None` if this is not allowed or
+    /// not possible: malformed options, an MTU without room for 8 bytes of data, a packet
+    /// that fits.
     pub fn new(packet: &Packet, mtu: u16) -> Option<Cut> {
         if !may_cut(packet) {
             return None;
@@ -58,13 +62,14 @@ impl Cut {
         })
     }
 
-    /// How many fragments there are behind the first one.
+    /// The number of fragments after the first.
     pub fn later(&self) -> usize {
         let behind = self.data.saturating_sub(self.first);
         1 + behind.saturating_sub(self.last).div_ceil(self.between)
     }
 
-    /// Fragment `number` of those behind the first one, from 0, of a packet that is whole still. False if it does not fit into its buffer.
+    /// Writes the later fragment `number`, from 0, of a packet that is still whole. False
+    /// if it does not fit into its buffer.
     #[must_use]
     pub fn write_later(&self, whole: &Packet, number: usize, fragment: &mut Packet) -> bool {
         fragment.clear();
@@ -92,11 +97,11 @@ impl Cut {
     pub fn keep_first(&self, whole: &mut Packet) {
         let header = usize::from(self.layers.l4);
         whole.truncate(header + self.first);
-        // It is as long as it was when the cut was made, or longer.
+        // The packet is as long as when the cut was planned, or longer.
         let _ = self.finish(whole, header, 0, self.first, true);
     }
 
-    /// Sets what a fragment's header says about it: `len` bytes behind `header`, from `at` on.
+    /// Sets the header fields of a fragment: `len` bytes behind `header`, from `at` on.
     fn finish(&self, fragment: &mut Packet, header: usize, at: usize, len: usize, more: bool) -> Option<()> {
         let l3 = usize::from(self.layers.l3);
         let field = (self.field + u16::try_from(at / 8).ok()?) | if more { MORE } else { 0 };
@@ -120,7 +125,8 @@ impl Cut {
     }
 }
 
-/// The options that are for every fragment, padded to whole words (RFC 791, section 3.1: the flag in their type). `None` if they are no options.
+/// The options for every fragment, padded to whole words (RFC 791, section 3.1: the flag
+/// in their type). `None` if they are malformed.
 fn copied_options(mut options: &[u8]) -> Option<([u8; 40], usize)> {
     const COPIED: u8 = 0x80;
     let (mut copied, mut len) = ([0; 40], 0);

@@ -1,6 +1,7 @@
-//! Headers as they lie in a frame: fixed layouts, network byte order, no alignment.
+//! Headers as laid out in a frame: fixed layouts, network byte order, no alignment.
 //!
-//! Each is a `zerocopy` view: `Ipv4::ref_from_prefix(bytes)` costs a length check and nothing else.
+//! Each is a `zerocopy` view: `Ipv4::ref_from_prefix(bytes)` costs a length check and
+//! nothing else.
 
 use crate::checksum;
 use zerocopy::byteorder::network_endian::{U16, U32};
@@ -21,7 +22,7 @@ pub const ETHERTYPE_NSH: u16 = 0x894f;
 /// EtherType of fabric messages: IEEE 802 local experimental 2.
 pub const ETHERTYPE_FABRIC: u16 = 0x88b6;
 
-/// IP protocol numbers that are looked at here.
+/// IP protocol numbers used here.
 pub mod proto {
     /// IPv6 hop-by-hop options (RFC 8200, section 4.3).
     pub const HOP_BY_HOP: u8 = 0;
@@ -93,7 +94,7 @@ pub struct Ipv6 {
     pub version_class_flow: U32,
     /// Bytes after this header.
     pub payload_len: U16,
-    /// Protocol of what follows.
+    /// Protocol of the next header.
     pub next_header: u8,
     /// Hop limit.
     pub hop_limit: u8,
@@ -203,14 +204,16 @@ pub mod icmp {
         matches!(kind, UNREACHABLE | SOURCE_QUENCH | REDIRECT | TIME_EXCEEDED | PARAMETER_PROBLEM)
     }
 
-    /// True for the errors that tell the sender of a packet what became of it. A redirect is a router's to its own neighbours (RFC 1122, section
-    /// 3.2.2.2), and nobody minds a source quench (RFC 6633, section 3): neither goes farther.
+    /// True for errors that tell a packet's sender about the packet. A redirect is for a
+    /// router's own neighbours (RFC 1122, section 3.2.2.2), and hosts ignore a source
+    /// quench (RFC 6633, section 3): neither goes farther.
     pub fn is_about_a_flow(kind: u8) -> bool {
         matches!(kind, UNREACHABLE | TIME_EXCEEDED | PARAMETER_PROBLEM) || is_planted(Fault::RedirectsPass) && is_error(kind)
     }
 
-    /// The request's type of a message that asks, or that answers under the identifier of a request, and whether it is the reply. `None` for all
-    /// others, the deprecated ones (RFC 6918) among them.
+    /// For a request, or a reply under the identifier of a request: the request's type,
+    /// and true for the reply. `None` for all others, including the deprecated ones (RFC
+    /// 6918).
     pub fn exchange(kind: u8) -> Option<(u8, bool)> {
         match kind {
             ECHO => Some((ECHO, false)),
@@ -260,7 +263,7 @@ pub mod icmpv6 {
     }
 }
 
-/// Typed views into a parsed packet. `None` where the packet has no such header.
+/// Typed views into a parsed packet. `None` if the packet has no such header.
 impl crate::Packet {
     /// The Ethernet header.
     pub fn ethernet_mut(&mut self) -> Option<&mut Ethernet> {
@@ -274,7 +277,7 @@ impl crate::Packet {
         Ipv4::ref_from_prefix(self.bytes().get(self.layers.l3 as usize..)?).ok().map(|(header, _)| header)
     }
 
-    /// The IPv4 header, to write.
+    /// The IPv4 header, mutable.
     #[inline]
     pub fn ipv4_mut(&mut self) -> Option<&mut Ipv4> {
         (self.layers.network == crate::Network::V4).then_some(())?;
@@ -289,7 +292,7 @@ impl crate::Packet {
         Ipv6::ref_from_prefix(self.bytes().get(self.layers.l3 as usize..)?).ok().map(|(header, _)| header)
     }
 
-    /// The IPv6 header, to write.
+    /// The IPv6 header, mutable.
     #[inline]
     pub fn ipv6_mut(&mut self) -> Option<&mut Ipv6> {
         (self.layers.network == crate::Network::V6).then_some(())?;
@@ -297,7 +300,8 @@ impl crate::Packet {
         Ipv6::mut_from_prefix(self.headers_mut().get_mut(at..)?).ok().map(|(header, _)| header)
     }
 
-    /// Transport header and payload, to the end of the IP packet. Empty if the packet is not IP.
+    /// Transport header and payload, to the end of the IP packet. Empty if the packet is
+    /// not IP.
     #[inline]
     pub fn l4(&self) -> &[u8] {
         if self.layers.network == crate::Network::Other {
@@ -306,7 +310,7 @@ impl crate::Packet {
         self.bytes().get(self.layers.l4 as usize..self.layers.end as usize).unwrap_or(&[])
     }
 
-    /// As [`Packet::l4`](crate::Packet::l4), to write.
+    /// As [`Packet::l4`](crate::Packet::l4), mutable.
     #[inline]
     pub fn l4_mut(&mut self) -> &mut [u8] {
         if self.layers.network == crate::Network::Other {
@@ -330,7 +334,8 @@ impl crate::Packet {
         Udp::ref_from_prefix(self.l4()).ok().map(|(header, _)| header)
     }
 
-    /// The ICMP (over IPv4) or ICMPv6 (over IPv6) header of an unfragmented packet or a first fragment.
+    /// The ICMP (over IPv4) or ICMPv6 (over IPv6) header of an unfragmented packet or a
+    /// first fragment.
     #[inline]
     pub fn icmp(&self) -> Option<&Icmp> {
         let is_icmp = match self.layers.network {
@@ -351,13 +356,14 @@ impl crate::Packet {
         })
     }
 
-    /// Whether the checksum over what follows the IP header is right, if there has to be one (RFC 792; RFC 4443, section 2.3; RFC 9293, section 3.1; RFC 768; RFC 8200, section 8.1). `None` where nobody
-    /// can tell: of a fragment, and of a protocol that is not known.
+    /// True if the checksum over the IP payload is right, or need not exist (RFC 792; RFC
+    /// 4443, section 2.3; RFC 9293, section 3.1; RFC 768; RFC 8200, section 8.1). `None`
+    /// if it cannot be checked: a fragment, or an unknown protocol.
     pub fn is_intact(&self) -> Option<bool> {
         if self.layers.fragment {
             return None;
         }
-        // UDP knows its own length, which parsing has checked.
+        // UDP has a length of its own, which parsing has checked.
         let len = self.udp().map(|udp| usize::from(udp.len.get()));
         let segment = self.l4();
         let segment = len.and_then(|len| segment.get(..len)).unwrap_or(segment);

@@ -1,4 +1,4 @@
-//! Flow keys: who talks to whom, as one direction of a packet says it.
+//! Flow keys: the two ends of a flow, as one direction of a packet names them.
 
 use crate::fault::{Fault, is_planted};
 use crate::header::{icmp, icmpv6, proto};
@@ -9,12 +9,15 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use serde::{Deserialize, Serialize};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// A 5-tuple in one direction, 40 bytes without padding; IPv4 as IPv4-mapped IPv6 (RFC 4291, section 2.5.5.2).
+/// A 5-tuple in one direction, 40 bytes without padding; IPv4 as IPv4-mapped IPv6 (RFC
+/// 4291, section 2.5.5.2).
 ///
-/// ICMP has no ports. Those of its keys say which exchange a message belongs to and which way it goes, so that the reverse of a request's
-/// key is its reply's and no other message's: the asker's port is the identifier, the other one lies above it by the request's type
-/// ([`FlowKey::ports`] gives the identifier alone). Messages that ask and answer nothing are each a flow of their type, in one direction.
-/// `scope` tells apart what a 5-tuple alone does not (0 unless a deployment uses it).
+/// ICMP has no ports. An ICMP key's ports name the exchange and the direction, so that
+/// the reverse of a request's key is its reply's key and no other message's. The asker's
+/// port is the identifier; the other port is higher by the request's type
+/// ([`FlowKey::ports`] gives the identifier alone). Messages that are neither requests
+/// nor replies form one flow per type, in one direction. `scope` separates flows with
+/// equal 5-tuples (0 unless a deployment uses it).
 #[allow(clippy::derived_hash_with_manual_eq, reason = "equal by words is equal by fields")]
 #[derive(
     Clone, Copy, Eq, Hash, PartialOrd, Ord, Default, FromBytes, IntoBytes, KnownLayout, Immutable, Serialize, Deserialize,
@@ -31,11 +34,11 @@ pub struct FlowKey {
     pub destination_port: u16,
     /// IP protocol.
     pub protocol: u16,
-    /// See the type.
+    /// The scope; see the type.
     pub scope: u16,
 }
 
-/// A key as it is made.
+/// The bytes of a key while it is made.
 #[derive(IntoBytes)]
 #[repr(C)]
 struct Halves {
@@ -44,7 +47,7 @@ struct Halves {
     tail: u64,
 }
 
-/// Five words compared at once: the comparison stands on the hot path, and field by field it becomes calls.
+/// Compares five words at once: on the hot path, field by field would become calls.
 impl PartialEq for FlowKey {
     #[inline]
     fn eq(&self, other: &FlowKey) -> bool {
@@ -92,10 +95,11 @@ pub fn ip_addr(bytes: &[u8; 16]) -> IpAddr {
     }
 }
 
-/// The difference between the two ports in the key of an ICMP message that belongs to no exchange: larger than any type, and its own negative.
+/// The difference between the two ports in the key of an ICMP message without an
+/// exchange: larger than any type, and its own negative.
 const NO_EXCHANGE: u16 = 0x8000;
 
-/// The exchange that an ICMP message's key belongs to, with its identifier.
+/// The exchange of an ICMP message's key, with its identifier.
 enum Exchange {
     Request(u16),
     Reply(u16),
@@ -126,7 +130,8 @@ impl FlowKey {
         }
     }
 
-    /// Hash under a cluster's seed. Not symmetric: a flow is found by either of its two keys.
+    /// The hash under a cluster's seed. Not symmetric: a flow is found by either of its
+    /// two keys.
     #[inline]
     pub fn hash(&self, seed: u64) -> u64 {
         // Wyhash's folded multiply over five words: all 40 bytes, four multiplications.
@@ -148,12 +153,14 @@ impl FlowKey {
         fold(source ^ ports ^ 0x1d8e_4e27_c47d_124f, destination.rotate_left(32) ^ 0xeb44_acca_b455_d165 ^ seed)
     }
 
-    /// The key of a packet that [`Packet::parse`] understood. `None` for what has no flow of its own: not IP, a
-    /// fragment after the first. ICMP errors give the key of the packet that they quote, reversed: they travel with the replies.
+    /// The key of a packet that [`Packet::parse`] understood. `None` for packets without
+    /// a flow of their own: not IP, or a fragment after the first. ICMP errors give the
+    /// reversed key of the packet that they quote: they travel with the replies.
     #[inline(always)]
     pub fn of(packet: &Packet) -> Option<FlowKey> {
         let layers = &packet.layers;
-        // Most packets, without a call: what is at once hashed should not take the way through memory.
+        // Most packets take this path, without a call: a key that is hashed at once
+        // should stay in registers.
         if matches!(layers.protocol, proto::TCP | proto::UDP) && layers.has_transport() {
             let bytes = packet.bytes().get(..layers.end as usize)?;
             let header = bytes.get(layers.l3 as usize..)?;
@@ -172,7 +179,8 @@ impl FlowKey {
             let source_port = u64::from(u16::from_be_bytes([ports[0], ports[1]]));
             let destination_port = u64::from(u16::from_be_bytes([ports[2], ports[3]]));
             let protocol = u64::from(layers.protocol);
-            // One word, written as one: four fields written and then read together would be waited for.
+            // A single word, written as one: four fields written and then read together
+            // would stall.
             let tail = if cfg!(target_endian = "little") {
                 source_port | destination_port << 16 | protocol << 32
             } else {
@@ -189,7 +197,8 @@ impl FlowKey {
         }
         let l3 = layers.l3 as usize;
         let l4 = layers.l4 as usize;
-        // Behind the packet's end come padding and an ICMP error's extensions, which are no ports.
+        // Padding and an ICMP error's extensions lie behind the packet's end; they are no
+        // ports.
         let bytes = bytes.get(..layers.end as usize)?;
         let (source, destination) = match layers.network {
             Network::V4 => {
@@ -235,14 +244,16 @@ impl FlowKey {
         Some(key)
     }
 
-    /// The reverse of the key of a quoted packet (what an ICMP error carries): the direction in which the error itself travels.
+    /// The reversed key of a quoted packet (carried by an ICMP error): the direction in
+    /// which the error travels.
     pub fn quoted(packet: &[u8]) -> Option<FlowKey> {
         let layers = Layers::parse_quoted(packet).ok()?;
         FlowKey::of_bytes(packet, &layers, false).map(|key| key.reverse())
     }
 
-    /// Notes on a fragment behind the first which flow it belongs to: ports and protocol, which it lacks, stand where the frame has its destination, an address that
-    /// says nothing inside the box. Its addresses are the key's. [`FlowKey::noted`] reads it.
+    /// Notes the flow of a later fragment in it: ports and protocol, which the fragment
+    /// lacks, replace the frame's destination, which means nothing inside the box. The
+    /// addresses are the key's. [`FlowKey::noted`] reads the note.
     pub fn note(&self, fragment: &mut Packet) {
         if is_planted(Fault::FollowsFrames) {
             return;
@@ -253,7 +264,8 @@ impl FlowKey {
         }
     }
 
-    /// The key of a parsed packet inside the box: its own, or what [`FlowKey::note`] wrote on a fragment behind the first. `None` for what is not IP.
+    /// The key of a parsed packet inside the box: its own, or the note that
+    /// [`FlowKey::note`] wrote on a later fragment. `None` if the packet is not IP.
     #[inline]
     pub fn noted(packet: &Packet) -> Option<FlowKey> {
         if packet.layers.fragment_offset == 0 {
@@ -269,8 +281,10 @@ impl FlowKey {
         Some(FlowKey { source, destination, source_port, destination_port, protocol: protocol.into(), scope: 0 })
     }
 
-    /// The key of an ICMP error between the addresses of `outer`. It is sent to who sent the packet that it quotes (RFC 792: "the source network
-    /// and address from the original datagram's data"; RFC 4443, sections 3.1 to 3.4): one to somebody else belongs to no flow.
+    /// The key of an ICMP error between the addresses of `outer`. An error goes to the
+    /// sender of the packet that it quotes (RFC 792: "the source network and address from
+    /// the original datagram's data"; RFC 4443, sections 3.1 to 3.4); an error to another
+    /// host belongs to no flow.
     fn of_error(outer: &FlowKey, quoted: &[u8]) -> Option<FlowKey> {
         let is_sender = |key: &FlowKey| key.destination == outer.destination || is_planted(Fault::ErrorsGoAnywhere);
         FlowKey::quoted(quoted).filter(is_sender)
@@ -287,12 +301,13 @@ impl FlowKey {
         })
     }
 
-    /// True for an ICMP message that asks, or answers.
+    /// True for an ICMP request or reply.
     pub(crate) fn is_of_exchange(&self) -> bool {
         matches!(self.exchange(), Some(Exchange::Request(_) | Exchange::Reply(_)))
     }
 
-    /// Source and destination port as people know them: of an ICMP exchange both are the identifier, of other ICMP messages they are 0.
+    /// Source and destination port as people know them: for an ICMP exchange both are the
+    /// identifier, for other ICMP messages 0.
     pub fn ports(&self) -> (u16, u16) {
         match self.exchange() {
             None => (self.source_port, self.destination_port),

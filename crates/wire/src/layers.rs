@@ -1,16 +1,18 @@
-//! Where the layers of a frame begin.
+//! The offsets of a frame's layers.
 //!
-//! One pass over the headers, without allocation; every length is checked against the bytes that
-//! are there. What follows (views, keys, rewriting) trusts these offsets.
+//! A single pass over the headers, without allocation; every length is checked against
+//! the bytes that are there. Views, keys and rewriting trust these offsets.
 
 use crate::header::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_QINQ, ETHERTYPE_VLAN, proto};
 
-/// Why a frame cannot be understood. Each has its own [`DropReason`](crate::DropReason).
+/// The reasons why a frame cannot be parsed. Each has its own
+/// [`DropReason`](crate::DropReason).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Malformed {
     /// Shorter than a header that it announces.
     Truncated,
-    /// An IP header length or total length that contradicts itself or the frame; a frame beyond 65,535 bytes.
+    /// An IP header length or total length that contradicts itself or the frame; a frame
+    /// beyond 65,535 bytes.
     BadLength,
     /// An IP version other than the EtherType's.
     BadVersion,
@@ -18,11 +20,12 @@ pub enum Malformed {
     TooDeep,
     /// A TCP or UDP header whose length field contradicts the packet.
     BadTransport,
-    /// A fragment that is inconsistent: zero length, beyond 65,535 bytes, or not a multiple of 8 with more to come.
+    /// A fragment that is inconsistent: zero length, beyond 65,535 bytes, or not a
+    /// multiple of 8 with more to come.
     BadFragment,
 }
 
-/// What the network layer is.
+/// The kind of the network layer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Network {
     /// Neither IPv4 nor IPv6 (ARP, or anything else).
@@ -43,7 +46,7 @@ pub struct Layers {
     pub l3: u16,
     /// Start of the transport header (or of the fragment's data).
     pub l4: u16,
-    /// End of the IP packet: what follows in the frame is Ethernet padding.
+    /// End of the IP packet; Ethernet padding may follow.
     pub end: u16,
     /// IP version.
     pub network: Network,
@@ -57,17 +60,19 @@ pub struct Layers {
     pub more_fragments: bool,
     /// Offset of the IPv6 fragment header, 0 if there is none.
     pub v6_fragment: u16,
-    /// A source route is present: IPv4 LSRR or SSRR, or an IPv6 routing header that leads on.
+    /// A source route is present: IPv4 LSRR or SSRR, or an IPv6 routing header that leads
+    /// on.
     pub source_route: bool,
     /// The number of VLAN tags.
     pub vlan_tags: u8,
 }
 
-/// Types of IPv6 routing headers that lead a packet on from the destination that its header names, past whoever goes by that: 0 (RFC 5095), 2
-/// (mobile nodes: RFC 6275, section 6.4), 3 (RPL: RFC 6554) and 4 (segment routing: RFC 8754).
+/// Types of IPv6 routing headers that lead a packet on past the destination that its
+/// header names, and so past rules for this destination: 0 (RFC 5095), 2 (mobile nodes:
+/// RFC 6275, section 6.4), 3 (RPL: RFC 6554) and 4 (segment routing: RFC 8754).
 const SOURCE_ROUTES: [u8; 4] = [0, 2, 3, 4];
 
-/// Types for experiments (RFC 4727), which mean nothing to those who take no part in them.
+/// Types for experiments (RFC 4727), without meaning for hosts outside the experiment.
 const EXPERIMENTS: [u8; 2] = [253, 254];
 
 /// True for a routing header that leads a packet on. A header of an unknown type does so
@@ -77,14 +82,14 @@ fn leads_on(kind: u8, segments_left: u8) -> bool {
     SOURCE_ROUTES.contains(&kind) || segments_left != 0 && !EXPERIMENTS.contains(&kind)
 }
 
-/// Extension headers that one IPv6 packet may have before it is refused.
+/// Maximum number of extension headers of one IPv6 packet.
 pub const MAX_EXTENSION_HEADERS: usize = 8;
 
 fn be16(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes([*bytes.get(at)?, *bytes.get(at + 1)?]))
 }
 
-/// No buffer is longer than an offset can say, and no IP packet.
+/// An offset. No buffer and no IP packet is longer than it can say.
 fn offset(len: usize) -> Result<u16, Malformed> {
     u16::try_from(len).map_err(|_| Malformed::BadLength)
 }
@@ -93,7 +98,8 @@ impl Layers {
     /// The offsets of an Ethernet frame.
     ///
     /// # Errors
-    /// What contradicts itself. A frame that is not IP parses, with [`Network::Other`].
+    /// The contradiction in the frame. A frame that is not IP parses, with
+    /// [`Network::Other`].
     #[inline]
     pub fn parse(frame: &[u8]) -> Result<Layers, Malformed> {
         let mut layers = Layers::default();
@@ -101,7 +107,8 @@ impl Layers {
         Ok(layers)
     }
 
-    /// The same in place: many small fields that are written and at once copied as a whole would make the copy wait for them.
+    /// As [`Layers::parse`], in place: a copy of the whole right after many small writes
+    /// would stall on them.
     #[inline]
     pub(crate) fn fill(&mut self, frame: &[u8]) -> Result<(), Malformed> {
         let layers = self;
@@ -127,11 +134,11 @@ impl Layers {
         Ok(())
     }
 
-    /// The offsets of an IP packet without a frame around it (what an ICMP error quotes), which may
+    /// The offsets of an IP packet without a frame (quoted by an ICMP error), which may
     /// be cut short after its first 8 bytes of payload.
     ///
     /// # Errors
-    /// As [`Layers::parse`], except that a cut payload is none.
+    /// As [`Layers::parse`], except that a cut payload is no error.
     pub fn parse_quoted(packet: &[u8]) -> Result<Layers, Malformed> {
         let mut layers = Layers { end: offset(packet.len())?, ..Layers::default() };
         match packet.first().ok_or(Malformed::Truncated)? >> 4 {
@@ -153,7 +160,7 @@ impl Layers {
         self.end.saturating_sub(self.l4) as usize
     }
 
-    /// True when the transport header is in this packet: not a fragment, or the first one.
+    /// True if the transport header is in this packet: not a fragment, or the first one.
     pub fn has_transport(&self) -> bool {
         self.network != Network::Other && self.fragment_offset == 0
     }
@@ -316,7 +323,7 @@ impl Layers {
     }
 }
 
-/// Whether options (RFC 791) hold a loose or strict source route.
+/// True if options (RFC 791) hold a loose or strict source route.
 fn ipv4_source_route(options: &[u8]) -> Result<bool, Malformed> {
     let mut at = 0;
     let mut found = false;

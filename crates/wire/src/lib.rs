@@ -1,8 +1,8 @@
-//! Every byte that leaves a process: packets and their headers, flow keys, checksums, the fabric's
-//! encapsulation, messages.
-//!
-//! In: bytes from anywhere. Out: typed views of them, or a closed reason why not; and headers, built in place. Nothing here
-//! allocates per packet, panics on foreign bytes, reads a clock or knows a protocol's state.
+//! Every byte that leaves a process: packets and their headers, flow keys, checksums, the
+//! fabric's encapsulation, messages. In: bytes from anywhere. Out: typed views, or a
+//! closed reason why not; and headers, built in place. This crate allocates nothing per
+//! packet, never panics on foreign bytes, and knows neither a clock nor a protocol's
+//! state.
 #![forbid(unsafe_code)]
 
 pub mod bfd;

@@ -1,14 +1,16 @@
 //! The data encapsulation of the fabric: Ethernet + NSH, MD type 1 (RFC 8300, section 2).
 //!
-//! The service path is the chain, the service index says how far along a packet is ([`index`]), and the
-//! 16 context bytes carry [`Meta`]: stamp (8), ingress port (1), switch (1), epoch (2), commit (4).
-//! Flags ride in the two bytes that RFC 8300 leaves: the O bit marks an in-band protocol packet; the
-//! rest sit in the upper byte of the 24-bit service path, of which a chain needs 16.
+//! The service path is the chain; the service index gives the packet's position
+//! ([`index`]); the 16 context bytes carry [`Meta`]: stamp (8), ingress port (1), switch
+//! (1), epoch (2), commit (4). Flags use two places that RFC 8300 leaves: the O bit marks
+//! an in-band protocol packet; the others are in the upper byte of the 24-bit service
+//! path, of which a chain needs 16 bits.
 
 use crate::header::{ETHERTYPE_NSH, Mac};
 use crate::packet::{Meta, Packet};
 
-/// Bytes that [`encapsulate`] puts in front of a frame: Ethernet 14, base and service path 8, context 16.
+/// Bytes that [`encapsulate`] puts in front of a frame: Ethernet 14, base and service
+/// path 8, context 16.
 pub const ENCAPSULATION_LEN: usize = 38;
 
 /// Bits of [`Meta::flags`].
@@ -16,54 +18,64 @@ pub const ENCAPSULATION_LEN: usize = 38;
 pub struct Flags;
 
 impl Flags {
-    /// The packet belongs to no route yet: its runtime may make a flow for it.
+    /// The packet has no route yet: its runtime may open a flow for it.
     pub const NEW: u8 = 1;
-    /// On release: the reply's key is not known at the switch yet, learn it from this packet.
+    /// On release: the switch does not know the reply's key yet, and learns it from this
+    /// packet.
     pub const LEARN: u8 = 2;
     /// Report every step of this packet (per-packet trace).
     pub const TRACE: u8 = 4;
-    /// It was sent before, to a runtime that has failed since: processed again, it may not leave a second time.
+    /// The packet was sent before, to a runtime that has failed since. Replayed, it may
+    /// not leave a second time.
     pub const REPLAY: u8 = 16;
-    /// With [`Flags::REPLAY`]: a process ended while it had this packet in hand. Without content it is not sent at all: several have.
+    /// With [`Flags::REPLAY`]: a process ended while it processed this packet. After
+    /// several, the packet is sent without content.
     pub const SUSPECT: u8 = 32;
     /// An in-band protocol packet, not traffic: NSH's O bit.
     pub const OAM: u8 = 8;
-    /// On release: the chain has refused this packet, as it was when it came in; its sender is to be told.
+    /// On release: the chain has refused this packet, which is as it came in. The sender
+    /// is to be told.
     pub const TURNED: u8 = 64;
-    /// An ICMP error of the box's own about a packet that a chain had changed, on its way through that chain.
+    /// The box's own ICMP error about a packet that a chain had changed, on its way
+    /// through that chain.
     pub const OWN: u8 = 128;
 }
 
-/// Where on its way a packet is: values of the NSH service index.
+/// The position of a packet: values of the NSH service index.
 pub mod index {
     /// From the switch to the runtime that owns the flow.
     pub const TO_RUNTIME: u8 = 255;
     /// From the flow's runtime to the replica that releases it.
     pub const TO_REPLICA: u8 = 254;
-    /// Released: to the port.
+    /// Released, on the way to the port.
     pub const RELEASED: u8 = 253;
-    /// In-band mark, numbered by [`Meta::commit`](crate::Meta::commit): from the switch, nothing more follows on an old route; from a flow's runtime to a
-    /// replica, nothing more that was handed over before.
+    /// An in-band mark, numbered by [`Meta::commit`](crate::Meta::commit). From the
+    /// switch: no more packets follow on an old route. From a flow's runtime to a
+    /// replica: no more packets that were handed over before.
     pub const MARK: u8 = 250;
-    /// In-band notice to a runtime: the incarnation in [`Meta::commit`](crate::Meta::commit) is fenced.
+    /// In-band notice to a runtime: the incarnation in
+    /// [`Meta::commit`](crate::Meta::commit) is fenced.
     pub const FENCED: u8 = 251;
-    /// Between managers of hosts that two networks join: by which of them it was sent ([`Meta::ingress`](crate::Meta::ingress)), and by which of its own the receiver has been heard,
-    /// a bit each in [`Meta::commit`](crate::Meta::commit).
+    /// A probe between managers of hosts that two networks join.
+    /// [`Meta::ingress`](crate::Meta::ingress) is the network by which it was sent;
+    /// [`Meta::commit`](crate::Meta::commit) has a bit for each of its own networks by
+    /// which the receiver has been heard.
     pub const PROBE: u8 = 249;
 }
 
-/// What the encapsulation says besides [`Meta`].
+/// The encapsulation's fields besides [`Meta`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Outer {
-    /// The node that it is for.
+    /// The receiving node.
     pub destination: Mac,
-    /// The node that sent it.
+    /// The sending node.
     pub source: Mac,
-    /// See [`index`].
+    /// The packet's position; see [`index`].
     pub index: u8,
 }
 
-/// Puts the encapsulation in front of the frame. False, and nothing changed, if the headroom is used up.
+/// Puts the encapsulation in front of the frame. Returns false, and changes nothing, if
+/// the headroom is used up.
 #[inline(always)]
 #[must_use]
 pub fn encapsulate(packet: &mut Packet, outer: Outer) -> bool {
@@ -88,8 +100,8 @@ pub fn encapsulate(packet: &mut Packet, outer: Outer) -> bool {
     true
 }
 
-/// Takes the encapsulation off: fills [`Packet::meta`] and leaves the inner frame. `None`, and nothing
-/// changed, if this is not NSH as [`encapsulate`] writes it.
+/// Takes the encapsulation off: fills [`Packet::meta`] and leaves the inner frame.
+/// Returns `None`, and changes nothing, if this is not NSH as [`encapsulate`] writes it.
 #[inline]
 pub fn decapsulate(packet: &mut Packet) -> Option<Outer> {
     let header: &[u8; ENCAPSULATION_LEN] = packet.bytes().get(..ENCAPSULATION_LEN)?.try_into().ok()?;

@@ -1,8 +1,9 @@
 //! A packet: a move-only handle to one buffer of an arena.
 //!
-//! A `Packet` owns its buffer until it is given back to the pool that it came from. It has no
-//! destructor on purpose: whoever ends a packet says why (released, or dropped with a
-//! [`DropReason`](crate::DropReason)), and tests check that every pool ends as full as it began.
+//! A `Packet` owns its buffer until it is given back to its pool. The type has no
+//! destructor on purpose: the code that ends a packet says why (released, or dropped with
+//! a [`DropReason`](crate::DropReason)), and tests check that every pool ends as full as
+//! it began.
 
 use crate::layers::{Layers, Malformed};
 use crate::nsh::ENCAPSULATION_LEN;
@@ -12,17 +13,21 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// Bytes kept free in front of a received frame, for the fabric's encapsulation.
 pub const HEADROOM: usize = 128;
 
-/// Bytes in one buffer: a 1522-byte frame, [`HEADROOM`], and what a message needs around it. An odd
-/// number of cache lines, so that consecutive buffers do not compete for the same cache sets.
+/// Bytes in one buffer: a 1522-byte frame, [`HEADROOM`], and room for a message's
+/// framing. An odd number of cache lines, so that consecutive buffers do not compete for
+/// the same cache sets.
 pub const BUFFER_LEN: usize = 43 * 64;
 
-/// The largest IP packet that fits into a buffer, behind an Ethernet header with two VLAN tags.
+/// The largest IP packet that fits into a buffer, behind an Ethernet header with two VLAN
+/// tags.
 pub const MAX_MTU: usize = BUFFER_LEN - HEADROOM - 22;
 
-/// What travels with a packet inside a process, and in the NSH context between processes.
+/// Metadata that travels with a packet inside a process, and in the NSH context between
+/// processes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Meta {
-    /// Logical timestamp from the flow's switch, nanoseconds; unique per switch and increasing.
+    /// Logical timestamp from the flow's switch, nanoseconds; unique per switch and
+    /// increasing.
     pub stamp: u64,
     /// Port of the box by which the packet came in (an index into the configured ports).
     pub ingress: u8,
@@ -34,16 +39,18 @@ pub struct Meta {
     pub flags: u8,
     /// Low 16 bits of the epoch under which the flow's route was given.
     pub epoch: u16,
-    /// With a hand-over to a replica: the commit that must be saved before the packet may leave.
+    /// With a hand-over to a replica: the commit that must be saved before the packet
+    /// leaves.
     pub commit: u32,
 }
 
 /// Bytes of an arena.
 pub type Buffer = [u8; BUFFER_LEN];
 
-/// What is known of a packet besides its bytes.
+/// A packet's data besides its bytes.
 ///
-/// It is one cache line, stays where it is while the packet goes from hand to hand, and is used again for the next packet.
+/// This is one cache line, which stays in place while the packet is passed on, and is
+/// reused for the next packet.
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct Parts {
@@ -56,7 +63,8 @@ pub struct Parts {
     start: u16,
     end: u16,
     id: u32,
-    /// The turn in which bytes of the buffer were announced, so that they need not be again: in units of [`GRAIN`] the first, and how many.
+    /// The turn in which bytes of the buffer were announced, so that they are announced
+    /// once: the first, and their number, in units of [`GRAIN`].
     announced_in: u32,
     announced_first: u8,
     announced_count: u8,
@@ -64,11 +72,11 @@ pub struct Parts {
 
 const _: () = assert!(size_of::<Parts>() == 64);
 
-/// Announced are whole pieces of so many bytes.
+/// The unit of announcements, bytes.
 const GRAIN: usize = 16;
 const _: () = assert!(BUFFER_LEN.is_multiple_of(GRAIN) && BUFFER_LEN / GRAIN <= u8::MAX as usize);
 
-/// Who is told of bytes of a packet's buffer before they change, and the number of the turn.
+/// The receiver of announcements of writes to packets' buffers, and the turn's number.
 struct Announce {
     before: fn(&[u8]),
     turn: &'static AtomicU32,
@@ -76,25 +84,29 @@ struct Announce {
 
 static ANNOUNCE: OnceLock<Announce> = OnceLock::new();
 
-/// From now on `before` is told of bytes of packets' buffers before they change, of each byte once per turn. For a process whose turns can be undone; once. No two turns
-/// in which the same packet lives have the same number, whichever process takes them.
+/// Calls `before` with bytes of packets' buffers before they change, each byte once per
+/// turn. For a process whose turns can be undone; call it once. No two turns during a
+/// packet's life may have the same number, in whichever process.
 pub fn announce_writes(before: fn(&[u8]), turn: &'static AtomicU32) {
     let _ = ANNOUNCE.set(Announce { before, turn });
 }
 
-/// What a function may write of a frame without all of it being noted: the headers that there are in all but the oddest packets, bytes.
+/// The bytes of a frame that a function may write without noting all of it: the headers
+/// of all but the oddest packets.
 pub const HEADERS: usize = 192;
-/// Headers of most packets are no longer: a cache line.
+/// Most headers are no longer than this: a cache line, bytes.
 const USUAL: usize = 64;
 /// The fixed part of the longest transport header, TCP's, bytes.
 const TRANSPORT: usize = 20;
 
-/// A frame in an arena buffer. The handle is one pointer, so that passing a packet on costs nothing.
+/// A frame in an arena buffer. The handle is one pointer, so that passing a packet on
+/// costs nothing.
 #[derive(Debug)]
 #[must_use = "a packet that is forgotten leaks its buffer; give it to a pool or a port"]
 pub struct Packet(&'static mut Parts);
 
-/// A handle without a buffer: what is left of a packet whose buffer went elsewhere. Pools keep them for their next packets.
+/// A handle without a buffer, left over from a packet whose buffer went elsewhere. Pools
+/// keep handles for their next packets.
 #[derive(Debug)]
 pub struct Handle(&'static mut Parts);
 
@@ -115,19 +127,20 @@ impl Parts {
 }
 
 impl Handle {
-    /// A new handle. It lives as long as the process.
+    /// A new handle, which lives as long as the process.
     #[expect(clippy::new_without_default, reason = "it allocates for ever; nobody shall get one by accident")]
     pub fn new() -> Handle {
         Handle(Box::leak(Box::new(Parts::new())))
     }
 
-    /// A packet in this buffer of an arena. `id` is the buffer's index there; the frame is empty and starts after [`HEADROOM`].
+    /// A packet in this buffer of an arena. `id` is the buffer's index there; the frame
+    /// is empty and starts after [`HEADROOM`].
     #[inline]
     pub fn with_buffer(self, buffer: &'static mut Buffer, id: u32) -> Packet {
         let parts = self.0;
         parts.buffer = Some(buffer);
         parts.id = id;
-        // What was announced was another buffer's.
+        // The announcements were for another buffer.
         parts.announced_count = 0;
         let mut packet = Packet(parts);
         packet.clear();
@@ -135,11 +148,12 @@ impl Handle {
     }
 }
 
-/// Handles for the packets of one worker. There are as many as it ever had packets at once.
+/// Handles for the packets of one worker: as many as it ever had packets at once.
 #[derive(Debug)]
 pub struct Handles(Vec<Handle>);
 
-/// Handles that are made together. They lie side by side, because a worker uses the same few again and again.
+/// Handles that are made together. They lie side by side, because a worker reuses the
+/// same few.
 const HANDLES: usize = 64;
 
 impl Handles {
@@ -158,7 +172,7 @@ impl Handles {
         self.0.extend(parts.leak().iter_mut().map(Handle));
     }
 
-    /// A handle.
+    /// Takes a handle.
     #[inline]
     pub fn take(&mut self) -> Handle {
         loop {
@@ -169,7 +183,7 @@ impl Handles {
         }
     }
 
-    /// Takes it back.
+    /// Takes a handle back.
     #[inline]
     pub fn put(&mut self, handle: Handle) {
         self.0.push(handle);
@@ -193,12 +207,13 @@ impl core::ops::DerefMut for Packet {
 }
 
 impl Parts {
-    /// Bytes `start` to `end` of the buffer are about to change.
+    /// Announces that bytes `start` to `end` of the buffer are about to change.
     fn announce(&mut self, announce: &Announce, start: usize, end: usize) {
         let Some(buffer) = &self.buffer else { return };
         let turn = announce.turn.load(Ordering::Relaxed);
         if self.announced_in != turn {
-            // A function has written into the frame. The encapsulation will be written in front of it, and need not be announced by itself then.
+            // A function has written into the frame. The encapsulation in front of it
+            // will be written too, and is announced with it.
             let front = if end - start > ENCAPSULATION_LEN { ENCAPSULATION_LEN } else { 0 };
             let first = start.saturating_sub(front) / GRAIN;
             let last = end.div_ceil(GRAIN);
@@ -226,7 +241,7 @@ impl Packet {
         self.id
     }
 
-    /// Where the frame starts in its buffer, bytes.
+    /// The start of the frame in its buffer, bytes.
     pub fn offset(&self) -> usize {
         self.start as usize
     }
@@ -236,7 +251,7 @@ impl Packet {
         (self.end - self.start) as usize
     }
 
-    /// True for a frame without a byte.
+    /// True if the frame has no bytes.
     pub fn is_empty(&self) -> bool {
         self.end == self.start
     }
@@ -252,15 +267,15 @@ impl Packet {
         self.buffer.as_ref().map_or(&[], |buffer| &buffer[..])
     }
 
-    /// The frame, to write.
+    /// The frame, mutable.
     #[inline]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         let (start, end) = (self.start as usize, self.end as usize);
         self.range_mut(start, end)
     }
 
-    /// The frame as far as its parsed headers go, to write: 64 bytes, or more if the transport header's fixed part ends later, but [`HEADERS`] at most; less if
-    /// the frame is shorter.
+    /// The frame's parsed headers, mutable: 64 bytes, or more if the transport header's
+    /// fixed part ends later, but at most [`HEADERS`]; less if the frame is shorter.
     #[inline]
     pub fn headers_mut(&mut self) -> &mut [u8] {
         let (start, end) = (self.start as usize, self.end as usize);
@@ -276,13 +291,15 @@ impl Packet {
         self.0.buffer.as_mut().map_or(&mut [][..], |buffer| &mut buffer[start..end])
     }
 
-    /// The whole buffer: for a port that receives into it. Follow with [`Packet::set_range`].
+    /// The whole buffer, for a port that receives into it. Call [`Packet::set_range`]
+    /// afterwards.
     #[inline]
     pub fn buffer_mut(&mut self) -> &mut [u8] {
         self.0.buffer.as_mut().map_or(&mut [], |buffer| &mut buffer[..])
     }
 
-    /// Says where in the buffer the frame lies. False, and nothing changed, if that is outside.
+    /// Sets the frame's place in the buffer. Returns false, and changes nothing, if it is
+    /// outside.
     #[must_use]
     pub fn set_range(&mut self, start: usize, len: usize) -> bool {
         let Some(end) = start.checked_add(len) else { return false };
@@ -302,8 +319,8 @@ impl Packet {
         self.meta = Meta::default();
     }
 
-    /// Replaces the frame by a copy of `frame`. False, and nothing changed, if it does not fit
-    /// behind [`HEADROOM`].
+    /// Replaces the frame by a copy of `frame`. Returns false, and changes nothing, if it
+    /// does not fit behind [`HEADROOM`].
     #[inline]
     #[must_use]
     pub fn copy_from(&mut self, frame: &[u8]) -> bool {
@@ -328,7 +345,8 @@ impl Packet {
         Some(self.range_mut(start, start + n))
     }
 
-    /// Removes `n` bytes in front. False, and nothing changed, if the frame is shorter.
+    /// Removes `n` bytes in front. Returns false, and changes nothing, if the frame is
+    /// shorter.
     #[inline]
     #[must_use]
     pub fn pull_front(&mut self, n: usize) -> bool {
@@ -339,8 +357,10 @@ impl Packet {
         true
     }
 
-    /// Puts a VLAN tag behind the frame's addresses: its EtherType, and its control information (IEEE 802.1Q, clause 9.6). The layers are as
-    /// they were: parse the packet again. False, and nothing changed, if there is no Ethernet header or no headroom.
+    /// Puts a VLAN tag behind the frame's addresses: its EtherType and control
+    /// information (IEEE 802.1Q, clause 9.6). The layers keep their old offsets: parse
+    /// the packet again. Returns false, and changes nothing, if there is no Ethernet
+    /// header or no headroom.
     #[must_use]
     pub fn push_tag(&mut self, ethertype: u16, control: u16) -> bool {
         if self.len() < 14 || self.push_front(4).is_none() {
@@ -353,14 +373,14 @@ impl Packet {
         true
     }
 
-    /// Cuts the frame to `len` bytes; longer than it is changes nothing.
+    /// Cuts the frame to `len` bytes, if it is longer.
     pub fn truncate(&mut self, len: usize) {
         if len < self.len() {
             self.end = self.start + len as u16;
         }
     }
 
-    /// Appends `n` bytes (their content is whatever the buffer held). `None` if there is no room.
+    /// Appends `n` bytes, with the buffer's old content. `None` if there is no room.
     pub fn extend_back(&mut self, n: usize) -> Option<&mut [u8]> {
         let end = self.end as usize + n;
         if end > BUFFER_LEN {
@@ -374,7 +394,7 @@ impl Packet {
     /// Finds the layers of the frame and keeps their offsets in [`Packet::layers`].
     ///
     /// # Errors
-    /// What is wrong with the frame. The offsets are then those of an unparsed packet.
+    /// The defect of the frame. The offsets are then those of an unparsed packet.
     #[inline(always)]
     pub fn parse(&mut self) -> Result<(), Malformed> {
         let Parts { layers, buffer, start, end, .. } = &mut *self.0;
@@ -387,11 +407,11 @@ impl Packet {
     }
 }
 
-/// Buffers that are free, from which packets are made and to which they return.
+/// Free buffers, from which packets are made and to which they return.
 ///
-/// One pool belongs to one worker: no lock, no atomic operation.
+/// A pool belongs to one worker: no lock, no atomic operation.
 pub trait PacketPool {
-    /// An empty packet, or `None` when the pool has run dry.
+    /// An empty packet, or `None` if the pool is empty.
     fn take(&mut self) -> Option<Packet>;
     /// Takes a packet's buffer back.
     fn put(&mut self, packet: Packet);
@@ -401,8 +421,8 @@ pub trait PacketPool {
 
 /// A pool in the process's own memory: for simulation, benchmarks and tests.
 ///
-/// Its buffers live as long as the process; [`MemoryPool::new`] draws on buffers that earlier pools
-/// gave back, so that making worlds by the thousand does not grow memory.
+/// Its buffers live as long as the process; [`MemoryPool::new`] draws on buffers that
+/// earlier pools gave back, so that making worlds by the thousand does not grow memory.
 #[derive(Debug)]
 pub struct MemoryPool {
     free: Vec<Packet>,
@@ -432,7 +452,7 @@ impl MemoryPool {
         MemoryPool { free, total: count }
     }
 
-    /// Buffers that the pool was made with.
+    /// The number of buffers that the pool was made with.
     pub fn total(&self) -> usize {
         self.total
     }
@@ -481,8 +501,10 @@ mod tests {
         TOLD.with_borrow_mut(|told| told.push((bytes.as_ptr() as usize, bytes.to_vec())));
     }
 
-    /// Two handles and two buffers, and in every turn writes by all the ways that there are, the buffers changing hands in between: of each byte that has changed at the turn's end it
-    /// was told what it had been at its beginning, before anything else was told of it.
+    /// Two handles and two buffers, and in every turn writes by all the ways that there
+    /// are, the buffers changing hands in between: of each byte that has changed at the
+    /// turn's end it was told what it had been at its beginning, before anything else was
+    /// told of it.
     #[test]
     fn what_changes_in_a_turn_can_be_undone() {
         announce_writes(tell, &TURN);

@@ -1,8 +1,8 @@
-//! Who: a node in one of its lives.
+//! A node's incarnation.
 
 use serde::{Deserialize, Serialize};
 
-/// A node of the fabric in one of its lives.
+/// A node of the fabric, in one incarnation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
 pub struct Peer {
     /// Node id.

@@ -107,7 +107,7 @@ impl From<crate::Malformed> for DropReason {
     }
 }
 
-/// One counter per reason.
+/// A counter per reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DropCounters([u64; DropReason::ALL.len()]);
 
@@ -124,12 +124,12 @@ impl DropCounters {
         self.0[reason as usize] += 1;
     }
 
-    /// How often.
+    /// The drops for this reason.
     pub fn get(&self, reason: DropReason) -> u64 {
         self.0[reason as usize]
     }
 
-    /// All together.
+    /// The drops for all reasons.
     pub fn total(&self) -> u64 {
         self.0.iter().sum()
     }

@@ -1,27 +1,28 @@
-//! Writing another end into a packet: an address and a port, with the checksums that cover them.
+//! Writes another end into a packet: an address and a port, with the checksums that cover
+//! them.
 //!
-//! All checksums that cover a changed field are corrected by the difference (RFC 1624): a packet that was wrong stays wrong. Later fragments
-//! carry addresses only.
+//! Checksums that cover a changed field are corrected by the difference (RFC 1624): a
+//! wrong checksum stays wrong. Later fragments carry addresses only.
 
 use crate::checksum::Delta;
 use crate::header::proto;
 use crate::packet::HEADERS;
 use crate::{FlowKey, Layers, Network, Packet, unmap_v4};
 
-/// As much of a transport header as is written, bytes: up to TCP's checksum.
+/// Bytes of a transport header that may be written: up to TCP's checksum.
 const TRANSPORT: usize = 18;
 
-/// Which end of a packet.
+/// Either end of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
-    /// Who sent it.
+    /// The sender.
     Source,
-    /// Whom it is for.
+    /// The receiver.
     Destination,
 }
 
 impl Side {
-    /// The other one.
+    /// The other side.
     pub fn other(self) -> Side {
         match self {
             Side::Source => Side::Destination,
@@ -39,7 +40,7 @@ pub struct End {
     pub port: u16,
 }
 
-/// Where the address of a side is, and how long it is.
+/// The offsets of a side's address.
 #[inline]
 pub fn address_range(layers: &Layers, side: Side) -> Option<core::ops::Range<usize>> {
     let l3 = layers.l3 as usize;
@@ -52,7 +53,8 @@ pub fn address_range(layers: &Layers, side: Side) -> Option<core::ops::Range<usi
     }
 }
 
-/// Writes a new address; `None` if the families differ. The IPv4 header checksum is corrected.
+/// Writes a new address; `None` if the families differ. The IPv4 header checksum is
+/// corrected.
 #[inline]
 pub fn set_address(bytes: &mut [u8], layers: &Layers, side: Side, address: &[u8; 16]) -> Option<Delta> {
     let range = address_range(layers, side)?;
@@ -62,7 +64,8 @@ pub fn set_address(bytes: &mut [u8], layers: &Layers, side: Side, address: &[u8;
             v4 = unmap_v4(address)?;
             &v4
         }
-        // In an IPv6 header it would pass for the IPv4 host (RFC 4942, section 2.2).
+        // An IPv4-mapped address in an IPv6 header would pass for the IPv4 host (RFC
+        // 4942, section 2.2).
         _ if unmap_v4(address).is_some() => return None,
         _ => address,
     };
@@ -87,7 +90,7 @@ fn set_word(bytes: &mut [u8], at: usize, value: u16) {
     }
 }
 
-/// Corrects the checksum at this place, if it is there.
+/// Corrects the checksum at this offset, if it is inside `bytes`.
 #[inline]
 pub fn adjust(bytes: &mut [u8], at: usize, delta: Delta) {
     if let Some(old) = word(bytes, at) {
@@ -110,31 +113,33 @@ pub fn set_port(bytes: &mut [u8], layers: &Layers, side: Side, port: u16) -> Del
     Delta::new().word(old, port)
 }
 
-/// Corrects the transport checksum, as far as it is there. `address`: what changed in the addresses; `port`: in the transport header.
+/// Corrects the transport checksum, as far as it is there. `address`: the change of the
+/// addresses; `port`: of the transport header.
 #[inline]
 pub fn adjust_transport(bytes: &mut [u8], layers: &Layers, address: Delta, port: Delta) {
     let l4 = layers.l4 as usize;
     match layers.protocol {
         proto::TCP => adjust(bytes, l4 + 16, address.and(port)),
-        // 0 is no checksum: over IPv6, too, where tunnels may go without (RFC 6935).
+        // 0 means no checksum; over IPv6 too, where tunnels may do without (RFC 6935).
         proto::UDP => {
             if let Some(old) = word(bytes, l4 + 6) {
                 set_word(bytes, l4 + 6, address.and(port).apply_udp(old));
             }
         }
-        // ICMP's checksum leaves the addresses out, ICMPv6's does not.
+        // ICMP's checksum leaves the addresses out; ICMPv6's includes them.
         proto::ICMP => adjust(bytes, l4 + 2, port),
         proto::ICMPV6 => adjust(bytes, l4 + 2, address.and(port)),
         _ => {}
     }
 }
 
-/// Writes another end into a packet that is no ICMP error. False, and nothing changed, if the address is of another family.
+/// Writes another end into a packet that is no ICMP error. Returns false, and changes
+/// nothing, if the address is of another family.
 #[inline]
 #[must_use]
 pub fn set_end(packet: &mut Packet, side: Side, to: End) -> bool {
     let layers = packet.layers;
-    // A long way of extension headers may lie before the ports.
+    // Many extension headers may lie before the ports.
     let is_usual = usize::from(layers.l4) + TRANSPORT <= HEADERS;
     let bytes = if is_usual { packet.headers_mut() } else { packet.bytes_mut() };
     let Some(address) = set_address(bytes, &layers, side, &to.address) else { return false };
@@ -146,8 +151,10 @@ pub fn set_end(packet: &mut Packet, side: Side, to: End) -> bool {
 }
 
 impl FlowKey {
-    /// Gives a packet that came in under this key, and that functions have changed since, its own addresses and ports back. False if it cannot be that packet,
-    /// and for an ICMP message that is neither a request nor a reply: the key of an error is another packet's.
+    /// Gives a packet its original addresses and ports back: it came in under this key,
+    /// and functions have changed it since. False if it cannot be that packet, or is an
+    /// ICMP message that is neither a request nor a reply: the key of an error is another
+    /// packet's.
     #[must_use]
     pub fn restore(&self, packet: &mut Packet) -> bool {
         let is_icmp = matches!(packet.layers.protocol, proto::ICMP | proto::ICMPV6);

@@ -1,7 +1,7 @@
-//! Which packets are meant: prefixes, ports, and whole 5-tuples, as an operator writes them.
+//! Selectors: prefixes, ports, and whole 5-tuples, as an operator writes them.
 //!
-//! One language for firewall rules, service-chain rules and trace filters:
-//! `tcp on lan from 10.0.0.0/24 to any port 80,443`.
+//! The language of firewall rules, service-chain rules and trace filters: `tcp on lan
+//! from 10.0.0.0/24 to any port 80,443`.
 
 mod messages;
 
@@ -16,12 +16,12 @@ use core::net::IpAddr;
 use core::str::FromStr;
 use serde::{Deserialize, Serialize};
 
-/// Text that is not a selector: where, and what would be right.
+/// An error in a selector's text, with its place and the remedy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SelectorError {
     /// Byte offset of the wrong word; the text's length if something is missing.
     pub offset: usize,
-    /// What is wrong and what was expected.
+    /// The text says what is wrong and what was expected.
     pub message: String,
 }
 
@@ -47,15 +47,17 @@ pub struct Prefix {
 }
 
 impl Prefix {
-    /// A prefix of `len` bits of the address's own family. `None` if it is longer than an address, or has bits set beyond its length.
+    /// A prefix of `len` bits of the address's own family. `None` if it is longer than an
+    /// address, or has bits set beyond its length.
     pub fn new(address: IpAddr, len: u8) -> Option<Prefix> {
         let (max, offset) = if address.is_ipv4() { (32, 96) } else { (128, 0) };
         let prefix = Prefix { address: ip_bytes(address), len: len.checked_add(offset)? };
         (len <= max && prefix.masked() == prefix.address).then_some(prefix)
     }
 
-    /// Addresses that mean something to one site only: private ones (RFC 1918, section 3; RFC 4193, section 3.1), and those that a provider shares with its
-    /// customers (RFC 6598, section 7).
+    /// Addresses valid within one site only: private ones (RFC 1918, section 3; RFC 4193,
+    /// section 3.1), and those that a provider shares with its customers (RFC 6598,
+    /// section 7).
     pub fn private() -> [Prefix; 5] {
         const V4: [([u8; 4], u8); 4] = [([10, 0, 0, 0], 8), ([172, 16, 0, 0], 12), ([192, 168, 0, 0], 16), ([100, 64, 0, 0], 10)];
         let v4 = |at: usize| Prefix { address: map_v4(V4[at].0), len: 96 + V4[at].1 };
@@ -69,7 +71,7 @@ impl Prefix {
         Prefix { address: ip_bytes(address), len: 128 }
     }
 
-    /// The network that an interface with this address and length is in.
+    /// The network of an interface with this address and length.
     pub fn network_of(address: IpAddr, len: u8) -> Option<Prefix> {
         let (max, offset) = if address.is_ipv4() { (32, 96) } else { (128, 0) };
         if len > max {
@@ -84,12 +86,13 @@ impl Prefix {
         (u128::from_be_bytes(self.address) & mask).to_be_bytes()
     }
 
-    /// True if the address (IPv4 as IPv4-mapped) is in it. No IPv4 address is in an IPv6 prefix, however short that is.
+    /// True if the address (IPv4 as IPv4-mapped) is in the prefix. No IPv4 address is in
+    /// an IPv6 prefix, however short.
     #[inline]
     pub fn contains(&self, address: &[u8; 16]) -> bool {
         let differs = u128::from_be_bytes(self.address) ^ u128::from_be_bytes(*address);
         match self.len {
-            // Of 96 bits and more, those of the address itself tell the families apart.
+            // From 96 bits on, the prefix's own bits tell the families apart.
             96.. => differs >> (128 - u32::from(self.len)) == 0,
             len => differs.checked_shr(128 - u32::from(len)).unwrap_or(0) == 0 && unmap_v4(address).is_none(),
         }
@@ -105,7 +108,7 @@ impl Prefix {
         if self.is_ipv4() { self.len - 96 } else { self.len }
     }
 
-    /// True for a prefix that everything is in.
+    /// True for a prefix of length 0 in 128 bits, which covers every address.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -115,17 +118,17 @@ impl Prefix {
         self.len >= 96 && self.first().is_ipv4()
     }
 
-    /// Length in 128 bits: comparable between families.
+    /// Length in 128 bits, comparable between families.
     pub fn specificity(&self) -> u8 {
         self.len
     }
 
-    /// How many addresses are in it, at most `u64::MAX`.
+    /// The number of addresses, at most `u64::MAX`.
     pub fn size(&self) -> u64 {
         1u64.checked_shl(128 - u32::from(self.len)).unwrap_or(u64::MAX)
     }
 
-    /// True if every address of the other one is in it.
+    /// True if every address of the other prefix is in this one.
     pub fn covers(&self, other: &Prefix) -> bool {
         self.len <= other.len && self.contains(&other.address)
     }
@@ -189,7 +192,7 @@ impl<'de> Deserialize<'de> for Prefix {
     }
 }
 
-/// Ports and ranges of ports; without any, all ports.
+/// Ports and ranges of ports; empty for all ports.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Ports(Vec<(u16, u16)>);
 
@@ -199,7 +202,7 @@ impl Ports {
         Ports::default()
     }
 
-    /// True if the port is one of them.
+    /// True if the port is included.
     #[inline]
     pub fn contains(&self, port: u16) -> bool {
         self.0.is_empty() || self.0.iter().any(|&(low, high)| low <= port && port <= high)
@@ -215,7 +218,8 @@ impl Ports {
         &self.0
     }
 
-    /// How many ports are meant, each counted once. All ports are one more than there are if that includes what has no ports at all.
+    /// The number of ports, each counted once. If all ports include packets without
+    /// ports, they count one more.
     fn count(&self, includes_portless: bool) -> u64 {
         if self.is_any() {
             return (1 << 16) + u64::from(includes_portless);
@@ -232,7 +236,7 @@ impl Ports {
         count
     }
 
-    /// True if a range of it has each of the other one's.
+    /// True if each of the other's ranges lies within one range of this one.
     fn covers(&self, other: &Ports) -> bool {
         let has = |(low, high): &(u16, u16)| self.0.iter().any(|(from, to)| from <= low && high <= to);
         self.is_any() || (!other.is_any() && other.0.iter().all(has))
@@ -291,23 +295,24 @@ impl<'de> Deserialize<'de> for Ports {
     }
 }
 
-/// Which transport protocol. `icmp` is ICMP over IPv4 and ICMPv6 over IPv6: an operator who allows ping means both.
+/// A transport protocol. `icmp` is ICMP over IPv4 and ICMPv6 over IPv6: an operator who
+/// allows ping means both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Protocol {
-    /// All.
+    /// All protocols.
     #[default]
     Any,
     /// ICMP and ICMPv6.
     Icmp,
-    /// This number.
+    /// The protocol with this number.
     Number(u8),
 }
 
-/// The words for protocols, for suggestions.
+/// Words for protocols, for suggestions.
 const PROTOCOLS: &[&str] = &["any", "ip", "tcp", "udp", "icmp"];
 
 impl Protocol {
-    /// True if it is this protocol.
+    /// True if this protocol is included.
     #[inline]
     pub fn matches(&self, protocol: u16) -> bool {
         match self {
@@ -333,7 +338,7 @@ impl Protocol {
         matches!(self, Protocol::Any | Protocol::Number(proto::TCP | proto::UDP))
     }
 
-    /// Larger for more protocols.
+    /// A measure of how many protocols match.
     fn width(&self) -> u8 {
         match self {
             Protocol::Any => 2,
@@ -373,7 +378,7 @@ impl FromStr for Protocol {
     }
 }
 
-/// A matcher of 5-tuples and of the ports of the box by which they come in.
+/// A matcher of 5-tuples and of the box's ports by which packets come in.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Selector {
     /// Protocol.
@@ -396,14 +401,15 @@ impl Selector {
         Selector::default()
     }
 
-    /// True if a packet with this key is meant that came in by this port of the box.
+    /// True if a packet with this key matches that came in by this port of the box.
     #[inline]
     pub fn matches(&self, key: &FlowKey, ingress: u8) -> bool {
         self.on.contains(ingress) && self.matches_key(key)
     }
 
-    /// True if the key is meant, wherever it comes in. Only TCP and UDP have ports: what a key of another protocol has in their place, as an echo's
-    /// identifier, is none that was written here.
+    /// True if the key matches, whatever the port of the box. Only TCP and UDP have
+    /// ports: other values in their place, such as an echo's identifier, match no port
+    /// here.
     #[inline]
     pub fn matches_key(&self, key: &FlowKey) -> bool {
         let has_ports = key.protocol == u16::from(proto::TCP) || key.protocol == u16::from(proto::UDP);
@@ -415,7 +421,7 @@ impl Selector {
             && ports_match(&self.to_ports, key.destination_port)
     }
 
-    /// For the longest match.
+    /// The rank for the longest match.
     pub fn specificity(&self) -> Specificity {
         let len = |prefix: &Option<Prefix>| prefix.map_or(0, |prefix| u16::from(prefix.len()));
         let is_portless = !matches!(self.protocol, Protocol::Number(proto::TCP | proto::UDP));
@@ -428,7 +434,8 @@ impl Selector {
         }
     }
 
-    /// True if every packet that the other one means is meant. False also where that takes several of its ranges of ports together.
+    /// True if every packet that matches the other selector matches this one. False also
+    /// if this takes several of its port ranges together.
     pub fn covers(&self, other: &Selector) -> bool {
         let has = |own: &Option<Prefix>, other: &Option<Prefix>| match (own, other) {
             (Some(own), Some(other)) => own.covers(other),
@@ -442,13 +449,13 @@ impl Selector {
             && self.to_ports.covers(&other.to_ports)
     }
 
-    /// True if some packet is meant by both.
+    /// True if some packet matches both.
     pub fn overlaps(&self, other: &Selector) -> bool {
         let meet = |a: &Option<Prefix>, b: &Option<Prefix>| match (a, b) {
             (Some(a), Some(b)) => a.overlaps(b),
             _ => true,
         };
-        // Source and destination are of one family, whichever of the two says so.
+        // Source and destination have one family, whichever selector gives it.
         let family = |selector: &Selector| selector.from.or(selector.to).map(|prefix| prefix.is_ipv4());
         let families_meet = match (family(self), family(other)) {
             (Some(a), Some(b)) => a == b,
@@ -470,9 +477,10 @@ impl Selector {
     }
 }
 
-/// How little a selector means: of several that match, the greatest decides. First the lengths of both prefixes together, each in bits of its
-/// own family; then a family over none; then the fewer ports; then the fewer protocols; then the fewer ports of the box. Whatever matches only a part of what another matches
-/// is greater than that.
+/// How specific a selector is: of several that match, the greatest decides. The order:
+/// the lengths of both prefixes together, each in bits of its own family; a family over
+/// none; fewer ports; fewer protocols; fewer ports of the box. A selector that matches
+/// only a part of what another matches is greater.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Specificity {
     prefixes: u16,
@@ -501,7 +509,7 @@ impl fmt::Display for Selector {
 }
 
 impl Selector {
-    /// As the operator writes it, who knows ports by these names.
+    /// The selector in the operator's words, with these names of ports.
     pub fn display(&self, zones: &Zones) -> impl fmt::Display + use<> {
         core::fmt::from_fn({
             let (selector, on) = (self.clone(), zones.name(self.on));
@@ -527,13 +535,13 @@ impl Selector {
     }
 }
 
-/// Words that are left, with their offsets.
+/// The words left to read, with their offsets.
 type Words<'t> = core::iter::Peekable<std::vec::IntoIter<(usize, &'t str)>>;
 
-/// Reads the types of a protocol's messages.
+/// A reader of message types of a protocol.
 type ReadTypes<'r, 't> = dyn FnMut(Protocol, &mut Words<'t>) -> Result<(), SelectorError> + 'r;
 
-/// As [`Selector::read`], with the ports of the box in numbers: as it is printed.
+/// As [`Selector::read`], with the box's ports as numbers, as they are printed.
 impl FromStr for Selector {
     type Err = SelectorError;
 
@@ -543,16 +551,17 @@ impl FromStr for Selector {
 }
 
 impl Selector {
-    /// `[PROTOCOL] [on PORT[,PORT…]] [from ADDRESS [port PORTS]] [to ADDRESS [port PORTS]]`, where an address is a prefix, an address or `any`, and
-    /// a port behind `on` is one of the box's, or a zone.
+    /// Reads `[PROTOCOL] [on PORT[,PORT…]] [from ADDRESS [port PORTS]] [to ADDRESS [port
+    /// PORTS]]`. An address is a prefix, an address or `any`; a port behind `on` is a
+    /// port of the box or a zone.
     ///
     /// # Errors
-    /// The first word that is wrong.
+    /// The first wrong word.
     pub fn read(text: &str, zones: &Zones) -> Result<Selector, SelectorError> {
         Selector::parse(text, zones, None)
     }
 
-    /// The same, where `types`, if anybody, reads what stands behind `type`.
+    /// As [`Selector::read`]; `types`, if given, reads the words behind `type`.
     fn parse<'t>(text: &'t str, zones: &Zones, mut types: Option<&mut ReadTypes<'_, 't>>) -> Result<Selector, SelectorError> {
         let mut words = Vec::new();
         let mut at = 0;
@@ -717,7 +726,7 @@ mod tests {
         assert_eq!(error("on lan,#1"), (7, "unknown port or zone `#1`, expected one of `lan`, `wan`, `all`".to_owned()));
         assert_eq!(error("tcp on"), (6, "a port of the box, or a zone, is missing after `on`".to_owned()));
         assert_eq!(error("on lan on wan"), (7, "`on` comes twice".to_owned()));
-        // Where ports have no names, none is ignored.
+        // Without names for ports, `on` is an error and not ignored.
         assert!("on lan".parse::<Selector>().is_err());
         assert!(read("on lan").unwrap().specificity() > read("on all").unwrap().specificity());
         assert!(read("on all").unwrap().specificity() > read("any").unwrap().specificity());

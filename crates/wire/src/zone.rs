@@ -1,12 +1,14 @@
-//! By which ports of the box a packet comes in: sets of ports, and their names.
+//! Sets of the box's ports, and their names.
 //!
-//! An operator names ports and zones, which are groups of ports; a [`Selector`](crate::selector::Selector) has the set. Between processes it is written in numbers,
-//! `#0-2,5`, those of the ports of one switch, as [`Meta::ingress`](crate::packet::Meta::ingress) has them.
+//! An operator names ports and zones, which are groups of ports; a
+//! [`Selector`](crate::selector::Selector) has the set. Processes exchange it in numbers,
+//! `#0-2,5`: those of one switch's ports, as in
+//! [`Meta::ingress`](crate::packet::Meta::ingress).
 
 use crate::selector::SelectorError;
 use core::fmt;
 
-/// Ports that a box may have.
+/// Maximum number of ports of a box.
 pub const MAX_PORTS: u8 = 64;
 
 /// A set of a switch's ports.
@@ -30,7 +32,7 @@ impl Zone {
         Zone(ports.into_iter().filter(|port| *port < MAX_PORTS).fold(0, |bits, port| bits | 1 << port))
     }
 
-    /// True if the port is one of them.
+    /// True if the port is in the set.
     #[inline]
     pub fn contains(self, port: u8) -> bool {
         self.is_any() || (port < MAX_PORTS && self.0 >> port & 1 == 1)
@@ -42,27 +44,27 @@ impl Zone {
         self.0 == u64::MAX
     }
 
-    /// True if there is no port in it.
+    /// True for the empty set.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// The number of ports in the range.
+    /// The number of ports.
     pub fn count(self) -> u32 {
         self.0.count_ones()
     }
 
-    /// The ports of both.
+    /// The ports in both sets.
     pub fn and(self, other: Zone) -> Zone {
         Zone(self.0 | other.0)
     }
 
-    /// True if some port is in both.
+    /// True if some port is in both sets.
     pub fn overlaps(self, other: Zone) -> bool {
         self.0 & other.0 != 0
     }
 
-    /// True if it has all ports of the other one.
+    /// True if every port of the other set is in this one.
     pub fn covers(self, other: Zone) -> bool {
         other.0 & !self.0 == 0
     }
@@ -92,17 +94,18 @@ impl fmt::Display for Zone {
 pub struct Zones {
     /// Ports and zones by name.
     names: Vec<(String, Zone)>,
-    /// Numbers are read instead.
+    /// True if ports are read as numbers.
     is_numbered: bool,
 }
 
 impl Zones {
-    /// These names, of ports and zones. An empty zone has ports of other switches only.
+    /// Zones with these names of ports and zones. An empty zone has ports of other
+    /// switches only.
     pub fn new(names: impl IntoIterator<Item = (String, Zone)>) -> Zones {
         Zones { names: names.into_iter().collect(), is_numbered: false }
     }
 
-    /// Between processes: ports have numbers.
+    /// Ports by numbers, between processes.
     pub fn numbered() -> Zones {
         Zones { names: Vec::new(), is_numbered: true }
     }
@@ -119,10 +122,10 @@ impl Zones {
         exact.or_else(each).unwrap_or_else(|| zone.to_string())
     }
 
-    /// The ports that are meant by names with commas between them.
+    /// The ports named in a list with commas.
     ///
     /// # Errors
-    /// A word is not a known name; its offset.
+    /// If a word is not a known name, the error has its offset.
     pub fn read(&self, text: &str) -> Result<Zone, SelectorError> {
         if self.is_numbered
             && let Some(numbers) = text.strip_prefix('#')

@@ -9,15 +9,16 @@ use serde::Deserialize;
 pub enum DscpConfig {
     /// 0 to 63.
     Number(#[schemars(range(min = 0, max = 63))] i64),
-    /// `df` or `be` (RFC 2474, section 4.1: 0), `cs0` to `cs7` (section 4.2.2), `af11` to `af43` (RFC 2597), `ef` (RFC 3246), `va` (RFC 5865), `le` (RFC 8622).
+    /// `df` or `be` (RFC 2474, section 4.1: 0), `cs0` to `cs7` (section 4.2.2), `af11` to
+    /// `af43` (RFC 2597), `ef` (RFC 3246), `va` (RFC 5865), `le` (RFC 8622).
     Name(String),
 }
 
 impl DscpConfig {
-    /// The six bits.
+    /// The six bits of the DSCP.
     ///
     /// # Errors
-    /// What is wrong, and what would be right.
+    /// The text says what is wrong, and what would be right.
     pub(super) fn read(&self) -> Result<u8, String> {
         match self {
             DscpConfig::Number(number) => u8::try_from(*number)

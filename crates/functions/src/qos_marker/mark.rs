@@ -1,4 +1,5 @@
-//! Writing marks into a packet, and nothing else: the rest of it, ECN's bits and a tag's VLAN included, stays as it is.
+//! Writes marks into a packet, and changes nothing else: ECN's bits and a tag's VLAN
+//! stay.
 
 use holdfast_nf::Packet;
 use holdfast_wire::checksum::Delta;
@@ -6,23 +7,25 @@ use holdfast_wire::header::ETHERTYPE_VLAN;
 
 /// The two bits beside the DSCP (RFC 3168, section 5).
 const ECN: u8 = 0x03;
-/// Of IPv6's first word, the upper six bits of the traffic class (RFC 8200, sections 3 and 7).
+/// The upper six bits of the traffic class, in IPv6's first word (RFC 8200, sections 3
+/// and 7).
 const V6_DSCP: u32 = 0x0fc0_0000;
 const V6_SHIFT: u32 = 22;
-/// In the first byte of a tag's control information: all but the priority (IEEE 802.1Q, clause 9.6).
+/// All bits but the priority, in the first byte of a tag's control information (IEEE
+/// 802.1Q, clause 9.6).
 const NOT_PRIORITY: u8 = 0x1f;
 
-/// What is written into a packet.
+/// The marks to write into a packet.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Mark {
-    /// Six bits; without it the packet's own stays.
+    /// Six bits; if none, the packet keeps its own.
     pub(super) dscp: Option<u8>,
-    /// Three bits; without it there is no tag, or the tag that is there stays.
+    /// Three bits; if none, no tag is added or changed.
     pub(super) pcp: Option<u8>,
 }
 
 impl Mark {
-    /// Marks a parsed packet. False if it has no room for a tag.
+    /// Marks a parsed packet. Returns false if it has no room for a tag.
     #[inline]
     #[must_use]
     pub(super) fn write(self, packet: &mut Packet) -> bool {
@@ -33,8 +36,9 @@ impl Mark {
     }
 }
 
-/// The DSCP field of RFC 2474, section 3. IPv4's header checksum is corrected by the difference (RFC 1624), so one that was wrong stays wrong; no
-/// transport checksum covers the field.
+/// Sets the DSCP field (RFC 2474, section 3). IPv4's header checksum is corrected by the
+/// difference (RFC 1624), so a wrong one stays wrong; no transport checksum covers the
+/// field.
 fn set_dscp(packet: &mut Packet, dscp: u8) {
     if let Some(ip) = packet.ipv4_mut() {
         let (old, new) = (ip.tos, dscp << 2 | ip.tos & ECN);
@@ -47,7 +51,8 @@ fn set_dscp(packet: &mut Packet, dscp: u8) {
     }
 }
 
-/// Sets the priority of the outermost tag. A frame without one gets a priority tag: VLAN 0, which is none (IEEE 802.1Q, clause 9.6, table 9-2).
+/// Sets the priority of the outermost tag. A frame without a tag gets a priority tag:
+/// VLAN 0, which means none (IEEE 802.1Q, clause 9.6, table 9-2).
 fn set_priority(packet: &mut Packet, pcp: u8) -> bool {
     if packet.layers.vlan_tags == 0 && !(packet.push_tag(ETHERTYPE_VLAN, 0) && packet.parse().is_ok()) {
         return false;

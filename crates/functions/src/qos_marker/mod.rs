@@ -1,13 +1,19 @@
-//! `qos_marker`: flows are put into classes, and packets are marked with their flow's class for the network that they leave to.
+//! `qos_marker`: puts flows into classes, and marks packets with their flow's class for
+//! the network that they leave to.
 //!
-//! Theory of operation. A classifier and a marker (RFC 2475, section 2.3) that know flows. A flow's first packet is held against the rules, in order;
-//! the first that matches names the class, which says for each direction what is written into every packet: a DSCP (RFC 2474, section 3), the priority of
-//! an 802.1Q tag (IEEE 802.1Q-2018, clause 9.6), both or neither. A class may pass flows on to a lower one when they have had more than so many packets or
-//! bytes, both directions together; no flow comes back. Fragments and ICMP errors are marked and counted as the flow that they belong to. All of that
-//! depends on the flow's own packets alone, so a replay marks as the first processing did.
+//! Theory of operation. A classifier and a marker (RFC 2475, section 2.3) that know
+//! flows. A flow's first packet is matched against the rules, in order; the first match
+//! names the class. The class says for each direction which marks every packet gets: a
+//! DSCP (RFC 2474, section 3), the priority of an 802.1Q tag (IEEE 802.1Q-2018, clause
+//! 9.6), both or neither. A class may demote flows to a lower one after a number of
+//! packets or bytes, both directions together; no flow comes back. Fragments and ICMP
+//! errors are marked and counted with their flow. The mark depends on the flow's own
+//! packets alone, so a replay gives the same marks.
 //!
-//! In: classes, rules, a flow's packets. Out: the same packets, marked. Never: a drop for what a flow is; a VLAN. The tag has VLAN 0 (a priority tag): the
-//! box has no VLAN sub-interfaces, so it would look for its neighbours in another VLAN than it sends to, and drop their answers as `vlan_tagged`.
+//! In: classes, rules, a flow's packets. Out: the same packets, marked. Never: a drop
+//! because of a flow's class; a VLAN. The tag has VLAN 0 (a priority tag): the box has no
+//! VLAN sub-interfaces, so it would look for its neighbours in another VLAN than it sends
+//! to, and drop their answers as `vlan_tagged`.
 
 mod dscp;
 mod mark;
@@ -21,29 +27,32 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
-/// A class as the operator writes it.
+/// A class.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ClassConfig {
-    /// Written into packets of both directions: a number from 0 to 63, or a name such as `ef`, `af21`, `cs1`, `le`. Without it packets keep theirs.
+    /// DSCP of packets of both directions: a number from 0 to 63, or a name such as `ef`,
+    /// `af21`, `cs1`, `le`. Without it packets keep theirs.
     #[serde(default)]
     pub dscp: Option<DscpConfig>,
-    /// Priority (PCP) of the 802.1Q tag that packets of both directions leave with. Without it they get no tag.
+    /// Priority (PCP) of packets of both directions, in an 802.1Q tag. Without it they
+    /// get no tag.
     #[serde(default)]
     #[schemars(range(max = 7))]
     pub pcp: Option<u8>,
-    /// Packets from the side that opened the connection: what is said here counts instead.
+    /// Marks of packets from the side that opened the connection, in place of the
+    /// class's.
     #[serde(default)]
     pub forward: Option<MarkConfig>,
-    /// Packets to the side that opened the connection: what is said here counts instead.
+    /// Marks of packets to the side that opened the connection, in place of the class's.
     #[serde(default)]
     pub reverse: Option<MarkConfig>,
-    /// When a flow leaves the class for a lower one.
+    /// Limits beyond which a flow leaves the class for a lower one.
     #[serde(default)]
     pub demote: Option<DemoteConfig>,
 }
 
-/// What is written into packets of one direction.
+/// Marks of packets in one direction.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MarkConfig {
@@ -56,56 +65,59 @@ pub struct MarkConfig {
     pub pcp: Option<u8>,
 }
 
-/// When a flow is too heavy for its class. At least one limit is needed; the first that is passed counts.
+/// The limits of a flow in its class. At least one limit is needed; the first that is
+/// passed counts.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DemoteConfig {
-    /// The class that it then belongs to.
+    /// The class to which the flow then belongs.
     pub to: String,
-    /// Packets that it may have here, since it began, both directions together.
+    /// Maximum number of the flow's packets since it began, both directions together.
     #[serde(default)]
     #[schemars(range(min = 1))]
     pub after_packets: Option<u64>,
-    /// Bytes of IP packets that it may have here, since it began, both directions together.
+    /// Maximum number of bytes of the flow's IP packets since it began, both directions
+    /// together.
     #[serde(default)]
     #[schemars(range(min = 1))]
     pub after_bytes: Option<u64>,
 }
 
-/// What the operator writes.
+/// The marker's configuration.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct QosMarkerConfig {
-    /// The classes, by names of the operator's own.
+    /// The classes by name.
     pub classes: BTreeMap<String, ClassConfig>,
-    /// A class, then a selector: `voice udp on lan from any to any port 16384-32767`. The first that matches a flow's first packet decides.
+    /// Rules, of which the first that matches a flow's first packet decides. Each is a
+    /// class, then a selector: `voice udp on lan from any to any port 16384-32767`.
     #[serde(default)]
     pub rules: Vec<String>,
-    /// The class of flows that no rule matches; without it they pass as they are.
+    /// The class of flows that no rule matches; without it they pass unchanged.
     #[serde(default)]
     pub default: Option<String>,
 }
 
 holdfast_nf::flow_state! {
-    /// What is remembered of one flow.
+    /// State of one flow.
     pub struct Marked {
         /// Packets since it began, while a limit counts them.
         pub packets: u64,
         /// Bytes of IP packets since it began, while a limit counts them.
         pub bytes: u64,
-        /// The class that its packets are marked with, or `NONE`.
+        /// The class whose marks its packets get, or `NONE`.
         pub class: u8,
-        /// The class that it began in, or `NONE`.
+        /// The class in which it began, or `NONE`.
         pub first: u8,
         /// Zero.
         pub spare: [u8; 6],
     }
 }
 
-/// [`Marked::class`] of a flow that passes as it is.
+/// [`Marked::class`] of a flow that passes unchanged.
 const NONE: u8 = u8::MAX;
 
-/// Above these a flow belongs to another class.
+/// The limits above which a flow belongs to another class.
 #[derive(Debug, Clone, Copy)]
 struct Limit {
     packets: u64,
@@ -115,15 +127,15 @@ struct Limit {
 
 #[derive(Debug, Clone)]
 struct Class {
-    /// Forward and reverse.
+    /// Marks, forward and reverse.
     marks: [Mark; 2],
     limit: Option<Limit>,
 }
 
-/// See the module.
+/// A marker; see the module.
 #[derive(Debug)]
 pub struct QosMarker {
-    /// In the order of their names. Limits lead from class to class, and never in a circle.
+    /// In the order of their names. Limits lead from class to class, never in a circle.
     classes: Vec<Class>,
     rules: Vec<(u8, Selector)>,
     default: u8,
@@ -177,7 +189,7 @@ fn class(name: &str, config: &ClassConfig, names: &Names<'_>) -> Result<Class, C
     if name.is_empty() || !name.chars().all(is_name) {
         return Err(ConfigError::at("", format!("`{name}` cannot be the name of a class: letters, digits, `-` and `_` can")));
     }
-    // What both directions override would be looked at by nobody, right or wrong.
+    // A value that both directions override is checked too.
     mark(config, None, &path, "")?;
     let marks =
         [mark(config, config.forward.as_ref(), &path, "forward")?, mark(config, config.reverse.as_ref(), &path, "reverse")?];
@@ -197,7 +209,7 @@ fn rule(at: usize, text: &str, names: &Names<'_>, zones: &Zones) -> Result<(u8, 
 }
 
 impl QosMarker {
-    /// The class in which a flow that began in `class` would go round for ever.
+    /// The class in which a flow that began in `class` would go round forever.
     fn circle(&self, class: u8) -> Option<u8> {
         let mut at = class;
         for _ in &self.classes {
@@ -209,12 +221,14 @@ impl QosMarker {
         None
     }
 
-    /// Counts the packet, and finds the flow's class for it. Where no limit is left, nothing is counted: state that stays the same needs no replication.
+    /// Counts the packet, and finds the flow's class for it. Without a further limit
+    /// nothing is counted: unchanged state needs no replication.
     #[inline]
     fn count(&self, packet: &Packet, flow: &mut Marked) -> Option<&Class> {
         let mut class = self.classes.get(usize::from(flow.class))?;
         if class.limit.is_some() {
-            // Without the link's headers, as meters count (RFC 2697, section 2): the same on every link.
+            // Bytes without the link's headers, as meters count (RFC 2697, section 2):
+            // the same on every link.
             let bytes = packet.layers.end.saturating_sub(packet.layers.l3);
             flow.packets = flow.packets.saturating_add(1);
             flow.bytes = flow.bytes.saturating_add(bytes.into());
@@ -273,7 +287,8 @@ impl NetworkFunction for QosMarker {
     fn shared(&self) {}
 
     fn open(&self, packet: &Packet, _shared: &mut (), cx: &mut Opening<'_>) -> Open<Marked> {
-        // As the functions before this one left it. A fragment that has lost its first one says less than the edge knew.
+        // The packet as the functions before this one left it. A later fragment has no
+        // ports of its own: the edge knew them.
         let key = FlowKey::of(packet).unwrap_or(*cx.key());
         let is_meant = |(_, selector): &&(u8, Selector)| selector.matches(&key, packet.meta.ingress);
         let class = self.rules.iter().find(is_meant).map_or(self.default, |(class, _)| *class);

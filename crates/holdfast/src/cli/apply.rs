@@ -10,7 +10,7 @@ use std::path::Path;
 
 pub(super) fn apply(target: &Target, file: &Path, dry_run: bool, json: bool) -> Result<(), Failure> {
     let (name, text) = (name_of(file), text_of(file)?);
-    // A wrong file is wrong whether a box runs or not. The box looks for itself all the same.
+    // The file is checked first, whether a box runs or not. The box checks it again.
     config::read(&name, &text).map_err(|mistake| Failure::new(exit::CONFIGURATION, mistake.to_string()))?;
     match Client::to(target)?.apply(name, text, dry_run)? {
         apply_reply::Result::Applied(applied) if json => print(&format!("{}\n", object(&applied))),
@@ -26,7 +26,7 @@ pub(super) fn apply(target: &Target, file: &Path, dry_run: bool, json: bool) -> 
     }
 }
 
-/// The answer for people.
+/// The answer as text.
 fn told(applied: &Applied) -> String {
     let RuleChanges { before, now, added, removed, flows } = applied.rules.clone().unwrap_or_default();
     let lines = |rules: &[Rule], sign: char| -> String {

@@ -8,7 +8,7 @@ use holdfast_control::table::{Style, Table, Tone};
 use holdfast_control::{Client, Target, object};
 use std::time::{Duration, Instant};
 
-/// Between two looks whether it is safe.
+/// The pause between two checks whether the box is safe.
 const LOOK: Duration = Duration::from_millis(100);
 
 fn or_dash<T: ToString>(value: Option<T>) -> String {
@@ -19,7 +19,7 @@ fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-/// With `patience` it waits until it is safe.
+/// Shows the status. With `patience`, waits until the box is safe.
 pub(super) fn status(target: &Target, patience: Option<Duration>, json: bool) -> Result<(), Failure> {
     let client = Client::to(target)?;
     let began_at = Instant::now();
@@ -41,12 +41,12 @@ pub(super) fn status(target: &Target, patience: Option<Duration>, json: bool) ->
     match patience {
         _ if is_safe(&status) => Ok(()),
         Some(patience) => Err(Failure::new(exit::TIMEOUT, format!("it was not safe within {} s", patience.as_secs()))),
-        // The answer says it.
+        // The printed answer is enough.
         None => Err(Failure::new(exit::NEGATIVE, "")),
     }
 }
 
-/// How full the tables of flows are: all switches together, and what is nearly full.
+/// The fill of flow tables: of all switches together, and of those nearly full.
 fn tables_text(status: &Status, style: Style) -> String {
     let of_switches = || status.flow_tables.iter().filter(|table| table.half_open.is_some());
     let sum = |of: fn(&status::FlowTable) -> u64| of_switches().map(of).sum::<u64>();
@@ -103,7 +103,7 @@ fn status_text(status: &Status, style: Style) -> String {
         let host = |host: &status::Host| {
             let silent = |network: &&status::Network| !network.leads;
             let silent: Vec<&str> = host.networks.iter().filter(silent).map(|network| network.device.as_str()).collect();
-            // Of one that is away that is no news.
+            // The networks of a host that is away are silent anyway.
             let networks = match silent.is_empty() || host.state == status::STATE_AWAY {
                 true => String::new(),
                 false => format!(" (not by {})", silent.join(" or ")),
@@ -288,7 +288,7 @@ pub(super) fn flows(target: &Target, selector: &str, limit: u32, json: bool) -> 
     print(&format!("{before}],\"truncated\":{truncated},\"version\":{}}}\n", holdfast_control::flows::VERSION))
 }
 
-/// A time as people say it: two digits and a unit.
+/// A time with two digits and a unit.
 fn age(ms: u64) -> String {
     match ms {
         0..1_000 => format!("{ms} ms"),
@@ -363,8 +363,8 @@ mod tests {
         assert_eq!(status_text(&status, Style::PLAIN), expected);
     }
 
-    /// Processes that keep ending have a table: how often, when they are started again, and
-    /// how they ended.
+    /// Processes that keep ending have a table: how often, when they are started again,
+    /// and how they ended.
     #[test]
     fn what_is_tried_again_is_shown_with_why() {
         let process = |role: &str, id: u16, retry: serde_json::Value| {
@@ -389,7 +389,8 @@ mod tests {
         );
     }
 
-    /// How full the tables of flows are is a line: of the switches together, and what is nearly full.
+    /// How full the tables of flows are is a line: of the switches together, and what is
+    /// nearly full.
     #[test]
     fn full_tables_are_said() {
         let line = |used: u64, permille: u16, forgotten: u64| {
@@ -412,7 +413,7 @@ mod tests {
         );
     }
 
-    /// What flows have counted and measured is a table, a number a line.
+    /// Statistics are a table with a number per line.
     #[test]
     fn statistics_are_lines() {
         let status: Status = serde_json::from_str(
@@ -436,7 +437,8 @@ mod tests {
         );
     }
 
-    /// Routers that are watched have a table; of one that is not heard there are no intervals to show.
+    /// Routers that are watched have a table; of one that is not heard there are no
+    /// intervals to show.
     #[test]
     fn routers_are_shown_with_why_they_are_not_used() {
         let status: Status = serde_json::from_str(
@@ -496,7 +498,8 @@ mod tests {
         assert!(text.contains("control API: 10.9.0.1:7443, 1 connection, 7 calls; refused: denied 2, not_tls 1\n"), "{text}");
     }
 
-    /// Who has a standby on its own host has one in the table, with how many of its places' processes have died; where nobody may have one there is no such column.
+    /// The table has local standbys, with the number of dead processes in each place.
+    /// Without local standbys there is no such column.
     #[test]
     fn local_standbys_are_shown_where_there_are_any() {
         let process = |id: u32, standby: &str| {
@@ -519,7 +522,8 @@ mod tests {
         assert_eq!(status_text(&serde_json::from_str(&text).unwrap(), Style::PLAIN), expected);
     }
 
-    /// A place in which nobody runs for now: the word says so, there is no process to name, and no failure is listed.
+    /// A place in which nobody runs for now: the word says so, there is no process to
+    /// name, and no failure is listed.
     #[test]
     fn a_spare_place_does_not_look_like_a_failure() {
         let status: Status = serde_json::from_str(
@@ -554,7 +558,8 @@ mod tests {
         assert_eq!([5, 1_250, 61_000, 7_260_000].map(age), ["5 ms", "1.2 s", "1 min 1 s", "2 h 1 min"]);
     }
 
-    /// A box that answers with these words, one after the other, and with the last one from then on.
+    /// A box that answers with these words, one after the other, and with the last one
+    /// from then on.
     fn box_that_says(words: &'static [&'static str]) -> (tempfile::TempDir, Server, Target) {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("box.sock");
@@ -570,7 +575,8 @@ mod tests {
         (directory, server, Target::local(&path))
     }
 
-    /// The exit code says whether it is safe; who waits is told when it is, or that it was not in time.
+    /// The exit code says whether it is safe; who waits is told when it is, or that it
+    /// was not in time.
     #[test]
     fn the_exit_code_is_the_answer() {
         let code = |words, patience: Option<u64>| {

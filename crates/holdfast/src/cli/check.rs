@@ -1,4 +1,4 @@
-//! `holdfast check`: this machine, and a configuration file; or a box that runs.
+//! `holdfast check`: this machine and a configuration file, or a running box.
 
 use crate::config::{self, Memory, Plan};
 use crate::files;
@@ -15,7 +15,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 const VERSION: u32 = 1;
-/// Between two looks at a box that runs. Its parts say what they have a few times as often.
+/// The pause between two looks at a running box. Its processes report a few times as
+/// often.
 const LOOK_INTERVAL: Duration = Duration::from_millis(150);
 
 pub(super) fn check(file: Option<&Path>, with_host: bool, json: bool) -> Result<(), Failure> {
@@ -58,7 +59,7 @@ pub(super) fn check(file: Option<&Path>, with_host: bool, json: bool) -> Result<
     }
 }
 
-/// Looks at a box that runs.
+/// Checks a running box.
 pub(super) fn live(target: &Target, time: Duration, json: bool) -> Result<(), Failure> {
     let client = Client::to(target)?;
     let first = client.list("", u32::MAX)?;
@@ -85,7 +86,7 @@ fn failed(checks: &[Check]) -> String {
     failed.collect::<Vec<_>>().join(", ")
 }
 
-/// The configuration, with the files of keys and certificates if this is the machine that has it.
+/// The configuration, with its files of keys and certificates if it is this machine's.
 fn plan_of(file: &Path, text: &str, with_host: bool) -> Result<Plan, config::Mistake> {
     let plan = config::read(&name_of(file), text)?;
     if with_host {
@@ -100,7 +101,7 @@ pub(super) fn name_of(file: &Path) -> String {
     if file == Path::new("-") { "standard input".to_owned() } else { file.display().to_string() }
 }
 
-/// The text of a file of a sensible size.
+/// The text of a file, if its size is sensible.
 pub(super) fn text_of(file: &Path) -> Result<String, Failure> {
     let failed = |error: std::io::Error| Failure::new(exit::CONFIGURATION, format!("{}: {error}", name_of(file)));
     let source: Box<dyn Read> = match file == Path::new("-") {
@@ -108,7 +109,8 @@ pub(super) fn text_of(file: &Path) -> Result<String, Failure> {
         false => Box::new(files::open(file).map_err(failed)?),
     };
     let mut bytes = Vec::new();
-    // One more than may be: the reader of the configuration says that it is too long.
+    // A byte more than allowed: the configuration's reader reports that the file is too
+    // long.
     source.take(MAX_FILE as u64 + 1).read_to_end(&mut bytes).map_err(failed)?;
     match String::from_utf8(bytes) {
         Ok(text) => Ok(text),

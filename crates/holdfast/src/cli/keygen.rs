@@ -13,7 +13,8 @@ use std::path::Path;
 
 const VERSION: u32 = 1;
 
-/// Writes a new key into a new file that only its owner can read; with `add`, behind those of a file that is there.
+/// Writes a new key into a new file that only its owner can read; with `add`, behind the
+/// keys of an existing file.
 pub(super) fn keygen(file: &Path, add: bool, json: bool) -> Result<(), Failure> {
     let failed = |error: std::io::Error| match error.kind() {
         std::io::ErrorKind::AlreadyExists => Failure::new(
@@ -36,7 +37,7 @@ pub(super) fn keygen(file: &Path, add: bool, json: bool) -> Result<(), Failure> 
     if used.len() == MAX_KEYS {
         return Err(Failure::new(exit::NEGATIVE, format!("`{}` has {MAX_KEYS} keys: take an old one out", file.display())));
     }
-    // After the last, and at the end of the numbers the first that is free.
+    // The number after the last, or at the end of the numbers the first free one.
     let newest = used.iter().copied().max().unwrap_or(0);
     let number = newest.checked_add(1).or_else(|| (0..=u8::MAX).find(|number| !used.contains(number))).unwrap_or(0);
     let mut key = Key { number, secret: [0; 32] };
@@ -58,10 +59,10 @@ pub(super) fn keygen(file: &Path, add: bool, json: bool) -> Result<(), Failure> 
     }
 }
 
-/// A file of keys with one more: the old file or the new one, whenever somebody looks.
+/// Adds a key to a file. A reader finds the old file or the new one, never a part.
 fn append(file: &Path, line: &str) -> std::io::Result<()> {
     let old = zeroize::Zeroizing::new(std::fs::read(file)?);
-    // The 32 bytes themselves are no line: whoever has such a file writes it anew.
+    // A file of 32 raw bytes has no lines: its owner has to write it anew.
     if old.len() == 32 {
         return Err(std::io::Error::other("it is one key of 32 bytes without a number, and takes no other; write it as `0:KEY`"));
     }
@@ -73,7 +74,7 @@ fn append(file: &Path, line: &str) -> std::io::Result<()> {
     let written = [old.as_slice(), gap, line.as_bytes()].into_iter().try_for_each(|part| created.write_all(part));
     let replaced = written.and_then(|()| created.sync_all()).and_then(|()| std::fs::rename(&path, file));
     if replaced.is_err() {
-        // What could not be finished does not stay.
+        // An unfinished file is removed.
         let _ = std::fs::remove_file(&path);
     }
     replaced

@@ -1,7 +1,8 @@
-//! The commands of a box: what can be asked for, and which part does it. A program puts them together, with others if it has more.
+//! The commands of a box. A program combines them, with others of its own.
 //!
-//! Out: answers on standard output, as tables for people or, with `--json`, as JSON with a `version`; mistakes on standard error; one of the exit
-//! codes of [`exit`](holdfast_control::exit). Never: anything else on standard output.
+//! Out: answers on standard output, as tables or, with `--json`, as JSON with a
+//! `version`; errors on standard error; one of the exit codes of
+//! [`exit`](holdfast_control::exit). Never: anything else on standard output.
 
 mod apply;
 mod asking;
@@ -23,20 +24,22 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// What a program's help ends with.
+/// The end of a program's help.
 pub const EXIT_CODES: &str = "Exit codes: 0 well, 1 a negative answer, 2 wrong usage, 69 something needed is not there, 70 a fault of this \
                           program, 75 it took too long, 77 a privilege is missing, 78 the configuration is wrong. `holdfast explain CODE` says more.";
 
-/// What goes with every command.
+/// Options of every command.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Options {
     /// Print JSON, with a `version`
     #[arg(long, global = true)]
     pub json: bool,
-    /// The box that is meant: the path of its control socket, or `https://ADDRESS:PORT`; without it, the only one on this machine
+    /// The box: the path of its control socket, or `https://ADDRESS:PORT`; without it,
+    /// the only one on this machine
     #[arg(long, global = true, value_name = "PATH|URL")]
     pub control: Option<String>,
-    /// Your certificate for a control API: the directory that `holdfast certify` made, or three files
+    /// Your certificate for a control API: the directory that `holdfast certify` made, or
+    /// three files
     #[arg(long, global = true, value_name = "DIR|CA,CERTIFICATE,KEY")]
     pub tls: Option<TlsPaths>,
 }
@@ -47,12 +50,12 @@ impl Options {
     }
 }
 
-/// Commands that run a box, ask it, and tell it what to do.
+/// Commands that run, query and control a box.
 #[derive(Debug, Subcommand)]
 pub enum Operate {
     /// Check this machine, and a configuration file
     Check {
-        /// The file; `-` is standard input
+        /// The file; `-` for standard input
         file: Option<PathBuf>,
         /// Print the JSON Schema of configuration files
         #[arg(long)]
@@ -60,10 +63,10 @@ pub enum Operate {
         /// Check the file only, for another machine
         #[arg(long, requires = "file")]
         no_host: bool,
-        /// Look at a box that runs instead: are pools whole, and is no mapping two flows'?
+        /// Check a running box instead: its pools are whole, and no mapping has two flows
         #[arg(long, conflicts_with_all = ["file", "schema", "no_host"])]
         live: bool,
-        /// Seconds for which the box is looked at
+        /// Seconds for which the running box is checked
         #[arg(long = "for", value_name = "SECONDS", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=3600), requires = "live")]
         seconds: u64,
     },
@@ -72,77 +75,84 @@ pub enum Operate {
         /// The configuration file
         #[arg(required_unless_present = "join", conflicts_with = "join")]
         file: Option<PathBuf>,
-        /// The directory that outlives the box; goes before the configuration's `state`
+        /// The directory that outlives the box; overrides the configuration's `state`
         #[arg(long, value_name = "DIRECTORY")]
         state_dir: Option<PathBuf>,
-        /// Which of the configuration's `hosts` this one is
+        /// The name of this host among the configuration's `hosts`
         #[arg(long, value_name = "NAME")]
         host: Option<String>,
-        /// Fetch the configuration, and the keys that it names, from the control API of a host that runs
+        /// Fetch the configuration, and the keys that it names, from the control API of a
+        /// running host
         #[arg(long, value_name = "ADDRESS", requires_all = ["host", "tls"])]
         join: Option<Endpoint>,
     },
-    /// Go by another configuration without stopping, all of it or nothing
+    /// Apply another configuration to a running box, all of it or nothing
     ///
-    /// Applies the file's service-chain rules to the running box: flows that begin from now on take the chain that the new rules say, flows that
-    /// there are keep theirs. Everything else in the file has to be as it is in the running box; what is not is listed, with its place, and
-    /// nothing is changed then (exit code 78).
+    /// Applies the file's service-chain rules to the running box: new flows take the
+    /// chain of the new rules, existing flows keep theirs. Everything else in the file
+    /// must be as in the running box; otherwise the differences are listed with their
+    /// places, and nothing is changed (exit code 78).
     Apply {
-        /// The configuration file; `-` is standard input
+        /// The configuration file; `-` for standard input
         file: PathBuf,
-        /// Only say what would change
+        /// Only show what would change
         #[arg(long)]
         dry_run: bool,
     },
-    /// Show processes, drops, failovers, and whether it is safe now
+    /// Show processes, drops, failovers, and whether the box is safe now
     ///
-    /// Exit code 0 says that it is: every flow would survive if something failed now. 1 says that it is not, or not yet.
+    /// Exit code 0: every flow would survive if something failed now. Exit code 1: not,
+    /// or not yet.
     Status {
-        /// Wait until it is safe
+        /// Wait until the box is safe
         #[arg(long)]
         wait_safe: bool,
-        /// Seconds to wait at most; exit code 75 says that it was not safe by then
+        /// Seconds to wait at most; exit code 75 if the box was not safe by then
         #[arg(long, value_name = "SECONDS", default_value_t = 60, requires = "wait_safe")]
         timeout: u64,
     },
     /// List flows
     Flows {
-        /// Which, like `tcp from 10.0.0.0/24 to any port 80`, before or after NAT; all without it
+        /// Flows to list, like `tcp from 10.0.0.0/24 to any port 80`, before or after
+        /// NAT; all without it
         selector: Vec<String>,
-        /// At most so many
+        /// Maximum number of flows to list
         #[arg(long, default_value_t = 1000)]
         limit: u32,
     },
     /// Follow packets through the box
     Trace {
-        /// Which, like `tcp from 10.0.0.0/24 to any port 80`; all without it
+        /// Packets to follow, like `tcp from 10.0.0.0/24 to any port 80`; all without it
         selector: Vec<String>,
-        /// How many packets
+        /// Number of packets
         #[arg(long, default_value_t = 10)]
         count: u32,
-        /// How long to wait for them, seconds
+        /// Seconds to wait for them
         #[arg(long, default_value_t = 10)]
         wait: u64,
     },
     /// Move flows from one runtime to another; no packet is lost or reordered
     Migrate {
-        /// The runtime that has them: a node id as in `holdfast status`
+        /// The runtime that has the flows: a node id as in `holdfast status`
         #[arg(long, value_name = "RUNTIME")]
         from: u16,
-        /// The runtime that is to have them; without it, all others by turns
+        /// The runtime to move them to; without it, all others by turns
         #[arg(long, value_name = "RUNTIME")]
         to: Option<u16>,
-        /// At most so many
+        /// Maximum number of flows to move
         #[arg(long, default_value_t = u64::MAX, hide_default_value = true)]
         flows: u64,
-        /// Which, like `tcp from 10.0.0.0/24 to any port 80`, before or after NAT; all without it
+        /// Flows to move, like `tcp from 10.0.0.0/24 to any port 80`, before or after
+        /// NAT; all without it
         selector: Vec<String>,
     },
-    /// Take a runtime, or all of a host, out of service: flows move, replicas are made elsewhere, and it ends
+    /// Take a runtime, or all of a host, out of service: its flows move, replicas are
+    /// made elsewhere, and it ends
     Drain {
         /// A node id as in `holdfast status`, or a host's name
         what: String,
-        /// Also if flows would not survive a failure afterwards, because one runtime would be left
+        /// Drain even if flows would not survive a failure afterwards, because only one
+        /// runtime would be left
         #[arg(long)]
         force: bool,
     },
@@ -161,31 +171,36 @@ pub enum Operate {
 /// Commands that make keys and certificates.
 #[derive(Debug, Subcommand)]
 pub enum Keys {
-    /// Write a new key for `fabric: { key: FILE }` into a file that only its owner can read
+    /// Write a new key for `fabric: { key: FILE }` into a file that only its owner can
+    /// read
     Keygen {
-        /// The file; it must not be there yet
+        /// The file, which must not exist yet
         file: PathBuf,
-        /// Put the key behind those of a file that is there: accepted, and current once it is the first line everywhere
+        /// Add the key to an existing file: accepted at once, and current once it is the
+        /// first line everywhere
         #[arg(long)]
         add: bool,
     },
     /// Make certificates for the control API, and the authority that signs them
     ///
-    /// Each name gets a directory with its certificate, its key and the authority's certificate, to be taken there; the first time the directory gets the
-    /// authority too. Nothing is written over: whoever is added later is certified by the same authority.
+    /// Each name gets a directory with its certificate, its key and the authority's
+    /// certificate, to be copied to its host. The first call also makes the authority.
+    /// Existing files stay: names added later are certified by the same authority.
     Certify {
         /// The directory of the authority
         directory: PathBuf,
-        /// A host of the configuration, with the addresses at which it is asked (left=10.9.0.1,left.example); or operator:NAME, or viewer:NAME, who may only look
+        /// A host of the configuration, with the addresses of its control API
+        /// (left=10.9.0.1,left.example); or operator:NAME; or viewer:NAME, who may only
+        /// query
         #[arg(required = true, value_name = "NAME[=ADDRESS,…]")]
         subjects: Vec<Subject>,
-        /// How long the certificates are good for
+        /// Days for which the certificates are valid
         #[arg(long, default_value_t = 825, value_parser = clap::value_parser!(u32).range(1..=3650))]
         days: u32,
     },
 }
 
-/// Commands that look things up.
+/// Commands that need no box.
 #[derive(Debug, Subcommand)]
 pub enum Reference {
     /// List network functions, or show the configuration of one
@@ -200,34 +215,34 @@ pub enum Reference {
     },
     /// Print the manual page
     Man {
-        /// Write the pages of all commands into this directory
+        /// Write the manual pages of all commands into this directory
         #[arg(long)]
         directory: Option<PathBuf>,
     },
 }
 
-/// What a program is when a box has started it.
+/// Roles of processes that a box starts.
 #[derive(Debug, Subcommand)]
 pub enum Role {
-    /// The role of the manager; started by `run`
+    /// The role of the manager; `run` starts it
     #[command(hide = true)]
     Manager,
-    /// The role of a runtime; started by `run`
+    /// The role of a runtime; `run` starts it
     #[command(hide = true)]
     Runtime,
-    /// The role of the coordinator; started by `run`
+    /// The role of the coordinator; `run` starts it
     #[command(hide = true)]
     Coordinator,
-    /// The role of the state server; `run` starts it.
+    /// The role of the state server; `run` starts it
     #[command(hide = true)]
     StateServer,
 }
 
 impl Operate {
-    /// Does it.
+    /// Runs the command.
     ///
     /// # Errors
-    /// What to tell the user, and the exit code.
+    /// The message for the user, and the exit code.
     pub fn run(self, options: &Options) -> Result<(), Failure> {
         let (json, target) = (options.json, &options.target());
         match self {
@@ -254,7 +269,7 @@ impl Operate {
 }
 
 impl Keys {
-    /// Does it.
+    /// Runs the command.
     ///
     /// # Errors
     /// As [`Operate::run`].
@@ -267,7 +282,8 @@ impl Keys {
 }
 
 impl Reference {
-    /// Does it; `program` is the whole command line, of which there are completions and manual pages.
+    /// Runs the command; `program` is the whole command line, for completions and manual
+    /// pages.
     ///
     /// # Errors
     /// As [`Operate::run`].
@@ -281,7 +297,7 @@ impl Reference {
 }
 
 impl Role {
-    /// Is that, until the box ends it.
+    /// Runs the role until the box ends it.
     ///
     /// # Errors
     /// As [`Operate::run`].
@@ -296,7 +312,7 @@ impl Role {
     }
 }
 
-/// The exit code of a command that has ended so; what went wrong is told on standard error.
+/// The exit code of a command with this result; an error is printed on standard error.
 pub fn end(result: Result<(), Failure>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,

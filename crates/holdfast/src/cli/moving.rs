@@ -1,8 +1,8 @@
 //! Commands that move flows: `migrate`, `drain`, `restore`.
 //!
-//! The commands begin the work and watch it: on a terminal with a line that tells how far it
-//! is, elsewhere with a new line every few seconds. If they are interrupted they say how far it
-//! is, and the box goes on.
+//! The commands begin the work and watch it: on a terminal with a line that shows the
+//! progress, elsewhere with a new line every few seconds. If interrupted, they print the
+//! progress, and the box goes on.
 
 use holdfast_control::api::{MigrateRequest, Progress};
 use holdfast_control::exit::{self, Failure};
@@ -14,9 +14,9 @@ use std::io::{IsTerminal, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Between two lines that tell how far it is, where no terminal shows a line that changes.
+/// The pause between two lines of progress, without a terminal.
 const TELL_INTERVAL: Duration = Duration::from_secs(5);
-/// Added to a signal's number: the exit code of a command that it has ended.
+/// Added to a signal's number: the exit code of a command that a signal has ended.
 const BY_SIGNAL: i32 = 128;
 
 pub(super) fn migrate(
@@ -93,7 +93,8 @@ pub(super) fn restore(target: &Target, what: &str, json: bool) -> Result<(), Fai
     Ok(())
 }
 
-/// A runtime by its number, or those of a host that are in the wanted state, with the host's name.
+/// A runtime by its number, or a host's runtimes in the wanted state, with the host's
+/// name.
 fn meant(client: &Client, what: &str, wanted: impl Fn(&str) -> bool) -> Result<(Vec<u32>, Option<String>), Failure> {
     if let Ok(runtime) = what.parse::<u16>() {
         return Ok((vec![runtime.into()], None));
@@ -112,15 +113,15 @@ fn meant(client: &Client, what: &str, wanted: impl Fn(&str) -> bool) -> Result<(
     Ok((runtimes, Some(what.to_owned())))
 }
 
-/// Work that the box does, and that goes on if the command is interrupted.
+/// Work of the box that goes on if the command is interrupted.
 struct Watched {
-    /// How far it is, as the box said last.
+    /// The latest reported progress.
     latest: Arc<Mutex<Option<Progress>>>,
 }
 
 impl Watched {
-    /// From now on a signal ends the command with how far the work is, and `state`, which says
-    /// what becomes of it.
+    /// Makes a signal end the command with the progress, and `state`, which says how the
+    /// work continues.
     fn new(state: &str) -> Result<Watched, Failure> {
         let latest = Arc::new(Mutex::new(None));
         let failed = |error: std::io::Error| Failure::new(exit::of_system(&error), format!("waiting for signals: {error}"));
@@ -157,7 +158,7 @@ impl Watched {
     }
 }
 
-/// Empties a terminal's line.
+/// Clears a terminal's line.
 const CLEAR: &str = "\r\x1b[K";
 
 fn is_terminal() -> bool {

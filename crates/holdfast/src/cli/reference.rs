@@ -1,4 +1,4 @@
-//! What can be looked up without a box: `explain`, `nf`, `completions`, `man`.
+//! Commands that need no box: `explain`, `nf`, `completions`, `man`.
 
 use crate::explain::{self, Word};
 use holdfast_control::exit::{self, Failure};

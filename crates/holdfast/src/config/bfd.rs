@@ -1,4 +1,4 @@
-//! Routers that are watched through BFD: a port's `bfd`, and what a file of a key holds.
+//! Watched routers (BFD): a port's `bfd`, and the key files.
 
 use super::mistake::Mistake;
 use super::network::Networks;
@@ -11,12 +11,13 @@ use std::path::Path;
 
 /// Microseconds between packets without `interval`.
 const INTERVAL: u32 = 50_000;
-/// The shortest and the longest of the intervals that are common among routers (RFC 7419, section 3), microseconds.
+/// The shortest and the longest of the intervals that are common among routers (RFC 7419,
+/// section 3), microseconds.
 const INTERVALS: std::ops::RangeInclusive<u32> = 3_300..=10_000_000;
 const MULTIPLIER: u8 = 3;
 
 impl BfdKeyType {
-    /// The word for it.
+    /// The word for the kind of signature.
     pub(super) fn name(self) -> &'static str {
         match self {
             BfdKeyType::KeyedSha1 => "keyed-sha1",
@@ -26,29 +27,30 @@ impl BfdKeyType {
     }
 }
 
-/// Says what may be left out, in one of the ways in which it could be said.
+/// Writes the defaults out, in one of their spellings.
 pub(super) fn say_in_full(config: &mut BfdConfig) {
     let interval = config.interval.as_ref().and_then(|interval| microseconds(&interval.0).ok()).unwrap_or(INTERVAL);
     config.interval = Some(Word(format!("{interval}us")));
     config.multiplier.get_or_insert(MULTIPLIER);
 }
 
-/// A router that is watched, read.
+/// A watched router.
 #[derive(Debug, Clone)]
 pub struct BfdPeer {
-    /// At this port.
+    /// The port's number.
     pub port: u8,
-    /// Its address.
+    /// The router's address.
     pub address: IpAddr,
-    /// Between packets, microseconds.
+    /// Time between packets, microseconds.
     pub interval: u32,
     /// See [`BfdConfig::multiplier`].
     pub multiplier: u8,
-    /// With what packets are signed, and where in the configuration that stands: the port's name and the place in its list.
+    /// The key that signs packets, and its place in the configuration: the port's name
+    /// and the index in its list.
     pub key: Option<(BfdKeyConfig, String, usize)>,
 }
 
-/// A time with its unit, in microseconds.
+/// Reads a time with its unit, in microseconds.
 fn microseconds(text: &str) -> Result<u32, String> {
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let (number, unit) = text.split_at(digits);
@@ -91,14 +93,14 @@ pub(super) fn read(config: &Config, networks: &mut Networks, root: Spot<'_>) -> 
     Ok(peers)
 }
 
-/// The key in a file.
+/// Reads the key from its file.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The text says what is wrong with it.
 pub(super) fn load(path: &Path, config: &BfdKeyConfig) -> Result<Key, String> {
     let name = path.display();
     let bytes = read_secret(path, &format!("install -m 600 /dev/stdin {name}"), "install -m 600 /dev/stdin FILE")?;
-    // Editors end a line.
+    // Editors end the last line with a newline.
     let secret = bytes.strip_suffix(b"\n").unwrap_or(&bytes);
     let secret = secret.strip_suffix(b"\r").unwrap_or(secret);
     let (kind, most) = match config.kind {

@@ -1,4 +1,5 @@
-//! Chains: functions by name, each with a configuration that the function itself checks, and a protection.
+//! Chains: functions by name, each with a configuration that the function checks, and a
+//! protection.
 
 use super::mistake::{Mistake, listed, suggestion, with_suggestion};
 use super::network::Networks;
@@ -18,22 +19,23 @@ use holdfast_wire::zone::Zones;
 use serde_json::Value;
 use std::sync::Arc;
 
-/// Chains that a box may have.
+/// Maximum number of chains of a box.
 const MAX_CHAINS: usize = 256;
-/// Functions that a chain may have.
+/// Maximum number of functions of a chain.
 const MAX_FUNCTIONS: usize = 32;
 
-/// A chain: its functions are made, and what their flows share is not.
+/// A chain with its functions, without shared state.
 pub struct ChainPlan {
-    /// Its name.
+    /// The chain's name.
     pub name: String,
-    /// Its switch.
+    /// The chain's switch.
     pub switch: NodeId,
-    /// Its functions, in order.
+    /// The chain's functions, in order.
     pub functions: Vec<Arc<dyn Configured>>,
-    /// Where the functions' states of a flow lie.
+    /// The layout of a flow's state.
     pub layout: ChainLayout,
-    /// How its flows survive. Shared state is not a state server's if no function has any that could be.
+    /// The protection of its flows. Shared state is at a state server only if a function
+    /// has some.
     pub protection: Plan,
 }
 
@@ -48,18 +50,18 @@ impl ChainPlan {
         chain
     }
 
-    /// How many flows a source may have, as the first of the functions says that limits it.
+    /// The limit of flows per source, from the first function that has one.
     pub fn source_limit(&self) -> Option<SourceLimit> {
         self.functions.iter().find_map(|function| function.source_limit())
     }
 
-    /// Bytes by which a frame may be longer behind the chain than before it.
+    /// Bytes by which a frame may grow in the chain.
     pub fn added_bytes(&self) -> usize {
         self.functions.iter().map(|function| function.added_bytes()).sum()
     }
 }
 
-/// The chains of a configuration, in the order of their numbers, and what their flows share.
+/// Reads the chains, in the order of their numbers, and the shared state of their flows.
 pub(super) fn read(config: &Config, switches: &[SwitchEntry], root: Spot<'_>) -> Result<(Vec<ChainPlan>, Named), Mistake> {
     if config.chains.is_empty() || config.chains.len() > MAX_CHAINS {
         return Err(root.name("chains").mistake(format!("between 1 and {MAX_CHAINS} chains are needed")));
@@ -85,7 +87,7 @@ pub(super) fn read(config: &Config, switches: &[SwitchEntry], root: Spot<'_>) ->
         let mut protection = protection_of(config, name, root)?;
         let named = Named::of(number, name, &functions);
         if protection.server_rest().is_some() && named.is_empty() {
-            // A preset asks for a state server only if there is something for it to do.
+            // A preset asks for a state server only if there is shared state for it.
             if let Some(key) = protection::says_server(chain.protection.as_ref()) {
                 let message = format!(
                     "no function of chain `{name}` has anything that a state server could assign or add up: leave `{key}` out"
@@ -113,8 +115,9 @@ pub(super) fn read(config: &Config, switches: &[SwitchEntry], root: Spot<'_>) ->
     Ok((chains, shared))
 }
 
-/// Only one function may limit how many flows a source has, and none of its kind stands before it. The switch counts
-/// a source's flows as they enter the chain; a `nat` behind another one has other sources.
+/// Checks that one function at most limits flows per source, and that no other of its
+/// kind stands before it. The switch counts a source's flows as they enter the chain; a
+/// `nat` behind another one sees other sources.
 fn one_source_limit(functions: &[Arc<dyn Configured>], spot: Spot<'_>) -> Result<(), Mistake> {
     for (at, function) in functions.iter().enumerate().filter(|(_, function)| function.source_limit().is_some()) {
         let name = function.name();
@@ -129,7 +132,7 @@ fn one_source_limit(functions: &[Arc<dyn Configured>], spot: Spot<'_>) -> Result
     Ok(())
 }
 
-/// How the flows of a chain survive.
+/// Reads the protection of a chain's flows.
 fn protection_of(config: &Config, chain: &str, root: Spot<'_>) -> Result<Plan, Mistake> {
     let written = config.chains.get(chain).and_then(|chain| chain.protection.as_ref());
     let spot = root.key("chains").key(chain).key("protection");
@@ -178,7 +181,8 @@ fn function_of(config: &FunctionConfig, zones: &Zones, spot: Spot<'_>) -> Result
     catalog::configured(name, value, zones).map_err(|error| of_function(name, &error, here, spot.key(name)))
 }
 
-/// A function's mistake in its own configuration: `here` is its name, `below` what is written below that.
+/// A function's mistake in its configuration: `here` is its name, `below` the
+/// configuration.
 fn of_function(name: &str, error: &ConfigError, here: Spot<'_>, below: Spot<'_>) -> Mistake {
     let message = format!("{name}: {}", with_suggestion(&error.message));
     if !error.path.is_empty() {
@@ -188,7 +192,7 @@ fn of_function(name: &str, error: &ConfigError, here: Spot<'_>, below: Spot<'_>)
             None => spot.mistake(message),
         };
     }
-    // serde names the word, not its place; it stands somewhere below.
+    // serde names the word, not its place, which is somewhere below.
     let is_missing = error.message.starts_with("missing field");
     let word = error.message.split(['`', '"']).nth(1).filter(|_| !is_missing);
     word.and_then(|word| below.find(word)).unwrap_or(here).mistake(message)
@@ -207,12 +211,13 @@ const NOT_UNICAST: [(&str, &str); 9] = [
     ("ff00::/8", "multicast"),
 ];
 
-/// Which of them the prefix meets, and what that is.
+/// The first of these ranges that the prefix overlaps, and its meaning.
 fn not_unicast(prefix: &Prefix) -> Option<(&'static str, &'static str)> {
     NOT_UNICAST.into_iter().find(|(range, _)| range.parse().is_ok_and(|range: Prefix| range.overlaps(prefix)))
 }
 
-/// What several functions must not have in common, and what the box itself has already. The addresses that chains own are their switches'.
+/// Checks that functions and the box itself do not claim the same addresses. The
+/// addresses that chains own belong to their switches.
 pub(super) fn owned(
     config: &Config,
     chains: &[ChainPlan],
@@ -269,7 +274,8 @@ pub(super) fn owned(
                         "{name}: {prefix} contains {address}, which belongs to all on the network of port `{port}`"
                     )));
                 }
-                // Two pools know nothing of each other: both would give the same address and port to different flows.
+                // Two pools cannot coordinate: both would give the same address and port
+                // to different flows.
                 if has_pool {
                     if let Some((other, function, whose)) = taken.iter().find(|(other, ..)| other.overlaps(&prefix)) {
                         return Err(place(&prefix)
@@ -286,7 +292,8 @@ pub(super) fn owned(
     Ok(())
 }
 
-/// Prefixes at which the box answers ping in the chain's place: among the addresses that the chain owns.
+/// Reads the prefixes for which the box answers ping, among the addresses that the chain
+/// owns.
 fn answers_ping(config: &Config, chain: &str, owned: &[Prefix], root: Spot<'_>) -> Result<Vec<Prefix>, Mistake> {
     let written = config.chains.get(chain).and_then(|chain| chain.answers_ping.as_ref());
     let spot = root.key("chains").key(chain).key("answers_ping");

@@ -1,8 +1,11 @@
-//! The difference of two plans: what the second would change in a box that runs the first.
+//! The difference of two plans: the changes that the second would make in a box that runs
+//! the first.
 //!
-//! In: two plans. Out: a [`Difference`] for each key that is not the same, with its place in the second file (of what is missing there, the place where it would
-//! stand), its kind, and what it means for flows; and the rules that come and go. Never: a difference between two ways of writing the same. Which
-//! keys there are, and of what kind, is in the table ([`kinds`](super::kinds)), by which structs are compared; here is how what they hold is.
+//! In: two plans. Out: a [`Difference`] for each key that differs, with its place in the
+//! second file (for a missing key, the place where it would be), its kind, and its
+//! meaning for flows; and the rules that come and go. Never: a difference between two
+//! spellings of the same. The table ([`kinds`](super::kinds)) has the keys and their
+//! kinds, by which structs are compared; this module compares values.
 
 use super::clusters::{DEFAULT_CLUSTER, range};
 use super::mistake::Mistake;
@@ -17,7 +20,7 @@ use super::{bfd, protection};
 use holdfast_node::rules::Rule;
 use std::collections::BTreeMap;
 
-/// How a key is changed.
+/// The way in which a key is changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// While the box runs.
@@ -27,7 +30,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// In a word.
+    /// The kind in a word.
     pub fn word(self) -> &'static str {
         match self {
             Kind::Live => "live",
@@ -36,53 +39,54 @@ impl Kind {
     }
 }
 
-/// What the table says of a key.
+/// The table's row for a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Row {
     /// How it is changed.
     pub kind: Kind,
-    /// What that means for flows: if it takes a restart, for those that begin afterwards.
+    /// A key that differs between two plans.
     pub flows: &'static str,
 }
 
 /// A key that is not the same in two plans.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
-    /// Which one, from the top of the file: `ports.lan.mtu`.
+    /// The key from the top of the file: `ports.lan.mtu`.
     pub path: String,
-    /// What the table says of it.
+    /// The table's row for the key.
     pub row: Row,
-    /// What is different, and where.
+    /// The difference, with its place.
     pub mistake: Mistake,
 }
 
 /// A rule that comes or goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuleChange {
-    /// It comes.
+    /// True for a new rule, false for a removed one.
     pub is_new: bool,
-    /// It.
+    /// The rule.
     pub rule: Rule,
 }
 
-/// What makes one set of rules the other, those that go first. Their order means nothing.
+/// The changes from one set of rules to the other, removals first. The rules' order has
+/// no meaning.
 pub fn rule_changes(running: &[Rule], new: &[Rule]) -> Vec<RuleChange> {
     let gone = running.iter().filter(|rule| !new.contains(rule)).map(|rule| RuleChange { is_new: false, rule: rule.clone() });
     let come = new.iter().filter(|rule| !running.contains(rule)).map(|rule| RuleChange { is_new: true, rule: rule.clone() });
     gone.chain(come).collect()
 }
 
-/// What the new plan has otherwise than the one that runs, but for the rules.
+/// The differences of the new plan from the running one, except rules.
 pub fn differences(running: &Plan, new: &Plan) -> Vec<Difference> {
     let (root, mut found) = (new.source.root(), Vec::new());
-    // The row of the whole is nobody's: every key below it has its own.
+    // The whole file has no row of its own: every key below has one.
     let at =
         At { path: String::new(), parent: root, key: String::new(), spot: root, row: Row { kind: Kind::Restart, flows: "" } };
     said_in_full(running).compare(&said_in_full(new), &at, &mut found);
     found
 }
 
-/// The configuration as it would be written if nothing were left out, in one of the ways in which it could be.
+/// The configuration with all defaults written out, in one of its spellings.
 fn said_in_full(plan: &Plan) -> Config {
     let mut config = plan.raw.clone();
     let runtimes = |written: &mut Option<RuntimesConfig>| {
@@ -91,7 +95,7 @@ fn said_in_full(plan: &Plan) -> Config {
     };
     runtimes(&mut config.runtimes);
     config.clusters.values_mut().for_each(|cluster| runtimes(&mut cluster.runtimes));
-    // Their order means nothing.
+    // The order of a zone's ports has no meaning.
     config.zones.values_mut().for_each(|ports| ports.sort());
     config.switches.values_mut().for_each(|switch| switch.ports.sort());
     config.ports.values_mut().flat_map(|port| &mut port.bfd).for_each(bfd::say_in_full);
@@ -104,11 +108,11 @@ fn said_in_full(plan: &Plan) -> Config {
     config
 }
 
-/// A key of the file: where its value stands, or would, and what the table says of it.
+/// A key of the file: the place of its value, present or not, and the table's row.
 #[derive(Clone)]
 pub(super) struct At<'s> {
     path: String,
-    /// What the key is in.
+    /// The map or list that has the key.
     parent: Spot<'s>,
     key: String,
     spot: Spot<'s>,
@@ -136,12 +140,12 @@ impl<'s> At<'s> {
         Difference { path: self.path.clone(), row: self.row, mistake: spot.mistake(format!("{what}: {how}")) }
     }
 
-    /// The key has another value, in words.
+    /// Reports that the key has another value, in words.
     pub(super) fn changed(&self, running: &str, new: &str) -> Difference {
         self.changed_at(self.spot, running, new)
     }
 
-    /// The same, from this item of it on; without one the new value ends too early.
+    /// As `changed`, from this item on; without an item the new value ends too early.
     pub(super) fn changed_from(&self, item: Option<At<'s>>, running: &str, new: &str) -> Difference {
         self.changed_at(item.map_or_else(|| self.parent.name(&self.key), |item| item.spot), running, new)
     }
@@ -152,26 +156,28 @@ impl<'s> At<'s> {
         self.difference(spot, &what, "changed")
     }
 
-    /// Only the new file has it.
+    /// Reports a key that only the new file has.
     fn added(&self) -> Difference {
         let spot = if self.key.is_empty() { self.spot } else { self.parent.name(&self.key) };
         self.difference(spot, &format!("the running box has no `{}`", self.path), "added")
     }
 
-    /// Only the running box has it: shown at what it would be in, if that is there.
+    /// Reports a key that only the running box has, at the section that had it, if that
+    /// is there.
     fn removed_from(&self, section: &At<'s>) -> Difference {
         let what = format!("`{}` of the running box is not here", self.path);
         self.difference(section.parent.name(&section.key), &what, "removed")
     }
 }
 
-/// What can be compared.
+/// A value that can be compared.
 pub(super) trait Compare {
-    /// Finds what is not the same in the new one.
+    /// Finds the differences of `new`.
     fn compare(&self, new: &Self, at: &At<'_>, found: &mut Vec<Difference>);
 }
 
-/// A value without keys of its own: it is the same if its words are, of which there are none if it is not set.
+/// A value without keys of its own: equal if its words are equal. An unset value has
+/// none.
 trait Leaf {
     fn words(&self) -> String;
 }
@@ -232,7 +238,7 @@ leaves! {
     };
 }
 
-/// Sections that may be left out, and are something else than their defaults then.
+/// Compares optional sections, which differ from their defaults when left out.
 macro_rules! optional {
     ($($section:ty),*) => {
         $(impl Compare for Option<$section> {
@@ -250,7 +256,7 @@ macro_rules! optional {
 
 optional!(BfdKeyConfig, ControlConfig, EtcdConfig, FabricFileConfig, StateServerSettings);
 
-/// What has names is compared by them.
+/// Compares named entries by their names.
 impl<T: Compare> Compare for BTreeMap<String, T> {
     fn compare(&self, new: &Self, at: &At<'_>, found: &mut Vec<Difference>) {
         for name in self.keys().filter(|name| !new.contains_key(*name)) {
@@ -266,7 +272,7 @@ impl<T: Compare> Compare for BTreeMap<String, T> {
     }
 }
 
-/// Routes come and go: a route is what it says.
+/// Compares routes as a set: a route has no identity but its text.
 impl Compare for Vec<RouteConfig> {
     fn compare(&self, new: &Self, at: &At<'_>, found: &mut Vec<Difference>) {
         let words = |route: &RouteConfig| {
@@ -284,7 +290,8 @@ impl Compare for Vec<RouteConfig> {
     }
 }
 
-/// Routers that are watched are compared by their addresses, and if these are the same, key by key.
+/// Compares watched routers by their addresses, and those with equal addresses key by
+/// key.
 impl Compare for Vec<BfdConfig> {
     fn compare(&self, new: &Self, at: &At<'_>, found: &mut Vec<Difference>) {
         let peers = |routers: &Self| routers.iter().map(|router| router.peer.clone()).collect::<Vec<_>>();
@@ -298,7 +305,7 @@ impl Compare for Vec<BfdConfig> {
     }
 }
 
-/// Rules are compared as they are resolved: [`rule_changes`].
+/// Leaves rules out: [`rule_changes`] compares them as resolved.
 impl Compare for Vec<RuleConfig> {
     fn compare(&self, _: &Self, _: &At<'_>, _: &mut Vec<Difference>) {}
 }

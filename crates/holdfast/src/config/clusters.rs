@@ -1,4 +1,4 @@
-//! Virtual clusters: which runtimes serve which chains.
+//! Virtual clusters: the runtimes that serve each chain.
 
 use super::chains::ChainPlan;
 use super::mistake::{Mistake, listed, suggestion};
@@ -6,26 +6,26 @@ use super::names;
 use super::raw::{Config, RuntimesConfig};
 use super::source::Spot;
 
-/// The cluster of the chains that ask for none, as it is shown.
+/// The displayed name of the cluster of chains that name none.
 pub const DEFAULT_CLUSTER: &str = "default";
-/// Runtimes on one host.
+/// Maximum number of runtimes of one host.
 const MAX_RUNTIMES: u16 = 64;
 const DEFAULT_RUNTIMES: u16 = 3;
 
 /// A virtual cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cluster {
-    /// Its name.
+    /// The cluster's name.
     pub name: String,
-    /// Runtimes to start in it.
+    /// Runtimes at the start.
     pub runtimes: u16,
-    /// Runtimes that it may have.
+    /// Maximum number of runtimes.
     pub max: u16,
-    /// The chains that it serves, counted from 0.
+    /// The chains that the cluster serves, counted from 0.
     pub chains: Vec<u16>,
 }
 
-/// The clusters that have chains; the default one, if it has any, is the first.
+/// Reads the clusters that have chains; the default one, if it has any, is the first.
 pub(super) fn read(config: &Config, built: &[ChainPlan], root: Spot<'_>) -> Result<Vec<Cluster>, Mistake> {
     let names = || config.clusters.keys().map(String::as_str);
     for (wanted, chain) in config.chains.iter().filter_map(|(name, chain)| chain.cluster.as_ref().map(|wanted| (wanted, name))) {
@@ -85,7 +85,8 @@ pub(super) fn read(config: &Config, built: &[ChainPlan], root: Spot<'_>) -> Resu
     Ok(clusters)
 }
 
-/// What makes clusters grow must lie well above what makes them shrink, or a steady load would do both in turn.
+/// Checks that the load for growth lies well above the load for shrinkage: a steady load
+/// would otherwise cause both in turn.
 fn scaling(config: &Config, root: Spot<'_>) -> Result<(), Mistake> {
     let scaling = &config.scaling;
     let spot = root.key("scaling");
@@ -108,7 +109,7 @@ fn scaling(config: &Config, root: Spot<'_>) -> Result<(), Mistake> {
     Ok(())
 }
 
-/// `spot` is the value of `runtimes`.
+/// Reads `runtimes`; `spot` is its value.
 fn runtimes(written: Option<RuntimesConfig>, spot: Spot<'_>) -> Result<u16, Mistake> {
     let Some(written) = written else { return Ok(DEFAULT_RUNTIMES) };
     let range = written.range();
@@ -132,7 +133,7 @@ fn runtimes(written: Option<RuntimesConfig>, spot: Spot<'_>) -> Result<u16, Mist
     }
 }
 
-/// The least and the most runtimes that are meant.
+/// The least and the most runtimes.
 pub(super) fn range(written: Option<RuntimesConfig>) -> (u16, u16) {
     let range = written.map(|written| written.range()).unwrap_or_default();
     let least = range.count.or(range.min).unwrap_or(DEFAULT_RUNTIMES);

@@ -1,4 +1,4 @@
-//! Where the control API listens, and with which certificate.
+//! The control API: its listening addresses and certificate.
 
 use super::mistake::Mistake;
 use super::raw::{Config, HostSettings, TlsConfig};
@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 /// The section, read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Control {
-    /// Where a host listens that says nothing else.
+    /// The listening address of hosts without one of their own.
     listen: Option<SocketAddr>,
     tls: TlsPaths,
 }
@@ -18,9 +18,9 @@ pub struct Control {
 /// The control API of one host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ControlEntry {
-    /// Where it listens.
+    /// The listening address.
     pub listen: SocketAddr,
-    /// With which certificate.
+    /// The certificate's files.
     pub tls: TlsPaths,
 }
 
@@ -30,19 +30,19 @@ impl Control {
         &self.tls
     }
 
-    /// That of a host; `own` is the address that it has for itself.
+    /// The control API of a host; `own` is the host's own address.
     pub(super) fn of(&self, own: Option<SocketAddr>) -> Option<ControlEntry> {
         own.or(self.listen).map(|listen| ControlEntry { listen, tls: self.tls.clone() })
     }
 }
 
-/// What a host says of its own address. Whether there is a section for it too is seen by [`read`].
+/// A host's own listening address. [`read`] checks that the section exists too.
 pub(super) fn own_address(host: &HostSettings, spot: Spot<'_>) -> Result<Option<SocketAddr>, Mistake> {
     let read = |text: &String| control_address(text).map_err(|message| spot.key("control").mistake(message));
     host.control.as_ref().map(read).transpose()
 }
 
-/// The section.
+/// Reads the section.
 ///
 /// # Errors
 /// The first mistake.

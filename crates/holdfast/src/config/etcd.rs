@@ -1,4 +1,4 @@
-//! The etcd in which coordinators elect one and keep their log.
+//! The etcd for the coordinators' election and log.
 
 use super::mistake::Mistake;
 use super::raw::Config;
@@ -7,28 +7,28 @@ use std::path::PathBuf;
 
 const MAX_ENDPOINTS: usize = 16;
 const MAX_PREFIX: usize = 256;
-/// etcd's own, when none is named.
+/// etcd's own port, if none is named.
 const DEFAULT_PORT: u16 = 2379;
 
 /// A member of etcd.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoint {
-    /// As it was written.
+    /// The text as written.
     pub text: String,
-    /// Its name or address, without brackets.
+    /// The name or address, without brackets.
     pub host: String,
-    /// Its port.
+    /// The port.
     pub port: u16,
 }
 
 /// The section, read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Etcd {
-    /// Its members.
+    /// The members.
     pub endpoints: Vec<Endpoint>,
-    /// Where everything lies; without a slash at its end.
+    /// The prefix of all keys, without a slash at its end.
     pub prefix: String,
-    /// The authorities' file, if the members speak TLS.
+    /// The file of authorities, if the members speak TLS.
     pub ca: Option<PathBuf>,
     /// The files with this box's certificate and its key.
     pub certificate: Option<(PathBuf, PathBuf)>,
@@ -37,14 +37,14 @@ pub struct Etcd {
 }
 
 impl Etcd {
-    /// Where it is, in words.
+    /// The members and the prefix, in words.
     pub fn place(&self) -> String {
         let endpoints: Vec<&str> = self.endpoints.iter().map(|endpoint| endpoint.text.as_str()).collect();
         format!("at {} in etcd ({})", self.prefix, endpoints.join(", "))
     }
 }
 
-/// Whether it speaks TLS, and where it is.
+/// Reads an endpoint: true if it speaks TLS, and its address.
 fn endpoint(text: &str) -> Result<(bool, Endpoint), String> {
     let wrong = || format!("`{text}` is no address of etcd: `https://HOST:PORT`, like https://10.0.0.1:2379");
     let (scheme, rest) = text.split_once("://").ok_or_else(wrong)?;
@@ -89,7 +89,7 @@ fn prefix(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The section with all that it leaves out.
+/// Reads the section, with defaults filled in.
 ///
 /// # Errors
 /// The first mistake.

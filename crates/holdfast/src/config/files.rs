@@ -1,4 +1,5 @@
-//! The files that a configuration names: the only place here that opens any, and the only one that may be asked again.
+//! The files that a configuration names. No other part of the configuration opens files,
+//! and only these are read again.
 
 use super::bfd::{self, BfdPeer};
 use super::keys;
@@ -9,7 +10,7 @@ use holdfast_node::bfd::Key;
 use holdfast_node::channel::KeyRing;
 
 impl Plan {
-    /// The cluster's keys, if a file with them is named.
+    /// Reads the cluster's keys, if a file is named.
     ///
     /// # Errors
     /// The mistake, at the place that names the file.
@@ -18,7 +19,7 @@ impl Plan {
         self.key.as_ref().map(|path| keys::read(path).map_err(|message| spot.mistake(message))).transpose()
     }
 
-    /// The keys for routers that are watched, in the order of [`Plan::bfd`].
+    /// Reads the keys for watched routers, in the order of [`Plan::bfd`].
     ///
     /// # Errors
     /// The mistake, at the place that names the file.
@@ -32,7 +33,7 @@ impl Plan {
         self.bfd.iter().map(read).collect()
     }
 
-    /// The certificate and key of the control API, if there is one.
+    /// Reads the certificate and key of the control API, if there is one.
     ///
     /// # Errors
     /// The mistake, at the place that names the files.
@@ -42,7 +43,8 @@ impl Plan {
         control.map(|control| Identity::load(control.tls()).map_err(|message| spot.mistake(message))).transpose()
     }
 
-    /// Files that another host needs as well, as they are written: the key that names each, and the path.
+    /// Files that another host needs too: the key that names each, and the path as
+    /// written.
     pub fn named_files(&self) -> Vec<(&'static str, &str)> {
         let etcd = self.raw.etcd.as_ref();
         let named = [

@@ -9,36 +9,37 @@ use holdfast_node::address::MAX_HOSTS;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-/// Every network between hosts takes packets of so many bytes (RFC 8200, section 5).
+/// Least packet size of every network between hosts, bytes (RFC 8200, section 5).
 const MIN_MTU: u16 = 1280;
 
-/// What joins a host with the others.
+/// A network between hosts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fabric {
     /// The device of an Ethernet network.
     Device(String),
-    /// UDP, at this address of its own.
+    /// UDP, at this host's own address.
     Udp(SocketAddr),
 }
 
-/// A host, in the order of their numbers: the coordinator's is the first, if it has a host of its own.
+/// A host. Hosts are in the order of their numbers: the coordinator's host, if it has
+/// one, is the first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostEntry {
     /// Its name.
     pub name: String,
-    /// What joins it with the others: one network, or two.
+    /// The networks to the other hosts: one or two.
     pub fabric: Vec<Fabric>,
-    /// It serves ports when it is its turn.
+    /// True if the host can serve ports.
     pub has_ports: bool,
-    /// Runtimes are started there.
+    /// True if runtimes are started there.
     pub has_runtimes: bool,
     /// The devices of its ports, in the order of the ports' numbers.
     pub devices: Vec<String>,
-    /// Where its control API listens, if it says so itself.
+    /// The listening address of its control API, if it has one of its own.
     pub control: Option<std::net::SocketAddr>,
 }
 
-/// The hosts of a configuration; none if there is only one, which needs no name.
+/// Reads the hosts; none if there is only one, which needs no name.
 pub(super) fn read(config: &Config, root: Spot<'_>) -> Result<Vec<HostEntry>, Mistake> {
     let hosts = &config.hosts;
     let spot = root.key("hosts");
@@ -140,7 +141,7 @@ pub(super) fn read(config: &Config, root: Spot<'_>) -> Result<Vec<HostEntry>, Mi
     Ok(entries)
 }
 
-/// An address of a host, with a port.
+/// Reads an address of a host, with a port.
 fn address(text: &str) -> Result<SocketAddr, String> {
     let address: SocketAddr =
         text.parse().map_err(|_| format!("`{text}` is no address with a port, like 10.9.0.1:7000 or [2001:db8::1]:7000"))?;
@@ -154,7 +155,7 @@ fn address(text: &str) -> Result<SocketAddr, String> {
     Ok(address)
 }
 
-/// Where a host's network is said.
+/// The place of a host's network in the file.
 fn network_spot<'s>(fabric: &HostFabric, host: Spot<'s>, number: usize) -> Spot<'s> {
     match fabric {
         HostFabric::One(_) => host.key("fabric"),
@@ -162,7 +163,8 @@ fn network_spot<'s>(fabric: &HostFabric, host: Spot<'s>, number: usize) -> Spot<
     }
 }
 
-/// All hosts are joined by the same, and nobody else can reach them by it, or has the key.
+/// Checks that all hosts have the same kind of network, which is closed to others or
+/// keyed.
 fn joined(config: &Config, entries: &[HostEntry], spot: Spot<'_>) -> Result<(), Mistake> {
     let mut taken: BTreeMap<SocketAddr, &str> = BTreeMap::new();
     let first = &entries[0];
@@ -235,10 +237,10 @@ pub(super) fn place(config: &Config, hosts: &[HostEntry], switches: &mut [Switch
     Ok(())
 }
 
-/// Which host is meant, counted from 0; the only one needs no name.
+/// The number of the named host, from 0; a single host needs no name.
 ///
 /// # Errors
-/// What to write instead.
+/// The text says what to write instead.
 pub(super) fn find(hosts: &[HostEntry], wanted: Option<&str>) -> Result<u16, String> {
     let names = || hosts.iter().map(|host| host.name.as_str());
     match wanted {

@@ -1,7 +1,9 @@
 //! The file with the cluster's keys.
 //!
-//! One key per line, `NUMBER:KEY`, the current one first; a key is 32 bytes in hexadecimal or base64. A file with one key may leave out the number
-//! (0 then), and may be the 32 bytes themselves. Empty lines and what follows a `#` do not count. Never: a word of the file in a message.
+//! Each line is a key, `NUMBER:KEY`, the current one first; a key is 32 bytes in
+//! hexadecimal or base64. A file with one key may leave out the number (0 then), and may
+//! be the 32 bytes themselves. Empty lines, and text behind a `#`, are ignored. Never: a
+//! part of the file in a message.
 
 use holdfast_control::secret::read_secret;
 use holdfast_node::channel::{Key, KeyRing};
@@ -13,17 +15,17 @@ const SECRET_LEN: usize = 32;
 /// Reads a file of keys.
 ///
 /// # Errors
-/// What is wrong with it, and what to do.
+/// The text says what is wrong, and the remedy.
 pub fn read(path: &Path) -> Result<KeyRing, String> {
     let name = path.display();
     let bytes = read_secret(path, &format!("holdfast keygen {name}"), "holdfast keygen FILE")?;
     parse(&bytes).map_err(|message| format!("`{name}`: {message}"))
 }
 
-/// Bytes in, no panic out.
+/// Parses a file of keys; never panics.
 ///
 /// # Errors
-/// What is wrong, with the line.
+/// The text says what is wrong, with the line.
 pub(super) fn parse(bytes: &[u8]) -> Result<KeyRing, String> {
     let ring = |keys| KeyRing::new(keys).map_err(|error| format!("{error}: `holdfast keygen` makes one, a line each"));
     if let Ok(secret) = <[u8; SECRET_LEN]>::try_from(bytes) {
@@ -62,7 +64,7 @@ fn hexadecimal(text: &str) -> Option<[u8; SECRET_LEN]> {
     Some(secret)
 }
 
-/// RFC 4648, with or without padding, in either alphabet.
+/// Decodes base64 (RFC 4648), with or without padding, in either alphabet.
 fn base64(text: &str) -> Option<[u8; SECRET_LEN]> {
     let text = text.strip_suffix('=').unwrap_or(text).as_bytes();
     // 32 bytes are 42 characters and 4 bits of another.
@@ -88,7 +90,7 @@ fn base64(text: &str) -> Option<[u8; SECRET_LEN]> {
             at += 1;
         }
     }
-    // What is left over of the last character means nothing, and is nothing.
+    // The remaining bits of the last character must be zero.
     (at == SECRET_LEN && bits & ((1 << count) - 1) == 0).then_some(secret)
 }
 
@@ -117,7 +119,7 @@ mod tests {
         std::array::from_fn(|at| at as u8)
     }
 
-    /// One key, in every way in which it can be written.
+    /// The same key, in all its spellings.
     #[test]
     fn a_key_is_hexadecimal_base64_or_raw() {
         let texts = [
@@ -142,7 +144,7 @@ mod tests {
         assert_eq!(ring.keys().iter().map(|key| key.number).collect::<Vec<_>>(), [7, 3]);
     }
 
-    /// What is no file of keys is refused with the line, and without a word of it.
+    /// A wrong file is refused with the line, and without any part of it.
     #[test]
     fn mistakes_have_a_line_and_keep_the_secret() {
         let short = &HEX[..62];
@@ -173,7 +175,7 @@ mod tests {
             }
         }
 
-        /// What is written as a line is read as the same key.
+        /// A key written as a line is read back as the same key.
         #[test]
         fn a_line_is_read_as_it_was_written(number: u8, secret: [u8; 32]) {
             let key = Key { number, secret };

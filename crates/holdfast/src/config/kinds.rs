@@ -1,7 +1,8 @@
-//! The table: how each key of the file is changed in a box that runs, and what that means for flows.
+//! The table: the kind of change of each key in a running box, and its meaning for flows.
 //!
-//! A row for each key of each struct that is written, the functions' own included. The rows are what a struct is compared by, so a key without one does not
-//! compile. Where a row says "by a restart", the change itself is for later; what it says of flows is true of those that begin afterwards.
+//! The table has a row for each key of each struct of the file, the functions' own
+//! included. Structs are compared by their rows, so a key without one does not compile.
+//! Changes "by a restart" are described for flows that begin after it.
 
 use super::changes::{At, Compare, Difference, Kind, Row};
 use super::raw::{
@@ -19,7 +20,7 @@ const fn restart(flows: &'static str) -> Row {
     Row { kind: Kind::Restart, flows }
 }
 
-/// Flows that begin from now on go by them; others keep their chain.
+/// Rules apply to flows that begin from now on; others keep their chain.
 pub const RULES: Row = Row { kind: Kind::Live, flows: "for flows that begin from now on" };
 const ALIKE: Row = restart("flows are served as before");
 const WAYS: Row = restart("packets come and go another way");
@@ -33,13 +34,13 @@ const LIFETIMES: Row = restart("flows live for another time without a packet");
 const TRANSLATED: Row = restart("flows have other addresses or ports outside");
 const BALANCED: Row = restart("flows go to other backends");
 const MARKED: Row = restart("packets are marked in another way");
-/// A function that does not ship.
+/// The row of a function that does not ship with Holdfast.
 const UNKNOWN: Row = restart("flows meet the function as it is configured then");
 
-/// A key of a struct, as it is written, and its row.
+/// A key, as written, and its row.
 pub type Key = (&'static str, Row);
 
-/// Compares structs by their rows. A field of another name than its key has that behind `=`.
+/// Compares structs by their rows. A field named unlike its key has the key behind `=`.
 macro_rules! keys {
     ($($struct:ident { $($field:ident $(= $key:literal)? : $row:expr,)* })*) => {
         $(impl Compare for $struct {
@@ -53,13 +54,13 @@ macro_rules! keys {
     };
 }
 
-/// The same for the functions' configurations, which are compared as they are written.
+/// As `keys`, for the functions' configurations, which are compared as written.
 macro_rules! function_keys {
     ($($function:literal $struct:ident { $($field:ident $(= $key:literal)? : $row:expr,)* })*) => {
         $(const _: fn($struct) = |config| {
             let $struct { $($field: _),* } = config;
         };)*
-        /// The rows of functions, by function, or struct within one.
+        /// The rows of functions, by function, or by struct within one.
         pub const FUNCTION_KEYS: &[(&str, &[Key])] = &[$(($function, &[$((key!($field $($key)?), $row)),*])),*];
     };
 }
@@ -285,7 +286,7 @@ pub fn row(of: &str, key: &str) -> Option<Row> {
     keys.iter().find(|(name, _)| *name == key).map(|(_, row)| *row)
 }
 
-/// Functions are compared by their names, and if these are the same, key by key.
+/// Compares functions by their names, and those with equal names key by key.
 impl Compare for Vec<FunctionConfig> {
     fn compare(&self, new: &Self, at: &At<'_>, found: &mut Vec<Difference>) {
         let named = |functions: &Self| -> Vec<(String, Value)> {
@@ -306,7 +307,7 @@ impl Compare for Vec<FunctionConfig> {
             let keys = |value: &Value| value.as_object().map(|map| map.keys().cloned().collect::<Vec<_>>()).unwrap_or_default();
             let mut all = keys(running);
             all.extend(keys(new).into_iter().filter(|key| running.get(key).is_none()));
-            // A name alone is the name with an empty configuration below it.
+            // A bare name stands for an empty configuration.
             for key in all.iter().filter(|key| running.get(key) != new.get(key)) {
                 let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
                 let words = |value: &Value| value.get(key).map_or_else(String::new, text);

@@ -1,26 +1,27 @@
-//! Limits, and how failures are noticed: numbers in their ranges.
+//! Limits and failure detection: numbers within their ranges.
 
 use super::mistake::Mistake;
 use super::raw::Config;
 use super::source::Spot;
 
-/// A hung runtime must have had so many chances to be heard.
+/// Least number of heartbeats within the time-out of a hung runtime.
 const LEAST_HEARTBEATS: u64 = 4;
 
-/// The section, with all that it leaves out.
+/// The section, with defaults filled in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Flows that a switch has routes for, and that one runtime may own per chain.
+    /// Maximum number of flows with a route at a switch, and of flows that one runtime
+    /// may own per chain.
     pub flows: usize,
-    /// Half-open flows that one source may have.
+    /// Maximum number of half-open flows of one source.
     pub half_open_per_source: u32,
-    /// All flows that one source may have, if that is limited.
+    /// Maximum number of flows of one source, if limited.
     pub flows_per_source: Option<u32>,
     /// Packet buffers of a host.
     pub buffers: u32,
 }
 
-/// Looks at `limits` and `detection`.
+/// Reads `limits` and `detection`.
 pub(super) fn read(config: &Config, root: Spot<'_>) -> Result<Limits, Mistake> {
     let between = |section: &str, key: &str, value: u64, least: u64, most: u64| {
         if (least..=most).contains(&value) {

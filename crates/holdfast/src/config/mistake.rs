@@ -1,8 +1,8 @@
-//! A mistake in a configuration file, as it is shown.
+//! A mistake in a configuration file, as shown to the operator.
 
 use std::fmt::{self, Write};
 
-/// Columns of the file that are shown around a mistake: a JSON file may be one line of many thousands.
+/// Columns shown around a mistake: a JSON file may be one line of many thousands.
 const SHOWN: usize = 120;
 
 /// A mistake in a configuration file.
@@ -10,7 +10,7 @@ const SHOWN: usize = 120;
 pub struct Mistake {
     /// The file.
     pub file: String,
-    /// Line, from 1; 0 if it is not known.
+    /// Line, from 1; 0 if unknown.
     pub line: usize,
     /// Column in characters, from 1.
     pub column: usize,
@@ -18,7 +18,7 @@ pub struct Mistake {
     pub width: usize,
     /// The line's text.
     pub text: String,
-    /// What is wrong, and what would be right.
+    /// The text says what is wrong, and what would be right.
     pub message: String,
 }
 
@@ -37,7 +37,8 @@ impl fmt::Display for Mistake {
         writeln!(f, "{}:{}:{}: {}", self.file, self.line, self.column, self.message)?;
         let before = self.column.saturating_sub(1);
         let skipped = if before + self.width > SHOWN { before.saturating_sub(SHOWN / 2) } else { 0 };
-        // A file is not trusted to leave the terminal alone: what moves the cursor is replaced, tabs are one column.
+        // Control characters must not reach the terminal: those that move the cursor are
+        // replaced, tabs are one column.
         let visible = |character: char| match character {
             '\t' => ' ',
             character if character.is_control() => '\u{fffd}',
@@ -54,9 +55,10 @@ impl fmt::Display for Mistake {
 
 impl std::error::Error for Mistake {}
 
-/// `; did you mean …?` if a candidate is near enough to have been meant, else nothing.
+/// `; did you mean …?` if a candidate is similar enough, else empty.
 pub(super) fn suggestion<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
-    // Far more than any name here, and the distance of two texts takes the product of their lengths.
+    // Longer than any name here; the distance of two texts takes time proportional to the
+    // product of their lengths.
     if word.len() > 64 {
         return String::new();
     }
@@ -76,7 +78,8 @@ pub(super) fn listed<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     names.into_iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
 }
 
-/// Adds "did you mean" to a parser's message of the form "unknown … `x`, expected one of `a`, `b`".
+/// Adds "did you mean" to a parser's message of the form "unknown … `x`, expected one of
+/// `a`, `b`".
 pub(crate) fn with_suggestion(message: &str) -> String {
     let words: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
     match words.split_first() {

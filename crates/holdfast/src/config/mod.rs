@@ -1,16 +1,22 @@
-//! The configuration file: what an operator writes, and what is made of it.
+//! The configuration file: its text, and the plan made of it.
 //!
-//! YAML or JSON. In: text. Out: a [`Plan`], or the first [`Mistake`] with line, column, the line itself, and what would be right. Never: a look at the
-//! machine (that is `host_check`'s; only `files` opens the files that are named), a panic, or a value that was guessed.
+//! YAML or JSON. In: text. Out: a [`Plan`], or the first [`Mistake`] with line, column,
+//! the line itself, and the remedy. Never: a look at the machine (`host_check` does that;
+//! only `files` opens the named files), a panic, or a guessed value.
 //!
-//! Two steps: [`raw`] is what was written, for serde; [`plan`] is what it means, resolved by one module per section. Each of these takes the raw file and what the modules before it
-//! have found, so arrows point one way: `raw`, `source`, `mistake` ← sections ← `plan` ← what is asked of a plan (`files`, `memory`, `warnings`, `changes` with the table `kinds`).
+//! Two steps: [`raw`] is the text for serde; [`plan`] is the meaning, resolved by one
+//! module per section. Each module takes the raw file and the results of earlier modules,
+//! so arrows point one way: `raw`, `source`, `mistake` ← sections ← `plan` ← uses of a
+//! plan (`files`, `memory`, `warnings`, `changes` with the table `kinds`).
 //!
-//! The parser is serde-saphyr. serde_yaml and serde_yml are no longer maintained and tell a line only for some mistakes; the marked trees of
-//! saphyr and marked-yaml keep places but leave typing to their user; serde-saphyr is maintained, has places in every error, limits the
-//! depth and size of what it expands (a "billion laughs" is an error), refuses duplicate keys, and reads YAML 1.2, where `no` is a word.
-//! What its `Spanned` cannot do is look inside the configuration of a function, which is any value at all: so places come from a second pass
-//! over the events of its parser (`source.rs`), for typed values and functions alike.
+//! The parser is serde-saphyr. serde_yaml and serde_yml are no longer maintained and tell
+//! a line only for some mistakes; the marked trees of saphyr and marked-yaml keep places
+//! but leave typing to their user; serde-saphyr is maintained, has places in every error,
+//! limits the depth and size of what it expands (a "billion laughs" is an error), refuses
+//! duplicate keys, and reads YAML 1.2, where `no` is a word. Its `Spanned` cannot look
+//! inside the configuration of a function, which is any value at all. Places therefore
+//! come from a second pass over the events of its parser (`source.rs`), for typed values
+//! and functions alike.
 
 mod bfd;
 mod chains;
@@ -71,13 +77,13 @@ pub fn read(file: &str, text: &str) -> Result<Plan, Mistake> {
     if text.len() > MAX_FILE {
         return Err(Mistake::of_file(file, format!("longer than {} MiB: this is no configuration", MAX_FILE >> 20)));
     }
-    // Editors on other systems begin a file with it.
+    // Some editors begin a file with a byte order mark.
     let source = Source::new(file, text.strip_prefix('\u{feff}').unwrap_or(text));
     let raw = serde_saphyr::from_str(source.text()).map_err(|error| parser::mistake(&error, &source))?;
     Plan::resolve(source, raw)
 }
 
-/// Bytes in, no panic out: the entry for fuzzing.
+/// Reads any bytes without a panic: the entry for fuzzing.
 pub fn fuzz(bytes: &[u8]) {
     let _ = keys::parse(bytes);
     let mistakes = match read("fuzz", &String::from_utf8_lossy(bytes)) {
@@ -98,7 +104,7 @@ pub fn schema() -> Value {
     for name in &names {
         let function = holdfast_functions::catalog::schema(name).and_then(|schema| serde_json::to_value(schema).ok());
         let Some(mut function) = function else { continue };
-        // Each function's definitions move to the file's, under names that cannot meet.
+        // Each function's definitions move to the file's, under distinct names.
         let definitions = function.as_object_mut().and_then(|map| map.remove("$defs"));
         function.as_object_mut().and_then(|map| map.remove("$schema"));
         rename_references(&mut function, name);

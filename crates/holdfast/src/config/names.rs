@@ -1,9 +1,10 @@
-//! Names that an operator gives: of the box, of clusters, hosts, switches and zones.
+//! Names of the box, of clusters, hosts, switches and zones.
 
 use super::mistake::Mistake;
 use super::source::Spot;
 
-/// Refuses a name that could not be part of a path. `whose` is what has it, as in "a host's".
+/// Refuses a name that could not be part of a path. `whose` names its owner, as in "a
+/// host's".
 pub(super) fn check(name: &str, whose: &str, spot: Spot<'_>) -> Result<(), Mistake> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     if name.is_empty() || name.len() > 48 || name.starts_with('.') || !name.chars().all(is_plain) {

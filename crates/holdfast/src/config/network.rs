@@ -1,4 +1,4 @@
-//! Ports, addresses, gateways and routes: what the operator wrote about the networks, checked against each other.
+//! Ports, addresses, gateways and routes, checked against each other.
 
 use super::mistake::{Mistake, listed, suggestion};
 use super::raw::{Config, OneOrMany, PortConfig, ReversePathConfig, RouteConfig};
@@ -9,45 +9,45 @@ use holdfast_wire::ip_bytes;
 use holdfast_wire::selector::{Prefix, SelectorError};
 use std::net::IpAddr;
 
-/// Ports that a box may have.
+/// Maximum number of ports of a box.
 const MAX_PORTS: usize = holdfast_wire::zone::MAX_PORTS as usize;
 /// Longest name of a Linux interface (IFNAMSIZ without its zero).
 const MAX_DEVICE: usize = 15;
-/// What a device may begin with; `holdfast_io::port::open` opens them.
+/// Drivers that a device may name; `holdfast_io::port::open` opens them.
 const DRIVERS: &[&str] = &["afxdp", "afpacket", "dpdk", "pcap"];
-/// RFC 791 and RFC 8200, section 5.
+/// Least MTU of IPv4 (RFC 791) and IPv6 (RFC 8200, section 5).
 const MIN_MTU: [u16; 2] = [68, 1280];
 
-/// A port, in the order of their numbers.
+/// A port. Ports are in the order of their numbers.
 #[derive(Debug, Clone)]
 pub struct Port {
-    /// Its name.
+    /// The port's name.
     pub name: String,
-    /// Its device, with a driver before a colon if one is named.
+    /// The port's device, with a driver before a colon if one is named.
     pub device: String,
     /// Addresses with prefix lengths.
     pub addresses: Vec<(IpAddr, u8)>,
-    /// Largest IP packet, bytes, if it is to be less than the device's.
+    /// Largest IP packet, bytes, if less than the device's.
     pub mtu: Option<u16>,
-    /// Which sources it accepts.
+    /// The sources that the port accepts.
     pub reverse_path: ReversePath,
 }
 
-/// What is made of ports and routes.
+/// The networks that ports and routes form.
 pub(super) struct Networks {
     /// In the order of their numbers.
     pub(super) ports: Vec<Port>,
     /// Gateways and routes.
     pub(super) routes: Vec<EdgeRoute>,
     connected: Vec<(Prefix, u8)>,
-    /// Routers that are watched.
+    /// Watched routers, with their ports.
     watched: Vec<(u8, IpAddr)>,
     /// The switch of each port.
     switches: Vec<usize>,
 }
 
 impl Networks {
-    /// The box's own address that is in `prefix`, and the name and switch of its port.
+    /// The box's own address in `prefix`, and the name and switch of its port.
     pub(super) fn own_address_in(&self, prefix: &Prefix) -> Option<(IpAddr, &str, usize)> {
         let own = self.ports.iter().zip(&self.switches);
         let mut all =
@@ -55,7 +55,8 @@ impl Networks {
         all.find(|(address, ..)| prefix.contains(&ip_bytes(*address)))
     }
 
-    /// The name of the port whose network has its own or its broadcast address (RFC 1812, section 5.3.5) in `prefix`, and that address.
+    /// A network's own or broadcast address (RFC 1812, section 5.3.5) in `prefix`, with
+    /// the name of the network's port.
     pub(super) fn broadcast_in(&self, prefix: &Prefix) -> Option<(&str, IpAddr)> {
         let ends = |network: &Prefix| {
             let IpAddr::V4(first) = network.first() else { return None };
@@ -67,14 +68,15 @@ impl Networks {
         Some((self.port_name(port), address))
     }
 
-    /// The name of the port on which a gateway or route names this router, or where it is watched, and the router, if it is in `prefix`.
+    /// A router in `prefix` that a gateway or route names, or that is watched, with the
+    /// name of its port.
     pub(super) fn router_in(&self, prefix: &Prefix) -> Option<(&str, IpAddr)> {
         let named = self.routes.iter().filter_map(|route| Some((route.port, route.gateway?)));
         let mut all = named.chain(self.watched.iter().copied()).map(|(port, router)| (self.port_name(port), router));
         all.find(|(_, router)| prefix.contains(&ip_bytes(*router)))
     }
 
-    /// A router on the link of this port, which is watched.
+    /// Adds a watched router on the link of this port.
     pub(super) fn watch(&mut self, text: &str, port: u8, spot: Spot<'_>) -> Result<IpAddr, Mistake> {
         let address = router(text, spot, self)?;
         let is_gateway = self.routes.iter().any(|route| route.port == port && route.gateway == Some(address));
@@ -103,7 +105,8 @@ impl Networks {
         self.ports[usize::from(port)].addresses.iter().any(|(own, _)| *own == address)
     }
 
-    /// They belong to one switch: a packet that comes by the one may leave by the other.
+    /// True if both ports belong to one switch: a packet that comes by one may leave by
+    /// the other.
     fn are_together(&self, one: u8, other: u8) -> bool {
         self.switches[usize::from(one)] == self.switches[usize::from(other)]
     }
@@ -156,7 +159,7 @@ pub(super) fn read(config: &Config, switches: &[SwitchEntry], root: Spot<'_>) ->
             let name = networks.port_name(*port);
             return Err(spot.key("to").mistake(format!("{network} is connected to port `{name}` itself: it needs no route")));
         }
-        // While a router that is watched is not heard, the next one is used.
+        // A watched router that is not heard is replaced by the next one.
         let is_watched = |other: &EdgeRoute| {
             let watched = config.ports.values().nth(other.port.into()).map_or(&[][..], |port| &port.bfd);
             watched.iter().any(|bfd| bfd.peer.parse().is_ok_and(|peer: IpAddr| other.gateway == Some(peer)))
@@ -237,12 +240,14 @@ fn addresses(port: &PortConfig, ports: Spot<'_>, name: &str, networks: &mut Netw
         if is_taken {
             return Err(spot.mistake(format!("the box has the address {address} already")));
         }
-        // The link-local network is on every link: it does not say by which port a neighbour is reached.
+        // The link-local network is on every link: it does not say by which port a
+        // neighbour is reached.
         if is_link_local(address) {
             networks.ports[number as usize].addresses.push((address, len));
             continue;
         }
-        // A port may have several addresses in one network; anything else that overlaps leaves it open where a packet goes.
+        // A port may have several addresses in one network; any other overlap leaves a
+        // packet's way open.
         let other = networks.connected.iter().find(|(other, at)| {
             networks.are_together(*at, number) && other.overlaps(&network) && (*other != network || *at != number)
         });
@@ -256,7 +261,8 @@ fn addresses(port: &PortConfig, ports: Spot<'_>, name: &str, networks: &mut Netw
     Ok(())
 }
 
-/// An address with its prefix length, as an interface has it; a mistake with its offset.
+/// Reads an address with its prefix length, as an interface has it. An error has its
+/// offset.
 fn interface_address(text: &str) -> Result<(IpAddr, u8), (usize, String)> {
     let whole = |message: String| (0, message);
     let Some((address_text, len_text)) = text.split_once('/') else {
@@ -276,7 +282,8 @@ fn interface_address(text: &str) -> Result<(IpAddr, u8), (usize, String)> {
     Ok((address, len))
 }
 
-/// True if one station can have this address in a network of this prefix length; else why not.
+/// Checks that one station can have this address in a network of this prefix length. An
+/// error says why not.
 fn is_host(address: IpAddr, len: u8) -> Result<(), &'static str> {
     if address.is_unspecified() || address.is_multicast() || address.is_loopback() {
         return Err("it is unspecified, loopback or multicast");
@@ -285,7 +292,7 @@ fn is_host(address: IpAddr, len: u8) -> Result<(), &'static str> {
     if v4.is_broadcast() || v4.octets()[0] == 0 {
         return Err("it is broadcast or nowhere");
     }
-    // RFC 3021: in a network of two addresses both are stations.
+    // In a network of two addresses both are stations (RFC 3021).
     if (1..=30).contains(&len) {
         let host_bits = u32::MAX >> len;
         match u32::from(v4) & host_bits {
@@ -308,12 +315,12 @@ fn mtu(port: &PortConfig, has_v6: bool, spot: Spot<'_>) -> Result<(), Mistake> {
     }
 }
 
-/// An IPv6 address that has a meaning on its link only (RFC 4291, section 2.5.6).
+/// True for an IPv6 address that is valid on its link only (RFC 4291, section 2.5.6).
 fn is_link_local(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
 }
 
-/// The address of another router.
+/// Reads the address of another router.
 fn router(text: &str, spot: Spot<'_>, networks: &Networks) -> Result<IpAddr, Mistake> {
     let address: IpAddr = text.parse().map_err(|_| spot.mistake(format!("`{text}` is not an IP address")))?;
     if networks.is_own(address) && !is_link_local(address) {
@@ -322,7 +329,8 @@ fn router(text: &str, spot: Spot<'_>, networks: &Networks) -> Result<IpAddr, Mis
     Ok(address)
 }
 
-/// The ports in whose networks a router is, one of each switch. `remedy` says what to do about one that is in none.
+/// The ports whose networks contain a router, one per switch. `remedy` is the advice if
+/// none does.
 fn in_networks(address: IpAddr, spot: Spot<'_>, networks: &Networks, remedy: &str) -> Result<Vec<u8>, Mistake> {
     let bytes = ip_bytes(address);
     let there: Vec<&(Prefix, u8)> = networks.connected.iter().filter(|(network, _)| network.contains(&bytes)).collect();
@@ -342,7 +350,7 @@ fn in_networks(address: IpAddr, spot: Spot<'_>, networks: &Networks, remedy: &st
     Ok(ports)
 }
 
-/// A router that is on the link of this port because somebody says so.
+/// Checks a router that is declared to be on the link of this port.
 fn on_link(address: IpAddr, port: u8, spot: Spot<'_>, networks: &Networks) -> Result<(), Mistake> {
     let name = networks.port_name(port);
     if networks.is_ports(port, address) {
@@ -365,7 +373,8 @@ fn on_link(address: IpAddr, port: u8, spot: Spot<'_>, networks: &Networks) -> Re
     }
 }
 
-/// The next router of a route and its port; or, if its network is at ports of several switches, those: the route is each one's.
+/// The next router of a route, with its port; or the ports, if several switches have its
+/// network: each gets the route.
 fn next_hop(route: &RouteConfig, spot: Spot<'_>, networks: &Networks) -> Result<(IpAddr, Vec<u8>), Mistake> {
     let via = spot.key("via");
     let address = router(&route.via, via, networks)?;

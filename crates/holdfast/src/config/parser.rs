@@ -1,4 +1,4 @@
-//! What the parser found, in the operator's words and at the operator's place.
+//! The parser's errors, in the operator's words and at the operator's place.
 
 use super::mistake::{Mistake, listed, suggestion};
 use super::source::Source;
@@ -49,7 +49,7 @@ pub(super) fn mistake(error: &Error, source: &Source) -> Mistake {
             None => here.mistake(without_location(&error.to_string())),
         },
         Error::SerdeInvalidType { unexpected, expected, .. } | Error::SerdeInvalidValue { unexpected, expected, .. } => {
-            // The place of a value that a map's key announced is the key's.
+            // A value announced by a map's key has the key's place.
             let value = here.value_of_key();
             let spot = value.as_ref().unwrap_or(&here);
             spot.mistake(format!("{expected} is expected here, not {}", unexpected.escape_debug()))
@@ -58,7 +58,7 @@ pub(super) fn mistake(error: &Error, source: &Source) -> Mistake {
     }
 }
 
-/// Through what the parser wraps around a mistake: a snippet, and that it came by an alias.
+/// Unwraps the parser's error: a snippet, and the alias that it came by.
 fn innermost(mut error: &Error) -> &Error {
     while let Error::AliasError { error: inner, .. } | Error::WithSnippet { error: inner, .. } = error {
         error = inner;

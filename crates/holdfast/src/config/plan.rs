@@ -1,8 +1,10 @@
-//! The plan of a box: its configuration, resolved once. It never changes; another configuration is another plan.
+//! The plan of a box: its configuration, resolved once. A plan never changes; another
+//! configuration is another plan.
 //!
-//! In: what was written ([`raw`](super::raw)), with the places where it stands. Out: one value with everything that `run`, `check` and `status` go by:
-//! addresses instead of texts, numbers instead of names, functions that are made, and all that was left out. Never: shared state, of which each
-//! process that has flows makes its own ([`ChainPlan::bind`]).
+//! In: the raw file ([`raw`](super::raw)), with the places of its values. Out: one value
+//! with everything that `run`, `check` and `status` need: addresses instead of texts,
+//! numbers instead of names, functions, and all defaults. Never: shared state; each
+//! process with flows makes its own ([`ChainPlan::bind`]).
 
 use super::bfd::{self, BfdPeer};
 use super::chains::{self, ChainPlan};
@@ -33,11 +35,11 @@ use holdfast_wire::zone::Zones;
 use std::fmt;
 use std::path::PathBuf;
 
-/// See the module.
+/// A plan; see the module.
 pub struct Plan {
-    /// The file's name, its text, and where everything stands in it.
+    /// The file's name, its text, and the places of its values.
     pub(super) source: Source,
-    /// As it was written.
+    /// The raw file.
     pub(super) raw: Config,
     /// The cluster's name.
     pub cluster: String,
@@ -45,41 +47,42 @@ pub struct Plan {
     pub ports: Vec<Port>,
     /// Gateways and routes.
     pub routes: Vec<EdgeRoute>,
-    /// Routers that are watched.
+    /// Watched routers.
     pub bfd: Vec<BfdPeer>,
     /// Chains in the order of their numbers.
     pub chains: Vec<ChainPlan>,
     /// Pools of numbers, by chain, function and field.
     pub pools: Vec<NamedPool>,
-    /// What is counted and measured, by chain, function and field.
+    /// Statistics, by chain, function and field.
     pub statistics: Vec<NamedStatistic>,
     /// Service-chain rules.
     pub rules: Vec<Rule>,
     /// Virtual clusters.
     pub clusters: Vec<Cluster>,
-    /// When they grow and shrink.
+    /// The limits at which clusters grow and shrink.
     pub scaling: ScalingConfig,
-    /// The switches; most often one.
+    /// The switches; usually one.
     pub switches: Vec<SwitchEntry>,
     /// The hosts, if there are several.
     pub hosts: Vec<HostEntry>,
     /// Limits.
     pub limits: Limits,
-    /// How failures are noticed.
+    /// Failure detection.
     pub detection: DetectionConfig,
-    /// The state servers, where a chain has one.
+    /// The state servers, if a chain uses them.
     pub state_servers: StateServers,
     /// The file with the cluster's keys.
     pub key: Option<PathBuf>,
-    /// The largest packet that the network between the hosts takes, bytes, if it says so.
+    /// Largest packet of the network between the hosts, bytes, if given.
     pub fabric_mtu: Option<u16>,
     /// The directory that outlives the box.
     pub state: Option<PathBuf>,
-    /// Where coordinators elect one.
+    /// The etcd that elects the coordinator, if any.
     pub etcd: Option<Etcd>,
     /// The control API, if there is one.
     pub control: Option<Control>,
-    /// Runtimes and state servers make only the system calls of their work.
+    /// True if runtimes and state servers are restricted to the system calls of their
+    /// work.
     pub seccomp: bool,
 }
 
@@ -90,7 +93,7 @@ impl fmt::Debug for Plan {
 }
 
 impl Plan {
-    /// Resolves what was written, or finds the first mistake.
+    /// Resolves the raw file, or finds the first mistake.
     pub(super) fn resolve(source: Source, raw: Config) -> Result<Plan, Mistake> {
         let root = source.root();
         names::check(&raw.cluster, "a cluster's", root.key("cluster"))?;
@@ -142,7 +145,8 @@ impl Plan {
         })
     }
 
-    /// The same as one of the hosts has it: ports are its own, and one that serves none has none.
+    /// The plan for one of the hosts, with its own ports; a host that serves none has
+    /// none.
     pub fn on_host(mut self, host: u16) -> Plan {
         let Some(entry) = self.hosts.get(usize::from(host)) else { return self };
         if !entry.has_ports {
@@ -155,10 +159,10 @@ impl Plan {
         self
     }
 
-    /// Which host is meant, counted from 0; the only one needs no name.
+    /// The number of the named host, from 0; a single host needs no name.
     ///
     /// # Errors
-    /// What to write instead.
+    /// The text says what to write instead.
     pub fn host(&self, wanted: Option<&str>) -> Result<u16, String> {
         hosts::find(&self.hosts, wanted)
     }
@@ -168,7 +172,7 @@ impl Plan {
         self.clusters.iter().map(|cluster| cluster.runtimes).sum()
     }
 
-    /// The runtimes that serve a chain of which this is so.
+    /// The runtimes that serve a chain with this property.
     pub fn runtimes_of(&self, is_meant: impl Fn(&ChainPlan) -> bool) -> Vec<NodeId> {
         let clusters = self.clusters.iter().flat_map(|cluster| (0..cluster.max).map(move |_| cluster));
         let numbered = (FIRST_RUNTIME..).zip(clusters);
@@ -192,18 +196,20 @@ impl Plan {
         &self.switches[switches::of_chain(&self.switches, chain)].zones
     }
 
-    /// How many state servers there are to be.
+    /// The number of state servers.
     pub fn state_server_count(&self) -> u16 {
         let is_needed = self.chains.iter().any(|chain| chain.protection.needs_state_server());
         if is_needed { self.state_servers.count } else { 0 }
     }
 
-    /// The pools that runtimes share out among them, with their sizes: for the coordinator.
+    /// The pools that are partitioned among runtimes, with their sizes: for the
+    /// coordinator.
     pub fn partitioned_pools(&self) -> Vec<(PoolId, u32)> {
         self.pools.iter().filter(|pool| pool.rest.is_none()).map(|pool| (pool.id, pool.size)).collect()
     }
 
-    /// The pages of the chains whose flows have their home at a state server: room for so many flows of each, found by hashes under this seed.
+    /// The pages of chains whose flows have their home at a state server: room for
+    /// `flows` of each, hashed under this seed.
     pub fn pages(&self, flows: usize, seed: u64) -> Vec<PagesConfig> {
         let paged = self.chains.iter().zip(0..).filter(|(chain, _)| chain.protection.is_paged());
         let of_chain = |(built, chain): (&ChainPlan, u16)| PagesConfig {
@@ -221,7 +227,7 @@ impl Plan {
         self.chains.iter().map(|chain| chain.protection.log_size()).collect()
     }
 
-    /// How many flows each source may have at a switch.
+    /// The limits of flows per source at a switch.
     pub fn source_limits(&self) -> SourceLimits {
         SourceLimits {
             half_open: Some(self.limits.half_open_per_source),
@@ -236,7 +242,7 @@ impl Plan {
         self.control.as_ref().and_then(|control| control.of(own))
     }
 
-    /// What the coordinator is told of the hosts. Of an only switch no chains are named: it has all.
+    /// The hosts, for the coordinator. A single switch has all chains, and names none.
     pub fn hosts_config(&self) -> HostsConfig {
         if self.hosts.is_empty() {
             return HostsConfig::one();
@@ -250,7 +256,8 @@ impl Plan {
         }
     }
 
-    /// Per switch the configuration of its edge, once the ports' MAC addresses and MTUs are known, and which ports are its, in order. `keys` are those of
+    /// The configuration of each switch's edge, with the ports that it has, in order.
+    /// Needs the ports' MAC addresses and MTUs; `keys` are those of
     /// [`Plan::read_bfd_keys`]; `random` gives random numbers.
     pub fn edges(
         &self,
@@ -265,7 +272,7 @@ impl Plan {
                 let (addresses, reverse_path) = (port.addresses.clone(), port.reverse_path);
                 EdgePort { mac, mtu: port.mtu.unwrap_or(mtu).min(mtu), addresses, reverse_path }
             };
-            // An edge counts its own ports only.
+            // An edge numbers its own ports only.
             let route = |route: &EdgeRoute| {
                 let at = switch.ports.iter().position(|port| *port == route.port)?;
                 Some(EdgeRoute { port: at as u8, ..*route })

@@ -1,7 +1,7 @@
-//! From the operator's words for a protection to its [`Plan`].
+//! Reads the operator's `protection` into its [`Plan`].
 //!
-//! [`holdfast_protection::plan`] has the words, the table of answers that go together, and
-//! the numbers. Here are the places in the file at which mistakes are shown.
+//! [`holdfast_protection::plan`] has the words, the table of valid combinations, and the
+//! numbers. This module has the places in the file for mistakes.
 
 use super::mistake::{Mistake, listed, suggestion};
 use super::raw::{ProtectionConfig, ProtectionOptions};
@@ -13,7 +13,7 @@ const LOCAL: &str = "local";
 const BOTH: &str = "local+remote";
 const LEVELS: [&str; 3] = [LOCAL, "remote", BOTH];
 
-/// `spot` is the value of `protection`.
+/// Reads `protection`; `spot` is its value.
 pub(super) fn read(config: Option<&ProtectionConfig>, spot: Spot<'_>) -> Result<Plan, Mistake> {
     let options = match config {
         None => return Ok(Plan::NONE),
@@ -37,7 +37,8 @@ pub(super) fn read(config: Option<&ProtectionConfig>, spot: Spot<'_>) -> Result<
     Ok(plan)
 }
 
-/// A plan in words, the same for all ways in which it may be written. Of the numbers that are written those count that are not the plan's own.
+/// A plan in words, the same however it is written. Written numbers are named if they
+/// differ from the plan's defaults.
 pub(super) fn words(plan: &Plan, written: Option<&ProtectionConfig>) -> String {
     let Plan { flow, shared, release, rebuild, has_local_standby, .. } = *plan;
     let answers = [flow.word(), shared.word(), release.word(), rebuild.word()];
@@ -75,15 +76,14 @@ fn number_of(options: &ProtectionOptions, key: &str) -> Option<u64> {
     }
 }
 
-/// The key that asks for a state server for the numbers of a chain's pools, if one does.
+/// The key that asks for a state server for a chain's pools, if any.
 pub(super) fn says_server(config: Option<&ProtectionConfig>) -> Option<&'static str> {
     let Some(ProtectionConfig::Options(options)) = config else { return None };
     let is_said = options.shared.as_deref() == Some(Shared::StateServer.word());
     if is_said { Some("shared") } else { options.hold_s.map(|_| "hold_s") }
 }
 
-/// The answers that are given; others follow from the preset, or from where flow state
-/// lives.
+/// The given parts; others follow from the preset, or from the place of flow state.
 fn answers(options: &ProtectionOptions, spot: Spot<'_>) -> Result<Plan, Mistake> {
     let mut plan = match (&options.preset, answer::<Flow>(options.flow.as_deref(), spot)?) {
         (Some(name), flow) => {
@@ -118,7 +118,7 @@ fn preset(name: &str, spot: Spot<'_>) -> Result<Plan, Mistake> {
     })
 }
 
-/// The answer to one question, if there is one.
+/// Reads one part, if it is given.
 fn answer<A: Answer>(given: Option<&str>, spot: Spot<'_>) -> Result<Option<A>, Mistake> {
     let Some(word) = given else { return Ok(None) };
     if let Some(answer) = A::ALL.iter().find(|answer| answer.word() == word) {
@@ -133,7 +133,7 @@ fn answer<A: Answer>(given: Option<&str>, spot: Spot<'_>) -> Result<Option<A>, M
     Err(spot.key(key).mistake(message))
 }
 
-/// The standby is at another runtime, in a process beside each runtime, or both.
+/// Puts the standby at another runtime, in a process beside each runtime, or both.
 fn at_level(plan: Plan, level: &str, spot: Spot<'_>) -> Result<Plan, Mistake> {
     if plan.flow != Flow::Standby {
         return Err(spot.name("level").mistake("only the preset `reinforce` has levels: leave `level` out"));

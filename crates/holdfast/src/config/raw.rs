@@ -1,7 +1,8 @@
-//! The file as it is written: types for serde and for the JSON Schema, nothing else.
+//! The configuration file's types for serde and for the JSON Schema, and nothing else.
 //!
-//! Texts are kept as texts here. Whether they are addresses, prefixes or known names is found out afterwards, where the places are known. What may be
-//! written in more than one way is in [`forms`].
+//! Texts stay texts here. The next steps, which know their places, check whether they are
+//! addresses, prefixes or known names. [`forms`] has the values that can be written in
+//! several ways.
 
 mod forms;
 
@@ -10,7 +11,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// The whole file.
+/// The configuration file.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(title = "Holdfast configuration")]
@@ -19,7 +20,8 @@ pub struct Config {
     pub cluster: String,
     /// Ports by name.
     pub ports: BTreeMap<String, PortConfig>,
-    /// Zones by name: groups of ports, which selectors name behind `on` as they name ports. A port's own name is that of a zone with this port alone.
+    /// Zones by name: groups of ports, which selectors name behind `on` as they name
+    /// ports. A port's own name is the zone of this port alone.
     #[serde(default)]
     pub zones: BTreeMap<String, Vec<String>>,
     /// Routes besides those to the ports' own networks and the gateways.
@@ -27,24 +29,28 @@ pub struct Config {
     pub routes: Vec<RouteConfig>,
     /// Chains by name.
     pub chains: BTreeMap<String, ChainConfig>,
-    /// Which packets go to which chain: the longest prefixes win, source and destination together, then the fewer ports, then the protocol, then the fewer ports of the box. Can be
-    /// changed while the box runs: `holdfast apply`.
+    /// The rules that choose a packet's chain. The longest prefixes win, source and
+    /// destination together, then fewer ports, then fewer protocols, then fewer ports of
+    /// the box. `holdfast apply` changes them while the box runs.
     pub rules: Vec<RuleConfig>,
-    /// Runtimes of the chains that ask for no cluster of their own; three without it.
+    /// Runtimes of the chains that name no cluster; three without it.
     #[serde(default)]
     pub runtimes: Option<RuntimesConfig>,
-    /// When a cluster with fewer runtimes than its `max` starts another, and stops one again.
+    /// Scaling: a cluster with fewer runtimes than its `max` starts another under load,
+    /// and stops it again.
     #[serde(default)]
     pub scaling: ScalingConfig,
-    /// Virtual clusters by name: runtimes that serve only the chains that ask for them.
+    /// Virtual clusters by name: runtimes that serve only the chains that name the
+    /// cluster.
     #[serde(default)]
     pub clusters: BTreeMap<String, ClusterSettings>,
-    /// Hosts by name, if several make the box: each runs `holdfast run FILE --host NAME` with the same file. One of them serves the ports at a
-    /// time, or those of each switch. Three or more, so that any one of them may die.
+    /// Hosts by name, if the box has several: each runs `holdfast run FILE --host NAME`
+    /// with the same file. A single host at a time serves the ports, or those of each
+    /// switch. Three hosts or more survive the death of any one.
     #[serde(default)]
     pub hosts: BTreeMap<String, HostSettings>,
-    /// Switches by name, if several hosts are to serve ports at the same time: they divide the ports among them, each served by one host. Without it one has all
-    /// ports.
+    /// Switches by name, if several hosts serve ports at the same time: each switch has
+    /// its own ports and is served by one host. Without it one switch has all ports.
     #[serde(default)]
     pub switches: BTreeMap<String, SwitchSettings>,
     /// Limits.
@@ -53,36 +59,45 @@ pub struct Config {
     /// Failure detection.
     #[serde(default)]
     pub detection: DetectionConfig,
-    /// The state server, where a chain has one.
+    /// The state server, if a chain uses one.
     #[serde(default)]
     pub state_server: Option<StateServerSettings>,
-    /// Messages between the processes. Without it they are not authenticated: on one machine they go through memory that only the box's own
-    /// processes have.
+    /// Security of messages between the processes. Without it they are not authenticated:
+    /// on one machine they go through memory that only the box's own processes have.
     #[serde(default)]
     pub fabric: Option<FabricFileConfig>,
-    /// The directory that outlives the box: numbers that must never be used again are kept there. Without it they are kept as long as the box runs.
-    /// Those that `etcd` keeps are kept there.
+    /// The directory that outlives the box, for numbers that must never be used again.
+    /// Without it they last as long as the box runs. Numbers that `etcd` keeps are kept
+    /// there instead.
     #[serde(default)]
     pub state: Option<String>,
-    /// Several coordinators, one of which leads: the etcd through which they elect it, and share what it decides. Without it the box has one of its own.
+    /// The etcd through which several coordinators elect a leader, and share its
+    /// decisions. Without it the box has one coordinator of its own.
     #[serde(default)]
     pub etcd: Option<EtcdConfig>,
-    /// The control API, for other hosts and other languages: gRPC with certificates on both sides. Without it the box is asked through its local socket only.
+    /// The control API, for other hosts and other languages: gRPC with certificates on
+    /// both sides. Without it the box has its local socket only.
     #[serde(default)]
     pub control: Option<ControlConfig>,
-    /// Runtimes and state servers make only the system calls of their work (seccomp): another one ends the process. `false` where somebody has to look into them with a tool that makes others.
+    /// Restricts runtimes and state servers to the system calls of their work (seccomp):
+    /// any other call ends the process. `false` for inspecting them with a tool that
+    /// makes other calls.
     #[serde(default = "yes")]
     pub seccomp: bool,
 }
 
-/// Messages between the processes, and of several hosts everything that they send each other.
+/// Security of messages between the processes, and of all traffic between hosts.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct FabricFileConfig {
-    /// File with the cluster's keys, from the configuration's directory: `holdfast keygen` makes one. Messages are encrypted and authenticated
-    /// with it, and packets between hosts. One `NUMBER:KEY` per line, the current one first; only its owner may read it. SIGHUP reads it again.
+    /// File with the cluster's keys, relative to the configuration's directory; `holdfast
+    /// keygen` makes one. The keys encrypt and authenticate messages, and packets between
+    /// hosts. Each line is `NUMBER:KEY`, the current one first; only its owner may read
+    /// it. SIGHUP reads it again.
     pub key: Option<String>,
-    /// The largest packet that the network between the hosts takes, bytes, its IP header included, where that is less than the MTU of the hosts' own devices: with `udp`, a tunnel on the way.
+    /// Largest packet of the network between the hosts, bytes, IP header included, if
+    /// that is less than the MTU of the hosts' own devices: with `udp`, a tunnel on the
+    /// way.
     pub mtu: Option<u16>,
 }
 
@@ -92,32 +107,38 @@ pub struct FabricFileConfig {
 pub struct PortConfig {
     /// A Linux interface without kernel addresses.
     pub device: String,
-    /// The box's addresses there with their prefix lengths, like 10.0.0.1/24. With an IPv6 address or gateway the port has a link-local address, too: the one that is written here, like
-    /// fe80::1/64, or without one that of its MAC address (modified EUI-64), which is another one on each host.
+    /// The box's addresses there with their prefix lengths, like 10.0.0.1/24. With an
+    /// IPv6 address or gateway the port has a link-local address too: one written here,
+    /// like fe80::1/64, or else one made of its MAC address (modified EUI-64), which
+    /// differs between hosts.
     pub address: OneOrMany,
-    /// Where everything goes that no other route leads to: one per address family, in a network of the port or link-local.
+    /// The default gateways: one per address family, in a network of the port or
+    /// link-local.
     #[serde(default)]
     pub gateway: Option<OneOrMany>,
     /// Largest IP packet, bytes; the device's own without it.
     #[serde(default)]
     pub mtu: Option<u16>,
-    /// The reverse-path check of the port, which source addresses it accepts: `feasible`, those to which a route leads by this port, or `off`, all. Without it `feasible`; `off` where
-    /// packets come by another port than those to their senders leave by.
+    /// The reverse-path check of the port: `feasible` accepts source addresses to which a
+    /// route leads by this port, `off` accepts all. `feasible` without it; `off` is for
+    /// routing where packets come by another port than replies leave by.
     #[serde(default)]
     pub reverse_path: ReversePathConfig,
-    /// Routers there that are watched (BFD): what goes through one that is not heard any more takes another route, if there is one.
+    /// Watched routers there (BFD). A packet whose router is not heard takes another
+    /// route, if there is one.
     #[serde(default)]
     pub bfd: Vec<BfdConfig>,
 }
 
-/// The reverse-path check of a port: which source addresses it accepts.
+/// The source addresses that a port accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ReversePathConfig {
-    /// Those to which a route leads by this port, in use or standing by (RFC 3704, section 2.3).
+    /// Addresses to which a route leads by this port, in use or standing by (RFC 3704,
+    /// section 2.3).
     #[default]
     Feasible,
-    /// All. Only the box's own addresses and those of its pools and services are refused still.
+    /// All addresses, except the box's own and those of its pools and services.
     Off,
 }
 
@@ -129,7 +150,8 @@ pub struct RouteConfig {
     pub to: String,
     /// The next router: in a port's network, or on the link of the port that `on` names.
     pub via: String,
-    /// The port of the box on whose link the next router is. Needed where its address does not say it: a link-local one, or one outside of all ports' networks.
+    /// The port of the box on whose link the next router is. Needed if the address does
+    /// not tell: a link-local one, or one outside all ports' networks.
     #[serde(default)]
     pub on: Option<String>,
 }
@@ -140,16 +162,20 @@ pub struct RouteConfig {
 pub struct ChainConfig {
     /// Functions in the order in which a flow's first packet meets them.
     pub functions: Vec<FunctionConfig>,
-    /// How its flows survive; `none` without it.
+    /// The protection of its flows; `none` without it.
     #[serde(default)]
     pub protection: Option<ProtectionConfig>,
-    /// The virtual cluster whose runtimes serve it; without it, those that serve all chains that ask for none.
+    /// The virtual cluster whose runtimes serve it; without it, the runtimes of all
+    /// chains that name none.
     #[serde(default)]
     pub cluster: Option<String>,
-    /// Addresses of its pools and services, like 198.51.100.4 or 198.51.100.4/31, at which the box answers ping itself; without it none. What is published whole is not asked there then.
+    /// Addresses of its pools and services, like 198.51.100.4 or 198.51.100.4/31, for
+    /// which the box itself answers ping; none without it. A host whose whole address is
+    /// published then gets no pings from outside.
     #[serde(default)]
     pub answers_ping: Option<OneOrMany>,
-    /// With `switches`: on whose ports its flows come and go. Its addresses are answered for there, and its rules count there.
+    /// With `switches`: the switch by whose ports its flows come and go. The switch
+    /// answers for its addresses, and its rules apply there.
     #[serde(default)]
     pub switch: Option<String>,
 }
@@ -160,7 +186,7 @@ pub struct ChainConfig {
 pub struct SwitchSettings {
     /// Its ports. Each port belongs to one switch.
     pub ports: Vec<String>,
-    /// The host that serves it at first; another that serves takes over when it cannot.
+    /// The first host to serve it. Another host that serves ports takes over if it fails.
     pub host: String,
 }
 
@@ -177,50 +203,55 @@ pub struct ClusterSettings {
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HostSettings {
-    /// The network that joins it with the other hosts, or two of them: the second is used where the first does not lead.
+    /// The network to the other hosts, or two of them: the second is used if the first
+    /// fails.
     pub fabric: HostFabric,
-    /// The devices of ports that have another name there than the port's `device`.
+    /// Devices of ports that are not called as in the port's `device` on this host.
     #[serde(default)]
     pub devices: BTreeMap<String, String>,
-    /// It has the ports' devices, and serves them when it is its turn.
+    /// The host has the ports' devices and can serve them.
     #[serde(default = "yes")]
     pub serves: bool,
-    /// Runtimes are started there.
+    /// The host runs runtimes.
     #[serde(default = "yes")]
     pub runtimes: bool,
-    /// The coordinator lives there; without any, on the first host by name. Not with `etcd`, where it is elected.
+    /// The coordinator runs on this host; without any, on the first host by name. Not
+    /// with `etcd`, which elects it.
     #[serde(default)]
     pub coordinator: bool,
-    /// Where its control API listens, if not at the section's `listen`: like 10.9.0.1:7443.
+    /// Listening address of its control API, like 10.9.0.1:7443, if not the section's
+    /// `listen`.
     #[serde(default)]
     pub control: Option<String>,
 }
 
-/// What joins a host with the others: one network, or a list of two.
+/// The networks of a host: one network, or a list of two.
 #[derive(Debug, Clone, JsonSchema)]
 #[schemars(untagged)]
 pub enum HostFabric {
     /// One network.
     One(HostNetwork),
-    /// Two, of which the second is used where the first does not lead. Only with `fabric: { key: FILE }`.
+    /// Two networks: the second is used if the first fails. Only with `fabric: { key:
+    /// FILE }`.
     Two([HostNetwork; 2]),
 }
 
-/// A network that joins a host with the others: a device, or `{ udp: ADDRESS:PORT }`.
+/// A network between hosts: a device, or `{ udp: ADDRESS:PORT }`.
 #[derive(Debug, Clone, JsonSchema)]
 #[schemars(untagged)]
 pub enum HostNetwork {
-    /// The interface of the Ethernet network that joins the hosts, and that nobody else uses.
+    /// The interface of an Ethernet network of the hosts alone.
     Device(String),
-    /// Where there is no such network.
+    /// UDP, without such a network.
     Udp(UdpFabric),
 }
 
-/// UDP between the hosts: of all of them or of none, and only with `fabric: { key: FILE }`.
+/// UDP between the hosts: for all of them or none, and only with `fabric: { key: FILE }`.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UdpFabric {
-    /// An address that the host's kernel has, with a port, like 10.9.0.1:7000 or [2001:db8::1]:7000. Nobody else's datagrams to it are taken.
+    /// An address of the host's kernel, with a port, like 10.9.0.1:7000 or
+    /// [2001:db8::1]:7000. Only datagrams from the other hosts are accepted there.
     pub udp: String,
 }
 
@@ -232,7 +263,8 @@ fn yes() -> bool {
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RuleConfig {
-    /// The port of the box by which the flow's first packet comes in, or a zone; several with commas between them.
+    /// The port of the box, or zone, by which the flow's first packet comes in; several
+    /// with commas.
     #[serde(default)]
     pub on: Option<String>,
     /// Source prefix.
@@ -255,13 +287,17 @@ pub struct RuleConfig {
 #[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct LimitsConfig {
-    /// Flows that the switch has routes for, and that one runtime may own per chain. From three quarters on flows that nobody answers, or that are over, live shorter; at nine tenths those go first that
-    /// stand for least, and never a TCP connection that is established.
+    /// Maximum number of flows with a route at the switch, and of flows that one runtime
+    /// may own per chain. From three quarters on, unanswered and ended flows live
+    /// shorter; from nine tenths on, the flows of lowest standing are evicted, but never
+    /// an established TCP connection.
     pub flows: usize,
-    /// Flows that nobody has answered, or of TCP whose opener has not gone on after the answer, which one source may have at a time: an IPv4 address, or an IPv6 /64. A tenth of `flows` without it. Of several
-    /// switches each counts its own.
+    /// Maximum number of half-open flows of one source (an IPv4 address or an IPv6 /64):
+    /// unanswered flows, and TCP connections whose opener has not gone on after the
+    /// answer. A tenth of `flows` without it. Each switch counts its own.
     pub half_open_per_source: Option<u32>,
-    /// All flows that one source may have at a time; without it as many as there is room for. Of several switches each counts its own.
+    /// Maximum number of flows of one source; without it only `flows` limits them. Each
+    /// switch counts its own.
     pub flows_per_source: Option<u32>,
     /// Packet buffers of the host.
     pub buffers: u32,
@@ -273,15 +309,17 @@ impl Default for LimitsConfig {
     }
 }
 
-/// How failures are noticed.
+/// Failure detection.
 #[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct DetectionConfig {
-    /// Between two heartbeats of a runtime, milliseconds.
+    /// Time between two heartbeats of a runtime, milliseconds.
     pub heartbeat_ms: u64,
-    /// A runtime that is not heard for so long has failed, milliseconds. Processes that end are noticed at once.
+    /// Silence after which a runtime has failed, milliseconds. The end of a process is
+    /// noticed at once.
     pub hang_ms: u64,
-    /// A host that is not heard for so long is cut off, milliseconds, 10 or more: it stops serving by then, and another begins soon after, at most as long.
+    /// Silence after which a host is cut off, milliseconds, 10 or more. The host stops
+    /// serving by then, and another begins within the same time again.
     pub host_ms: u64,
 }
 
@@ -291,13 +329,13 @@ impl Default for DetectionConfig {
     }
 }
 
-/// One text, or a list of texts.
+/// A text, or a list of texts.
 #[derive(Debug, Clone, JsonSchema)]
 #[schemars(untagged)]
 pub enum OneOrMany {
-    /// One.
+    /// One text.
     One(String),
-    /// Several.
+    /// Several texts.
     Many(Vec<String>),
 }
 
@@ -308,87 +346,106 @@ pub struct Word(pub String);
 /// A function of a chain: a name, or a name with its configuration.
 #[derive(Debug, Clone)]
 pub struct FunctionConfig {
-    /// What was written; exactly one entry if it is right.
+    /// The entries as written; a valid function has exactly one.
     pub entries: Vec<(String, Value)>,
 }
 
-/// How the flows of a chain survive.
+/// The protection of a chain's flows.
 #[derive(Debug, Clone, JsonSchema)]
 #[schemars(untagged)]
 pub enum ProtectionConfig {
     /// A preset.
     Preset(String),
-    /// A preset with options, or an answer to each question.
+    /// A preset with options, or the three parts of a protection.
     Options(Box<ProtectionOptions>),
 }
 
-/// A preset with options, or an answer to each of the three questions: where state lives, when a packet may leave, how what was lost is rebuilt.
+/// A preset with options, or the three parts of a protection: where state lives, when a
+/// packet may leave, how lost state is rebuilt.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ProtectionOptions {
     /// `none`, `nfactor`, `nfvactor`, `reinforce` or `rescue`.
     pub preset: Option<String>,
-    /// Where a flow's state lives: `memory`, or also on a `replica`, in a `snapshot` elsewhere now and then, on a `standby` that knows what has been processed since its copy, or
-    /// `paged`: at a state server, and in memory while it is used.
+    /// Place of a flow's state: `memory`, or also a `replica`, a `snapshot` taken now and
+    /// then, a `standby` that has the packets processed since its copy, or `paged`: at a
+    /// state server, and in memory while in use.
     pub flow: Option<String>,
-    /// Where shared state lives: `memory`, `partitioned` among the runtimes, or at a `state-server`, which assigns numbers one by one and adds up what is counted. The last goes with every preset, too, and with
-    /// `rescue` and `flow: paged` unless `partitioned` is said.
+    /// Place of shared state: `memory`, `partitioned` among the runtimes, or at a
+    /// `state-server`, which assigns single numbers and adds up statistics.
+    /// `state-server` goes with every preset, and is the default of `rescue` and `flow:
+    /// paged`.
     pub shared: Option<String>,
-    /// When a packet leaves: `at-once`, from the `replica` or from the `source` once the replica has saved the state, once the `standby` knows of it, or when the
-    /// state server has what it reveals (`write-back`).
+    /// Time of a packet's release: `at-once`, from the `replica` or from the `source`
+    /// once the replica has saved the state, once the `standby` has the packet, or once
+    /// the state server has the state that it reveals (`write-back`).
     pub release: Option<String>,
-    /// Where lost state comes back from: `nothing`, the `replica`, the `snapshots`, a `replay` of what the switch has logged, or the `pages` at the state server.
+    /// Source of lost state: `nothing`, the `replica`, the `snapshots`, a `replay` of the
+    /// packets that the switch has logged, or the `pages` at the state server.
     pub rebuild: Option<String>,
-    /// With `nfactor`: packets of a flow between two snapshots (10). So many of its latest packets a failure may undo.
+    /// With `nfactor`: packets of a flow between two snapshots (10). A failure can lose
+    /// as many of its latest packets.
     #[schemars(range(min = 1))]
     pub snapshot_every: Option<u32>,
-    /// With `nfvactor` and `release: at-once`: packets of a flow that may leave before its replica
-    /// has said that it knows of them (128); more wait for that. So many a failure may undo.
+    /// With `nfvactor` and `release: at-once`: packets of a flow that may leave before
+    /// its replica has acknowledged them (128); more wait for that. A failure can lose as
+    /// many.
     #[schemars(range(min = 1))]
     pub unsaved_packets: Option<u32>,
-    /// With `shared: state-server`: seconds for which a number rests that a flow had, such as a NAT's port, before another flow gets it (120, as RFC 6888 has it); twice `detection.hang_ms` at least.
+    /// With `shared: state-server`: seconds for which a used number, such as a NAT's
+    /// port, rests before another flow gets it (120, as in RFC 6888); at least twice
+    /// `detection.hang_ms`.
     #[schemars(range(min = 0, max = 3600))]
     pub hold_s: Option<u64>,
     /// With `rescue` and `release: at-once`: milliseconds between two write-backs (100).
     #[schemars(range(min = 1, max = 10_000))]
     pub write_back_ms: Option<u64>,
-    /// With `rescue` and `release: at-once`: a flow with so many packets since it was written back is written back at once (32). So many of its latest packets a failure may undo.
+    /// With `rescue` and `release: at-once`: packets after which a flow is written back
+    /// at once (32). A failure can lose as many of its latest packets.
     #[schemars(range(min = 1))]
     pub write_back_packets: Option<u32>,
-    /// With `rescue`: flows of which a runtime has the state in memory (all, if nothing is said). Of others it has a header of 192 bytes, and fetches the state from the state server when a packet comes for
-    /// them; if worker and standby of that end together, these flows are lost.
+    /// With `rescue`: flows whose state a runtime keeps in memory (all without it). The
+    /// state of others is fetched from the state server when a packet comes; they keep a
+    /// header of 192 bytes. If worker and standby of the state server end together, these
+    /// flows are lost.
     #[schemars(range(min = 16))]
     pub resident_flows: Option<u32>,
-    /// With `reinforce`: milliseconds between two rounds of checkpoints (10). The longer, the less is sent, and the more is processed again after a failure.
+    /// With `reinforce`: milliseconds between two rounds of checkpoints (10). A longer
+    /// time sends less, and replays more after a failure.
     #[schemars(range(min = 1, max = 10_000))]
     pub checkpoint_ms: Option<u64>,
     /// With `reinforce`: MiB of the log that the switch keeps for each runtime (64).
     #[schemars(range(min = 1, max = 1024))]
     pub log_mib: Option<u64>,
-    /// With `reinforce`: where the standby is: `remote`, in another runtime (the default); `local`, a process beside each runtime, which shares its memory and goes on when it is
-    /// killed; or both, `local+remote`.
+    /// With `reinforce`: place of the standby: `remote`, in another runtime (the
+    /// default); `local`, a process beside each runtime that shares its memory and takes
+    /// over when it is killed; or both, `local+remote`.
     pub level: Option<String>,
 }
 
-/// When clusters grow and shrink.
+/// Growth and shrinkage of clusters.
 #[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ScalingConfig {
-    /// Between two looks at the load, milliseconds.
+    /// Time between two checks of the load, milliseconds.
     #[schemars(range(min = 10, max = 3_600_000))]
     pub period_ms: u64,
-    /// Packets that a runtime may drop per period, for want of room, before it gets help.
+    /// Packets that a runtime may drop for want of room per period; after more, another
+    /// runtime starts.
     pub drops: u64,
-    /// A runtime that is busy for more than so many percent of its time, three periods in succession, gets help.
+    /// Load above which another runtime starts: percent of its time that a runtime is
+    /// busy, three periods in succession.
     #[schemars(range(min = 1, max = 100))]
     pub busy_percent: u16,
-    /// A runtime is stopped if the others would be busy for at most so many percent of their time without it.
+    /// Load at which a runtime stops: percent of their time that the others would then be
+    /// busy, at most.
     #[schemars(range(min = 0, max = 99))]
     pub idle_percent: u16,
-    /// Flows that are moved at a time.
+    /// Flows that move at a time.
     #[schemars(range(min = 1))]
     pub move_flows: u64,
-    /// Periods in succession that must be so calm before one is stopped. Longer each time this turns out to have been too soon.
+    /// Successive periods of low load before a runtime stops. The number grows each time
+    /// a runtime stopped too soon.
     #[schemars(range(min = 1, max = 100_000))]
     pub calm_periods: u32,
 }
@@ -399,85 +456,92 @@ impl Default for ScalingConfig {
     }
 }
 
-/// How many runtimes: a number, `{ count: 3 }` or `{ min: 2, max: 4 }`.
+/// The number of runtimes: a number, `{ count: 3 }` or `{ min: 2, max: 4 }`.
 #[derive(Debug, Clone, Copy, JsonSchema)]
 #[schemars(untagged)]
 pub enum RuntimesConfig {
-    /// Exactly so many.
+    /// Exactly this many.
     Count(u16),
     /// A number, or a range.
     Range(RuntimesRange),
 }
 
-/// How many runtimes, in words.
+/// The number of runtimes, fixed or a range.
 #[derive(Debug, Clone, Copy, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RuntimesRange {
-    /// Exactly so many.
+    /// Exactly this many.
     pub count: Option<u16>,
-    /// At least; so many are started at first.
+    /// The smallest number, and the number at the start.
     pub min: Option<u16>,
-    /// At most: more are started when there is much to do, and stopped again. As many as `min` without it.
+    /// The largest number: under load more are started, and stopped again. As many as
+    /// `min` without it.
     pub max: Option<u16>,
 }
 
-/// A router that is watched: while it is not heard, nothing is routed through it.
+/// A watched router: while it is not heard, no packet is routed through it.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BfdConfig {
     /// The router's address, in a network of the port.
     pub peer: String,
-    /// Between packets in each direction, like 50ms or 3300us; 50ms without it. The router may ask for a longer one.
+    /// Time between packets in each direction, like 50ms or 3300us; 50ms without it. The
+    /// router may ask for a longer one.
     #[serde(default)]
     pub interval: Option<Word>,
-    /// After so many missing packets the other side is taken for dead; 3 without it.
+    /// Missing packets after which the other side counts as dead; 3 without it.
     #[serde(default)]
     pub multiplier: Option<u8>,
-    /// Packets are signed with it, and others refused.
+    /// The key that signs packets; unsigned packets are refused.
     #[serde(default)]
     pub key: Option<BfdKeyConfig>,
 }
 
-/// With what packets are signed.
+/// The key that signs packets.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BfdKeyConfig {
-    /// How.
+    /// The kind of signature.
     #[serde(rename = "type")]
     pub kind: BfdKeyType,
     /// The key's number, the same at the router.
     pub id: u8,
-    /// The file with the key, from the configuration's directory: up to 20 bytes, of a password up to 16. Only its owner may read it. SIGHUP reads
-    /// it again.
+    /// The file with the key, relative to the configuration's directory: up to 20 bytes,
+    /// for a password up to 16. Only its owner may read it. SIGHUP reads it again.
     pub file: String,
 }
 
-/// Ways to sign (RFC 5880, section 6.7).
+/// Signatures (RFC 5880, section 6.7).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum BfdKeyType {
     /// SHA1 over packet and key.
     #[serde(rename = "keyed-sha1")]
     KeyedSha1,
-    /// The same, and no packet counts twice.
+    /// SHA1, and no packet counts twice.
     #[serde(rename = "meticulous-keyed-sha1")]
     MeticulousKeyedSha1,
-    /// A password that everybody on the link can read.
+    /// A password that every station on the link can read.
     Password,
 }
 
-/// The control API: the box can be asked, and told what to do, from elsewhere, by whoever has a certificate.
+/// The control API: clients with a certificate can query and command the box from other
+/// hosts.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ControlConfig {
-    /// Address of this machine, like 10.9.0.1:7443, on a network that is none of the box's own; port 7443 without one. Of several hosts, where one has no `control` of its own.
+    /// Address of this machine, like 10.9.0.1:7443, on a network other than the box's
+    /// own; port 7443 without one. With several hosts, for those without a `control` of
+    /// their own.
     #[serde(default)]
     pub listen: Option<String>,
-    /// The certificate of this host, its key, and the authority of all hosts and operators: `holdfast certify` makes them. SIGHUP reads them again.
+    /// The certificate of this host, its key, and the authority of all hosts and
+    /// operators; `holdfast certify` makes them. SIGHUP reads them again.
     pub tls: TlsConfig,
 }
 
-/// Files for mutual TLS: the directory in which they have the names that `holdfast certify` gives them, or each by its path. From the configuration's directory.
+/// Files for mutual TLS: their directory, with the names that `holdfast certify` gives
+/// them, or each by its path, relative to the configuration's directory.
 #[derive(Debug, Clone, PartialEq, Eq, JsonSchema)]
 #[schemars(untagged)]
 pub enum TlsConfig {
@@ -491,35 +555,41 @@ pub enum TlsConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TlsFiles {
-    /// The certificates of the authorities that everybody's own are signed by.
+    /// The certificates of the authorities that sign the certificates of hosts and
+    /// operators.
     pub ca: String,
-    /// This host's certificate, and what leads to its authority.
+    /// This host's certificate, with the chain to its authority.
     pub certificate: String,
     /// The certificate's key; only its owner may read it.
     pub key: String,
 }
 
-/// Where coordinators elect one, and what they decide is kept. With `hosts` there is a candidate on each of them.
+/// The etcd for the coordinators' election and decisions. With `hosts` each host has a
+/// candidate.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EtcdConfig {
-    /// Addresses of etcd's members, like https://10.0.0.1:2379; each is tried in turn. All are `https`, or all are `http` and no file is named: then whoever
-    /// reaches etcd can change what it keeps.
+    /// Addresses of etcd's members, like https://10.0.0.1:2379; each is tried in turn.
+    /// All are `https`, or all are `http` without files: anyone who reaches etcd can then
+    /// change its data.
     #[schemars(length(min = 1, max = 16))]
     pub endpoints: Vec<String>,
-    /// Where everything lies, like /holdfast/edge; boxes with the same one elect one coordinator. `/holdfast/` and the cluster's name without it.
+    /// Prefix of all keys in etcd, like /holdfast/edge; boxes with the same prefix elect
+    /// one coordinator. `/holdfast/` and the cluster's name without it.
     #[serde(default)]
     pub prefix: Option<String>,
-    /// File with the certificates of the authorities that etcd's own are signed by (PEM), from the configuration's directory. Needed with `https`.
+    /// File with the certificates of the authorities that sign etcd's certificates (PEM),
+    /// relative to the configuration's directory. Needed with `https`.
     #[serde(default)]
     pub ca: Option<String>,
-    /// File with this box's certificate for etcd, and what leads to its authority (PEM).
+    /// File with this box's certificate for etcd, with the chain to its authority (PEM).
     #[serde(default)]
     pub certificate: Option<String>,
     /// File with the certificate's key (PEM).
     #[serde(default)]
     pub key: Option<String>,
-    /// A coordinator that etcd has not heard for so long leads no more, milliseconds. etcd counts whole seconds, and two at least with its own defaults.
+    /// Time after which a coordinator that etcd has not heard no longer leads,
+    /// milliseconds. etcd counts whole seconds, at least two by its defaults.
     #[serde(default = "default_lease")]
     #[schemars(range(min = 1000, max = 60_000))]
     pub lease_ms: u64,
@@ -529,18 +599,22 @@ fn default_lease() -> u64 {
     2000
 }
 
-/// The process that assigns what flows share, and where they have their home, where a chain says so.
+/// The process that assigns shared numbers and, if a chain asks for it, is the home of
+/// its flows.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct StateServerSettings {
-    /// How many such processes divide the flows among them, 1 to 8: where one has as much to do as a core can. The first one alone assigns numbers and adds statistics up.
+    /// Processes that divide the flows among them, 1 to 8, if one core is not enough. The
+    /// first alone assigns numbers and adds up statistics.
     #[schemars(range(min = 1, max = 8))]
     pub servers: u16,
-    /// Who goes on where it was when its process is killed. Each has its own.
+    /// The standby of each process, which goes on when the process is killed.
     pub standby: ServerStandby,
-    /// How control messages go between it and the runtimes: who has which number of a pool. Flows and greetings go on the fabric in any case.
+    /// Transport of control messages, which assign numbers of pools, to and from the
+    /// runtimes. Flows and greetings always use the fabric.
     pub transport: ServerTransport,
-    /// With `transport: libfabric`: its provider, `tcp;ofi_rxm` if nothing is said; `verbs;ofi_rxm` where there is a card for remote writes.
+    /// With `transport: libfabric`: its provider, `tcp;ofi_rxm` without it;
+    /// `verbs;ofi_rxm` with a card for remote writes.
     pub provider: Option<String>,
 }
 
@@ -555,26 +629,27 @@ impl Default for StateServerSettings {
     }
 }
 
-/// See [`StateServerSettings`].
+/// The standby of a state server.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum ServerStandby {
-    /// A process beside it that has its memory: runtimes notice nothing. The default.
+    /// A process beside it with its memory: runtimes notice nothing. The default.
     #[default]
     Local,
-    /// Nobody: the next one begins with nothing, and runtimes tell it what they have.
+    /// No standby: the next process begins empty, and runtimes tell it what they have.
     None,
 }
 
-/// See [`StateServerSettings`].
+/// The transport of control messages.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum ServerTransport {
-    /// As all other messages. The default.
+    /// The fabric, as for all other messages. The default.
     #[default]
     Fabric,
     /// Rings in memory that the server and each runtime share.
     SharedMemory,
-    /// Remote writes by one of libfabric's providers, which carry nothing but their immediate data.
+    /// Remote writes by one of libfabric's providers, which carry only their immediate
+    /// data.
     Libfabric,
 }

@@ -9,7 +9,8 @@ use holdfast_node::rules::{MAX_RANGES, MAX_RULES, Rule};
 use holdfast_wire::selector::{Selector, SelectorError};
 use holdfast_wire::zone::Zones;
 
-/// A rule counts at the switch of its chain only: those of two switches have nothing to do with each other.
+/// Reads the rules. A rule applies at the switch of its chain only: rules of two switches
+/// are independent.
 pub(super) fn read(
     config: &Config,
     clusters: &[Cluster],
@@ -42,7 +43,8 @@ pub(super) fn read(
                 selector.display(zones)
             )));
         }
-        // Neither is the more specific one, some packets are meant by both, and they would go different ways.
+        // Neither rule is more specific, and packets that match both would go different
+        // ways.
         let ties = |other: &Rule| {
             is_beside(other)
                 && other.chain != chain
@@ -87,7 +89,7 @@ fn selector(rule: &RuleConfig, zones: &Zones, spot: Spot<'_>) -> Result<Selector
         selector.to = Some(text.parse().map_err(|error| wrong("to", error))?);
     }
     if let Some(Word(text)) = &rule.ports {
-        // Both spellings are understood; the mistake stands where one of them is.
+        // Both spellings are valid; the mistake is shown at the one that is used.
         let written = spot.key("ports").key("port");
         selector.to_ports = text.parse().map_err(|error: SelectorError| written.mistake_at(error.offset, error.message))?;
         if selector.to_ports.ranges().len() > MAX_RANGES {
@@ -95,7 +97,7 @@ fn selector(rule: &RuleConfig, zones: &Zones, spot: Spot<'_>) -> Result<Selector
                 written.mistake(format!("a rule names at most {MAX_RANGES} ports or ranges of ports: make it several rules"))
             );
         }
-        // What has no ports is said by the one parser that knows which protocols have them.
+        // The selector's parser knows which protocols have no ports, and reports it.
         let whole = format!("{} from any to any port {}", selector.protocol, selector.to_ports);
         whole.parse::<Selector>().map_err(|error| written.mistake(error.message))?;
     }

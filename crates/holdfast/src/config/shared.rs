@@ -1,51 +1,52 @@
-//! What flows share of which people and the state server know: pools of numbers, and what is counted and measured. In order of chain, function and field.
+//! Shared state known to operators and the state server: pools of numbers and statistics,
+//! in order of chain, function and field.
 
 use holdfast_nf::{Configured, SharedField};
 use holdfast_node::message::PoolId;
 use holdfast_state::Kind;
 use std::sync::Arc;
 
-/// A pool, as people know it.
+/// A pool, as shown to operators.
 pub struct NamedPool {
-    /// Which one.
+    /// The pool's id.
     pub id: PoolId,
-    /// Of this chain,
+    /// The chain's name.
     pub chain: String,
-    /// this function,
+    /// The function's name.
     pub function: &'static str,
-    /// this field of what its flows share.
+    /// The field of the function's shared state.
     pub field: &'static str,
-    /// Its numbers, from 0.
+    /// The number of its numbers, from 0.
     pub size: u32,
-    /// If a state server assigns them: so long one rests that a flow had, ns.
+    /// How long a number rests that a flow had, ns, if a state server assigns them.
     pub rest: Option<u64>,
 }
 
-/// A statistic, as people know it.
+/// A statistic, as shown to operators.
 pub struct NamedStatistic {
-    /// Which one.
+    /// The statistic's id.
     pub id: PoolId,
-    /// Of this chain,
+    /// The chain's name.
     pub chain: String,
-    /// this function,
+    /// The function's name.
     pub function: &'static str,
-    /// this field of what its flows share.
+    /// The field of the function's shared state.
     pub field: &'static str,
-    /// Counters have names, the items of a gauge numbers.
+    /// The names of counters; none for a gauge, whose items have numbers.
     pub names: Option<Vec<String>>,
-    /// How many numbers it has.
+    /// The number of its numbers.
     pub size: u32,
-    /// A state server adds them up.
+    /// True if a state server adds up its parts.
     pub is_served: bool,
 }
 
 impl NamedStatistic {
-    /// What it is to a state server.
+    /// The kind, for a state server.
     pub fn kind(&self) -> Kind {
         if self.names.is_some() { Kind::Counters(self.size) } else { Kind::Gauge(self.size) }
     }
 
-    /// What one of its numbers is called.
+    /// The name of one of its numbers.
     pub fn name(&self, index: usize) -> String {
         match &self.names {
             Some(names) => names.get(index).cloned().unwrap_or_default(),
@@ -54,14 +55,14 @@ impl NamedStatistic {
     }
 }
 
-/// What flows of these functions share.
+/// The pools and statistics of functions.
 pub(super) struct Named {
     pub(super) pools: Vec<NamedPool>,
     pub(super) statistics: Vec<NamedStatistic>,
 }
 
 impl Named {
-    /// Of the functions of this chain, before it is known whether a state server has it.
+    /// Lists those of this chain's functions, as if without a state server.
     pub(super) fn of(number: u16, chain: &str, functions: &[Arc<dyn Configured>]) -> Named {
         let mut named = Named { pools: Vec::new(), statistics: Vec::new() };
         for (at, configured) in (0u8..).zip(functions) {
@@ -89,12 +90,12 @@ impl Named {
         named
     }
 
-    /// True if there is nothing that a state server could assign or add up.
+    /// True if there is nothing for a state server to assign or add up.
     pub(super) fn is_empty(&self) -> bool {
         self.pools.is_empty() && self.statistics.is_empty()
     }
 
-    /// A state server has it, where there is one: then numbers rest for so long.
+    /// Moves all to a state server, if there is one: numbers then rest for `rest` ns.
     pub(super) fn at_server(mut self, rest: Option<u64>) -> Named {
         self.pools.iter_mut().for_each(|pool| pool.rest = rest);
         self.statistics.iter_mut().for_each(|statistic| statistic.is_served = rest.is_some());

@@ -1,8 +1,10 @@
-//! Where in the file everything stands: the same text parsed once more for positions only.
+//! The places of all values in the file: the text is parsed a second time, for positions
+//! only.
 //!
-//! serde reads values and forgets where they stood; a mistake that shows only when two values are put side by side, or that a function
-//! finds in its own configuration, still has to be pointed at. So the events of the parser that serde-saphyr itself is built on are kept as a
-//! tree, and a [`Spot`] walks it by the same keys and indexes that lead to the value.
+//! serde reads values and drops their positions. A mistake that shows only when two
+//! values are compared, or that a function finds in its own configuration, still needs a
+//! place. The parser's events, on which serde-saphyr itself is built, are therefore kept
+//! as a tree, and a [`Spot`] walks it by the keys and indexes that lead to the value.
 
 use super::mistake::Mistake;
 use granit_parser::{Event, Parser, ScalarStyle, Span};
@@ -12,9 +14,9 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Clone, Copy, Default)]
 struct Range {
     line: usize,
-    /// From 1, in characters.
+    /// Column from 1, in characters.
     column: usize,
-    /// In characters; 1 for what goes on over several lines.
+    /// Width in characters; 1 for a value of several lines.
     width: usize,
 }
 
@@ -43,16 +45,17 @@ struct Node {
 pub(super) struct Source {
     file: String,
     text: String,
-    /// The first is the root, if there is any.
+    /// The first node is the root, if there is any.
     nodes: Vec<Node>,
 }
 
 impl Source {
-    /// `text` as it was read. What the parser refuses ends the tree early: mistakes are then shown at what there is.
+    /// Reads `text` for its places. A syntax error ends the tree early: mistakes are then
+    /// shown at the nearest known place.
     pub(super) fn new(file: &str, text: &str) -> Source {
         let mut nodes: Vec<Node> = Vec::new();
         let mut anchors: HashMap<usize, usize> = HashMap::new();
-        // Open collections, and of maps the key that waits for its value.
+        // Open collections, and for maps the key that waits for its value.
         let mut open: Vec<(usize, Option<usize>)> = Vec::new();
         for event in Parser::new_from_str(text) {
             let Ok((event, span)) = event else { break };
@@ -68,7 +71,7 @@ impl Source {
                     open.pop();
                     continue;
                 }
-                // What stands where an anchor is used is the text that the anchor names.
+                // An alias has the value of its anchor.
                 Event::Alias(anchor) => {
                     target = anchors.get(&anchor).copied();
                     None
@@ -112,25 +115,27 @@ impl Source {
         &self.text
     }
 
-    /// The whole.
+    /// The root.
     pub(super) fn root(&self) -> Spot<'_> {
         Spot { source: self, node: 0 }
     }
 
-    /// A mistake at a place that is known otherwise: line and column from 1.
+    /// A mistake at a given line and column, from 1.
     pub(super) fn mistake(&self, line: usize, column: usize, width: usize, message: impl Into<String>) -> Mistake {
         let text = self.text.lines().nth(line.saturating_sub(1)).unwrap_or("").trim_end_matches('\r').to_owned();
         Mistake { file: self.file.clone(), line, column: column.max(1), width: width.max(1), text, message: message.into() }
     }
 
-    /// What begins at a line and column (from 1), the innermost; the whole if the parser means a place between values.
+    /// The innermost value that begins at a line and column (from 1); the whole if the
+    /// position is between values.
     pub(super) fn place_at(&self, line: usize, column: usize) -> Place<'_> {
         let begins_here = |node: &Node| node.range.line == line && node.range.column == column;
         let node = self.nodes.iter().rposition(begins_here);
         Place { source: self, node, line, column }
     }
 
-    /// The map that has an entry, or itself begins, at this place, as the file calls it: its name, and where that stands. None for the whole.
+    /// The map that has an entry, or itself begins, at this position: its name in the
+    /// file, and the name's place. None for the root.
     pub(super) fn owner_of(&self, line: usize, column: usize) -> Option<(String, Spot<'_>)> {
         let begins_here = |node: usize| self.nodes[node].range.line == line && self.nodes[node].range.column == column;
         let is_it = |(number, node): &(usize, &Node)| match &node.kind {
@@ -153,7 +158,7 @@ impl Source {
     }
 }
 
-/// Where the parser found a mistake: a value if one begins there, else a bare position.
+/// A position from the parser: a value if one begins there, else a bare position.
 pub(super) struct Place<'s> {
     source: &'s Source,
     node: Option<usize>,
@@ -166,7 +171,7 @@ impl<'s> Place<'s> {
         self.node.map(|node| Spot { source: self.source, node })
     }
 
-    /// What stands here, if it is neither a list nor a map.
+    /// The scalar here, if it is neither a list nor a map.
     pub(super) fn scalar(&self) -> Option<&'s str> {
         match &self.source.nodes[self.node?].kind {
             Kind::Scalar { text, .. } => Some(text),
@@ -174,7 +179,7 @@ impl<'s> Place<'s> {
         }
     }
 
-    /// If a key stands here, its value.
+    /// The value, if a key is here.
     pub(super) fn value_of_key(&self) -> Option<Place<'s>> {
         let here = self.node?;
         let value = self.source.nodes.iter().find_map(|node| match &node.kind {
@@ -194,7 +199,8 @@ impl<'s> Place<'s> {
     }
 }
 
-/// A place in the file. A step to what is not there stays where it is: better a mistake shown one level too high than not at all.
+/// A place in the file. A step to a missing value stays in place: a mistake one level too
+/// high is better than none.
 #[derive(Clone, Copy)]
 pub(super) struct Spot<'s> {
     source: &'s Source,
@@ -212,24 +218,25 @@ impl<'s> Spot<'s> {
         entries.iter().copied().find(|(name, _)| is_key(*name))
     }
 
-    /// A path that is written here is from the file's own directory: where `run` is started does not matter.
+    /// Resolves a path relative to the file's own directory: the directory in which `run`
+    /// is started does not matter.
     pub(super) fn beside(self, path: &str) -> PathBuf {
         Path::new(&self.source.file).parent().unwrap_or(Path::new("")).join(path)
     }
 
     /// The value of a key.
     pub(super) fn key(self, key: &str) -> Spot<'s> {
-        // What a merge key brings in stands where it was written.
+        // A merged value stands where it was written.
         let merged = || self.entry("<<").and_then(|(_, value)| self.at(value).entry(key));
         self.entry(key).or_else(merged).map_or(self, |(_, value)| self.at(value))
     }
 
-    /// A key itself.
+    /// The place of a key itself.
     pub(super) fn name(self, key: &str) -> Spot<'s> {
         self.entry(key).map_or(self, |(name, _)| self.at(name))
     }
 
-    /// An item of a list. A value that stands alone where a list may is its own first item.
+    /// An item of a list. A single value in place of a list is its own first item.
     pub(super) fn index(self, index: usize) -> Spot<'s> {
         match self.source.nodes.get(self.node).map(|node| &node.kind) {
             Some(Kind::List(items)) => items.get(index).map_or(self, |item| self.at(*item)),
@@ -252,12 +259,12 @@ impl<'s> Spot<'s> {
         spot
     }
 
-    /// The first key or value at or below this place that reads exactly so.
+    /// The first key or value at or below this place with exactly this text.
     pub(super) fn find(self, word: &str) -> Option<Spot<'s>> {
         let mut seen = HashSet::new();
         let mut todo = vec![self.node];
         while let Some(node) = todo.pop() {
-            // An anchor that is used a thousand times is looked at once.
+            // An anchor that is used a thousand times is searched once.
             if !seen.insert(node) {
                 continue;
             }
@@ -271,7 +278,7 @@ impl<'s> Spot<'s> {
         None
     }
 
-    /// A mistake in what stands here.
+    /// A mistake in the value here.
     pub(super) fn mistake(self, message: impl Into<String>) -> Mistake {
         match self.source.nodes.get(self.node) {
             Some(node) => self.source.mistake(node.range.line, node.range.column, node.range.width, message),
@@ -279,14 +286,15 @@ impl<'s> Spot<'s> {
         }
     }
 
-    /// A mistake in the text that stands here, from its byte `offset` to the end of that word.
+    /// A mistake in the text here, from its byte `offset` to the end of that word.
     pub(super) fn mistake_at(self, offset: usize, message: impl Into<String>) -> Mistake {
         let mut mistake = self.mistake(message);
         let Some(Node { kind: Kind::Scalar { text, is_plain }, .. }) = self.source.nodes.get(self.node) else { return mistake };
         let Some(rest) = text.get(offset..) else { return mistake };
         let quote = usize::from(!*is_plain);
         let line = mistake.text.chars().skip(mistake.column - 1 + quote);
-        // Escapes and folded lines move what follows: then the whole text is pointed at.
+        // Escapes and folded lines shift positions: the mistake then marks the whole
+        // text.
         if line.take(text.chars().count()).eq(text.chars()) {
             mistake.column += quote + text[..offset].chars().count();
             mistake.width = rest.chars().take_while(|character| !character.is_whitespace()).count().max(1);

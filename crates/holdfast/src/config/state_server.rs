@@ -1,4 +1,4 @@
-//! The state server, or several: how many, who goes on where one was, and how control messages go between them and runtimes.
+//! The state servers: their number, standby, and transport of control messages.
 
 use super::mistake::{Mistake, suggestion};
 use super::raw::{Config, ServerStandby, ServerTransport, StateServerSettings};
@@ -6,9 +6,9 @@ use super::source::Spot;
 use holdfast_node::address::MAX_STATE_SERVERS;
 use std::fmt;
 
-/// libfabric's provider, if nothing is said: it is everywhere.
+/// libfabric's default provider, which runs everywhere.
 const DEFAULT_PROVIDER: &str = "tcp;ofi_rxm";
-/// Those that can be used, and those of them that need a card.
+/// Usable providers; the last ones need a card.
 const PROVIDERS: [&str; 5] = [DEFAULT_PROVIDER, "net", "shm", "verbs;ofi_rxm", "efa"];
 
 impl fmt::Display for ServerStandby {
@@ -30,20 +30,21 @@ impl fmt::Display for ServerTransport {
     }
 }
 
-/// The section, with all that it leaves out.
+/// The section, with defaults filled in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StateServers {
-    /// How many divide the flows among them whose home is there, if there are any.
+    /// Processes that divide flows with their home there among them; 0 without such
+    /// flows.
     pub count: u16,
-    /// Who goes on where one was when its process is killed.
+    /// The standby of each process.
     pub standby: ServerStandby,
-    /// How control messages go.
+    /// The transport of control messages.
     pub transport: ServerTransport,
-    /// libfabric's provider, if they go by one.
+    /// libfabric's provider, if the transport uses it.
     pub provider: Option<String>,
 }
 
-/// The section, with all that it leaves out.
+/// Reads the section, with defaults filled in.
 pub(super) fn read(config: &Config, root: Spot<'_>) -> Result<StateServers, Mistake> {
     let settings = config.state_server.clone().unwrap_or_default();
     check(&settings, root.key("state_server"))?;

@@ -8,26 +8,27 @@ use holdfast_node::address::MAX_SWITCHES;
 use holdfast_wire::selector::Prefix;
 use holdfast_wire::zone::Zones;
 
-/// A switch, in the order of their numbers.
+/// A switch. Switches are in the order of their numbers.
 #[derive(Debug, Clone)]
 pub struct SwitchEntry {
-    /// Its name; of an only one none.
+    /// The switch's name; none for a single switch.
     pub name: Option<String>,
     /// The numbers of its ports.
     pub ports: Vec<u8>,
     /// Names of its ports and of zones, as selectors of its chains use them.
     pub zones: Zones,
-    /// The numbers of the chains on them.
+    /// The numbers of its chains.
     pub chains: Vec<u16>,
-    /// The number of the host that is to serve it if it can.
+    /// The number of the host that serves it if it can.
     pub host: Option<u16>,
     /// Addresses that its chains own.
     pub owned: Vec<Prefix>,
-    /// Addresses among `owned` at which the box answers ping.
+    /// Addresses among `owned` for which the box answers ping.
     pub answers_ping: Vec<Prefix>,
 }
 
-/// The switches of a configuration: their ports and chains. Without `switches` there is one, and everything is its.
+/// Reads the switches: their ports and chains. Without `switches` there is one, with
+/// everything.
 pub(super) fn read(config: &Config, root: Spot<'_>) -> Result<Vec<SwitchEntry>, Mistake> {
     let switches = &config.switches;
     let spot = root.key("switches");

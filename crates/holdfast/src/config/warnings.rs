@@ -1,6 +1,8 @@
-//! What holds together and is hardly meant: rules that decide nothing, networks that are nowhere, private sources on their way to the Internet.
+//! Warnings about valid but doubtful configurations: rules without effect, unreachable
+//! networks, private sources on their way to the Internet.
 //!
-//! In: a plan. Out: warnings with their places. Never: a refusal; what is warned of may be meant after all.
+//! In: a plan. Out: warnings with their places. Never: a refusal; the configuration may
+//! be meant.
 
 use super::mistake::Mistake;
 use super::plan::Plan;
@@ -13,9 +15,9 @@ use holdfast_wire::selector::{PacketSelector, Prefix, Selector};
 use holdfast_wire::zone::{Zone, Zones};
 use serde_json::Value;
 
-/// Functions whose `rules` are selectors behind a word, of which the first that matches decides.
+/// Functions whose `rules` are selectors behind a word, of which the first match decides.
 const LISTS: [&str; 2] = ["firewall", "qos_marker"];
-/// Functions behind which a packet has the addresses that it came with.
+/// Functions that leave a packet's addresses unchanged.
 const PLAIN: [&str; 5] = ["firewall", "qos_marker", "monitor", "forward", "packet_limit"];
 
 impl Plan {
@@ -49,14 +51,14 @@ fn is_private(prefix: &Prefix) -> bool {
 
 /// A port of a switch.
 struct Port<'a> {
-    /// Among those of the switch.
+    /// The port's number at the switch.
     number: u8,
     name: &'a str,
-    /// Networks to which routes lead by it, its own first.
+    /// Networks to which routes lead by the port, its own first.
     networks: Vec<Prefix>,
-    /// Anybody may come in by it.
+    /// True if packets from any source may come in by the port.
     is_open: bool,
-    /// Families of which it has a private address, IPv4 and IPv6.
+    /// True for each family, IPv4 and IPv6, of which the port has a private address.
     is_private: [bool; 2],
 }
 
@@ -72,7 +74,7 @@ impl Port<'_> {
     }
 }
 
-/// A switch with its ports and the names that its chains know.
+/// A switch with its ports and the names known to its chains.
 struct Side<'a> {
     plan: &'a Plan,
     switch: &'a SwitchEntry,
@@ -102,12 +104,12 @@ impl<'a> Side<'a> {
         Side { plan, switch, ports }
     }
 
-    /// True if packets from somewhere in `from` may come in by the port.
+    /// True if packets from a source in `from` may come in by the port.
     fn may_come(&self, from: &Prefix, port: &Port<'_>) -> bool {
         let leads = |network: &&Prefix| {
             let narrow = if network.covers(from) { *from } else { **network };
             let is_nearer = |other: &Prefix| other.specificity() > network.specificity() && other.covers(&narrow);
-            // Whoever is nearer to all of it by another port takes it from this one.
+            // A port with a nearer route to all of it takes it from this one.
             let taken = |other: &Port<'_>| other.networks.iter().any(|near| is_nearer(near) && !port.networks.contains(near));
             let is_stray = network.is_empty() && is_private(from) && !port.is_private(from);
             network.overlaps(from) && !is_stray && !self.ports.iter().any(taken)
@@ -115,7 +117,7 @@ impl<'a> Side<'a> {
         port.is_open || port.networks.iter().any(|network| leads(&network))
     }
 
-    /// Why nothing that the selector means ever comes in.
+    /// The reason why no packet that the selector matches ever comes in.
     fn unreachable(&self, selector: &Selector) -> Option<String> {
         let from = selector.from.as_ref()?;
         let ports = || self.ports.iter().filter(|port| selector.on.contains(port.number));
@@ -151,7 +153,8 @@ impl<'a> Side<'a> {
         }
     }
 
-    /// Rules of which the first that matches decides. `is_plain`: they see addresses as they come in.
+    /// Checks rules of which the first match decides. `is_plain`: they see addresses as
+    /// they come in.
     fn list(&self, value: &Value, is_plain: bool, spot: Spot<'_>, found: &mut Vec<Mistake>) {
         let selectors: Vec<Option<PacketSelector>> =
             rules(value, &self.switch.zones).map(|rule| rule.map(|(_, selector)| selector)).collect();
@@ -168,12 +171,12 @@ impl<'a> Side<'a> {
         }
     }
 
-    /// Private sources that leave untranslated for the Internet by this rule's chain.
+    /// Private sources that leave for the Internet untranslated by this rule's chain.
     fn leak(&self, at: usize) -> Option<String> {
         let rule = &self.plan.rules[at];
         let (name, chain) = self.plan.raw.chains.iter().nth(usize::from(rule.chain))?;
         let has = |wanted: &str| chain.functions.iter().any(|function| function.entries.iter().any(|(name, _)| name == wanted));
-        // It translates, or it drops.
+        // The chain translates, or drops.
         if has("nat") || !self.leads_out(rule.selector.to.as_ref()) {
             return None;
         }
@@ -204,7 +207,7 @@ impl<'a> Side<'a> {
         None
     }
 
-    /// Whether somebody in such destinations is reached by a default route.
+    /// True if a default route leads to some of the destinations.
     fn leads_out(&self, to: Option<&Prefix>) -> bool {
         let is_near = |to: &Prefix| {
             let mut networks = self.ports.iter().flat_map(|port| &port.networks);
@@ -213,7 +216,7 @@ impl<'a> Side<'a> {
         to.is_none_or(|to| !is_near(to))
     }
 
-    /// Whether the firewalls of a chain let some of these flows out.
+    /// True if the firewalls of a chain let some of these flows out.
     fn pass(&self, chain: &ChainConfig, leaving: &Selector) -> bool {
         let functions = chain.functions.iter().filter_map(|function| function.entries.first());
         functions.filter(|(name, _)| name == "firewall").all(|(_, value)| {
@@ -235,7 +238,7 @@ fn texts<'v>(value: &'v Value, key: &str) -> impl Iterator<Item = &'v str> {
     value[key].as_array().map_or(&[][..], Vec::as_slice).iter().map(|text| text.as_str().unwrap_or_default())
 }
 
-/// The rules of a function: a word each, and a selector.
+/// The rules of a function: each a word and a selector.
 fn rules<'v>(value: &'v Value, zones: &Zones) -> impl Iterator<Item = Option<(&'v str, PacketSelector)>> {
     texts(value, "rules").map(|text| {
         let text = text.trim_start();

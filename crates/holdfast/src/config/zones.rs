@@ -1,4 +1,5 @@
-//! How selectors call the ports by which flows come in: ports by their names, and zones, which are groups of ports.
+//! Names in selectors for the ports by which flows come in: ports, and zones, which are
+//! groups of ports.
 
 use super::mistake::{Mistake, listed, suggestion};
 use super::names;
@@ -29,7 +30,8 @@ pub(super) fn check(config: &Config, root: Spot<'_>) -> Result<(), Mistake> {
     Ok(())
 }
 
-/// The names as chains on a switch with these ports have them: ports have their numbers among its own.
+/// The names for chains on a switch with these ports, which are numbered within the
+/// switch.
 pub(super) fn of_ports(config: &Config, ports: &[u8]) -> Zones {
     let number = |port: &String| {
         let number = config.ports.keys().position(|name| name == port)? as u8;

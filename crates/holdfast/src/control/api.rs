@@ -1,8 +1,9 @@
-//! The control API at an address: gRPC over mutual TLS, for who has a certificate.
+//! The control API at an address: gRPC over mutual TLS, for clients with a certificate.
 //!
-//! A connection has a place when its handshake is over; handshakes have a time, and limits, per address and in all, so that a few who have no certificate cannot keep out who
-//! has one. Whom a certificate is of is read once, when the handshake is over; what the caller may do is looked at with each call
-//! ([`calls`](super::calls)).
+//! A connection takes a place after its handshake. Handshakes have a time-out and limits,
+//! per address and in all, so that clients without a certificate cannot keep others out.
+//! The certificate's holder is read once, after the handshake; the rights are checked
+//! with each call ([`calls`](super::calls)).
 
 use super::Limits;
 use super::calls::Seats;
@@ -16,7 +17,7 @@ use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
-/// The listening control API. When it is dropped nobody can connect any more.
+/// The listening control API. Dropping it stops listening.
 pub(super) struct Server {
     address: SocketAddr,
     paths: TlsPaths,
@@ -37,10 +38,10 @@ fn load(paths: &TlsPaths) -> Result<Identity, String> {
 }
 
 impl Server {
-    /// Listens, and has connections served from now on.
+    /// Listens, and serves connections from now on.
     ///
     /// # Errors
-    /// If the files cannot be used (exit code 78), or the address cannot be listened at.
+    /// If the files cannot be used (exit code 78), or the address not be listened at.
     pub(super) fn start(entry: &ControlEntry, serving: &Serving, limits: Limits) -> Result<Server, Failure> {
         let trust = load(&entry.tls)
             .and_then(|identity| Trust::new(&identity))
@@ -66,19 +67,19 @@ impl Server {
         Ok(Server { address, paths: entry.tls.clone(), api, _accepting: accepting })
     }
 
-    /// Where it listens.
+    /// The listening address.
     pub(super) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// How it is used, whenever that is asked.
+    /// A function that reports the use of the API.
     pub(super) fn report(&self) -> impl Fn() -> ControlApi + Send + Sync + 'static {
         let (api, address) = (self.api.clone(), self.address);
         move || api.counts.report(address)
     }
 
-    /// A function that reads the server's files again and returns a message for the operator. Files that
-    /// cannot be used change nothing.
+    /// A function that reads the server's files again and returns a message for the
+    /// operator. Files that cannot be used change nothing.
     pub(super) fn reload(&self) -> impl FnOnce() -> String + Send + use<> {
         let (paths, api) = (self.paths.clone(), self.api.clone());
         move || match load(&paths).and_then(|identity| api.trust.change(&identity)) {

@@ -1,4 +1,5 @@
-//! `apply` as the box does it, on the client's thread: the packet loop only changes its rules.
+//! The box's side of `apply`, on the client's thread: the packet loop only changes its
+//! rules.
 
 use super::Request;
 use super::service::Service;
@@ -8,7 +9,8 @@ use holdfast_control::api::{self, Applied, Refused, RuleChanges, apply_reply};
 use holdfast_node::rules::{Rule, RuleSet, version_after};
 use tonic::Status as Refusal;
 
-/// What the box answers to a configuration that it does not go by. What is not a mistake but a difference has a row of the table.
+/// The box's answer to a refused configuration. A difference, unlike a mistake, has a row
+/// of the table.
 fn refused<'m>(error: String, mistakes: impl Iterator<Item = (&'m Mistake, Option<&'m Difference>)>) -> apply_reply::Result {
     let place = |(mistake, difference): (&Mistake, Option<&Difference>)| api::Mistake {
         line: mistake.line as u32,
@@ -22,7 +24,8 @@ fn refused<'m>(error: String, mistakes: impl Iterator<Item = (&'m Mistake, Optio
     apply_reply::Result::Refused(Refused { error, refused: mistakes.map(place).collect() })
 }
 
-/// Reads, compares and applies. All of it or nothing: the only change is that of the rules, and that is one step.
+/// Reads, compares and applies a configuration. The rules change in one step, so all of
+/// it applies or nothing.
 pub(super) fn apply(service: &Service, file: &str, text: String, dry_run: bool) -> Result<apply_reply::Result, Refusal> {
     let Ok(_alone) = service.applying.try_lock() else {
         return Err(Refusal::resource_exhausted("another configuration is being applied: try again when it has been"));
@@ -44,7 +47,7 @@ pub(super) fn apply(service: &Service, file: &str, text: String, dry_run: bool) 
     let before = running.rules;
     let list = |is_new: bool| -> Vec<api::Rule> {
         let chosen = changes.iter().filter(|change| change.is_new == is_new);
-        // Zones are the same in both.
+        // Zones are equal in both configurations.
         let words = |rule: &Rule| rule.selector.display(new.zones_of(rule.chain)).to_string();
         let chain = |rule: &Rule| new.chain_name(rule.chain).to_owned();
         chosen.map(|change| api::Rule { selector: words(&change.rule), chain: chain(&change.rule) }).collect()

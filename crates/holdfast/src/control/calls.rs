@@ -1,4 +1,4 @@
-//! Each call: who may make it, and which question to the service it is.
+//! The calls: the right that each needs, and the service's question that it becomes.
 
 use super::connection::{Caller, Refused};
 use super::service::{Follower, Service};
@@ -18,23 +18,24 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::service::interceptor::{InterceptedService, Interceptor};
 use tonic::{Code, Request, Response, Status as Refusal};
 
-/// Between two looks at how far something is.
+/// The pause between two looks at an order's progress.
 const LOOK: Duration = Duration::from_millis(20);
-/// Messages of a stream that wait for its client.
+/// Messages of a stream that may wait for its client.
 const WAITING: usize = 16;
 /// Flows in one message.
 const FLOWS_PER_MESSAGE: usize = 500;
-/// Flows that are listed if nobody says how many.
+/// Flows to list by default.
 const DEFAULT_FLOWS: u32 = 1000;
 
 type Reply<T> = Result<Response<T>, Refusal>;
 type Stream<T> = Pin<Box<dyn tokio_stream::Stream<Item = Result<T, Refusal>> + Send>>;
 
-/// A place for one call; free again when the last clone is dropped.
+/// A seat for one call; free again when the last clone is dropped.
 #[derive(Clone)]
 struct Seat(#[allow(dead_code)] Arc<[OwnedSemaphorePermit]>);
 
-/// Places for calls. Whoever may only look gets no more than three quarters of them, so that viewers who do not read their answers keep no operator out.
+/// Seats for calls. Viewers get at most three quarters of them, so that viewers who do
+/// not read their answers keep no operator out.
 #[derive(Clone)]
 pub(super) struct Seats {
     all: Arc<Semaphore>,
@@ -53,16 +54,17 @@ impl Seats {
     }
 }
 
-/// See the module.
+/// The calls of the control API; see the module.
 #[derive(Clone)]
 pub(super) struct Calls {
     service: Arc<Service>,
 }
 
-/// Looks at a caller again, and gives the call its seat, before its message is read: messages in memory are limited by seats.
+/// Checks a caller again and gives the call its seat before its message is read: seats
+/// limit the messages in memory.
 #[derive(Clone)]
 pub(super) struct Gate {
-    /// Those of who calls through the Unix socket.
+    /// Seats of callers through the Unix socket.
     seats: Seats,
 }
 
@@ -94,7 +96,7 @@ impl Interceptor for Gate {
     }
 }
 
-/// What a call takes.
+/// The right that a call needs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Need {
     Look,
@@ -111,13 +113,13 @@ impl Calls {
         Calls { service }
     }
 
-    /// As tonic serves it.
+    /// The service for tonic.
     pub(super) fn service(self) -> InterceptedService<ControlServer<Calls>, Gate> {
         let gate = Gate { seats: Seats::new(MAX_CLIENTS) };
         InterceptedService::new(ControlServer::new(self).max_decoding_message_size(MAX_REQUEST), gate)
     }
 
-    /// The caller and the message, if the caller may do this.
+    /// The caller and the message, if the caller may make this call.
     fn admit<T>(&self, need: Need, mut request: Request<T>) -> Result<(Option<Seat>, Option<Caller>, T), Refusal> {
         let (seat, caller) = (request.extensions_mut().remove::<Seat>(), request.extensions_mut().remove::<Caller>());
         let refused = match &caller {
@@ -146,7 +148,8 @@ impl Calls {
         }
     }
 
-    /// Asks the service where waiting stops nobody else. The seat is taken until that is over, also if the client goes away before.
+    /// Asks the service on a thread that may block. The seat is taken until that is over,
+    /// even if the client leaves earlier.
     async fn ask<T: Send + 'static>(
         &self,
         seat: &Option<Seat>,
@@ -161,8 +164,10 @@ impl Calls {
         asked.map_err(|_| Refusal::internal("the call was broken off"))?
     }
 
-    /// Tells how far something is, whenever `is_news` says that this is another answer than the one before, until `is_over`, or nobody listens any more.
-    /// A packet loop that is too busy to say so is asked again, and while `has_begun` is false also one that does not know of it.
+    /// Streams an order's progress, whenever `is_news` says that an answer differs from
+    /// the one before, until `is_over` or the client has left. A packet loop too busy to
+    /// answer is asked again; while `has_begun` is false, also one that does not know of
+    /// the order.
     fn follow<T: Clone + Send + 'static>(
         &self,
         seat: Option<Seat>,
@@ -193,7 +198,8 @@ impl Calls {
                 let ends = seen.as_ref().map_or(true, is_over);
                 let before = core::mem::replace(&mut told, seen.as_ref().ok().cloned());
                 let tells = ends || before.is_none_or(|before| told.as_ref().is_some_and(|now| is_news(&before, now)));
-                // A client that takes no news for so long loses its seat; the order goes on.
+                // A client that takes no news within the time-out loses its seat; the
+                // order goes on.
                 if tells && sender.send_timeout(seen, PATIENCE).await.is_err() || ends {
                     return;
                 }
@@ -205,7 +211,7 @@ impl Calls {
         Box::pin(ReceiverStream::new(receiver))
     }
 
-    /// Tells how far an order is.
+    /// Streams an order's progress.
     fn watch(&self, work: Work, seat: Option<Seat>, has_begun: bool) -> Stream<Progress> {
         let look = move |service: &Service| service.ask(|answer| Question::Progress(work, answer));
         let is_news = |before: &Progress, now: &Progress| (before.moved, before.refused) != (now.moved, now.refused);
@@ -213,7 +219,7 @@ impl Calls {
     }
 }
 
-/// Who follows a trace.
+/// The client of a trace.
 struct Streaming {
     sender: mpsc::Sender<Result<TraceReply, Refusal>>,
     handle: Handle,
@@ -222,7 +228,7 @@ struct Streaming {
 impl Streaming {
     fn send(&self, event: trace_reply::Event) -> bool {
         let reply = Ok(TraceReply { event: Some(event) });
-        // Who does not read follows no more.
+        // A client that does not read stops following.
         self.handle.block_on(self.sender.send_timeout(reply, PATIENCE)).is_ok()
     }
 }
@@ -255,7 +261,7 @@ impl Control for Calls {
         let (seat, _, ListFlowsRequest { filter, limit, mut after }) = self.admit(Need::Look, request)?;
         let mut left = if limit == 0 { DEFAULT_FLOWS } else { limit };
         let calls = self.clone();
-        // No more is asked for than the client takes.
+        // The list is fetched as fast as the client takes it.
         let (sender, receiver) = mpsc::channel(1);
         tokio::spawn(async move {
             loop {
@@ -321,7 +327,8 @@ impl Control for Calls {
         let begun = self.ask(&seat, move |service| service.ask(|answer| Question::Order(order, answer))).await;
         let has_begun = match begun {
             Ok(_) => true,
-            // It was told, and moving the flows is most likely what keeps it busy.
+            // The drain was ordered, and moving the flows most likely keeps the packet
+            // loop busy.
             Err(late) if late.code() == Code::DeadlineExceeded => false,
             Err(refusal) => return Err(refusal),
         };
@@ -354,7 +361,7 @@ impl Control for Calls {
     }
 
     async fn apply(&self, request: Request<ApplyRequest>) -> Reply<ApplyReply> {
-        // Only to say what would change changes nothing, but it shows what the configuration is.
+        // A dry run changes nothing, but shows the configuration.
         let (seat, _, ApplyRequest { file, text, dry_run }) = self.admit(Need::Change, request)?;
         let result = self.ask(&seat, move |service| apply::apply(service, &file, text, dry_run)).await?;
         Ok(Response::new(ApplyReply { result: Some(result) }))
@@ -363,7 +370,7 @@ impl Control for Calls {
     async fn stop(&self, request: Request<StopRequest>) -> Reply<StopReply> {
         let _held = self.admit(Need::Change, request)?;
         let service = self.service.clone();
-        // The answer goes first: the end breaks connections off.
+        // The answer is sent first: the end breaks connections.
         tokio::spawn(async move {
             tokio::time::sleep(LOOK).await;
             service.stop();
@@ -384,8 +391,8 @@ impl Control for Calls {
     }
 }
 
-/// A list in pieces of this length; at least one, of which the last one says whether there is more and where, unless more
-/// follows.
+/// A list in messages of `length` flows; at least one. The last one says if the list is
+/// truncated and where it continues, unless `goes_on`.
 fn pieces(list: ListFlowsReply, goes_on: bool, length: usize) -> Vec<ListFlowsReply> {
     let ListFlowsReply { mut flows, truncated, next } = list;
     let mut pieces = Vec::new();

@@ -1,4 +1,5 @@
-//! Connections: through the Unix socket from who may, and by TLS before and after the handshake.
+//! Connections: through the Unix socket from permitted users, and by TLS before and after
+//! the handshake.
 
 use super::{Limits, MAX_CONNECTIONS};
 use crate::control::calls::Seats;
@@ -23,7 +24,7 @@ use tokio::time::{Instant, Sleep, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tonic::transport::server::Connected;
 
-/// After a failed accept, most likely for want of descriptors.
+/// The pause after a failed accept, most likely for want of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 holdfast_wire::events! {
@@ -57,7 +58,7 @@ struct Counted {
 
 impl Counts {
     fn lock(&self) -> MutexGuard<'_, Counted> {
-        // Nothing is left half done in there.
+        // No update is left half done.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -80,7 +81,7 @@ impl Counts {
     }
 }
 
-/// Who is let in, now.
+/// The authorities trusted now.
 pub(super) struct Trust(Mutex<Trusted>);
 
 #[derive(Clone)]
@@ -90,13 +91,13 @@ struct Trusted {
 }
 
 impl Trust {
-    /// Those whom the identity's authorities have signed.
+    /// Trusts the identity's authorities.
     pub(super) fn new(identity: &Identity) -> Result<Trust, String> {
         let (config, verifier) = identity.server()?;
         Ok(Trust(Mutex::new(Trusted { config, verifier })))
     }
 
-    /// From now on others, also of those who are connected.
+    /// Trusts other authorities from now on, also for open connections.
     pub(super) fn change(&self, identity: &Identity) -> Result<(), String> {
         let (config, verifier) = identity.server()?;
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Trusted { config, verifier };
@@ -107,7 +108,8 @@ impl Trust {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Looks again at what a caller showed when the connection began: its time may be over, or its authority no longer be trusted.
+    /// Checks a caller's certificates again: they may have expired, or their authority
+    /// may no longer be trusted.
     ///
     /// # Errors
     /// Why the caller is not let in any more, as [`reason`] says it.
@@ -142,17 +144,18 @@ fn reason(error: &rustls::Error) -> Refused {
     }
 }
 
-/// How many handshakes are under way from each address; from each network of 64 bits, because a station there has as many addresses as it likes (RFC 4862).
+/// Handshakes under way per address; for IPv6 per /64, because a station there has as
+/// many addresses as it likes (RFC 4862).
 #[derive(Debug, Default)]
 struct Handshakes(Mutex<HashMap<IpAddr, usize>>);
 
-/// One of them; it ends with this.
+/// A handshake under way, counted until it is dropped.
 struct Handshake {
     all: Arc<Handshakes>,
     from: IpAddr,
 }
 
-/// Who counts as one.
+/// The address that a station is counted under.
 fn station(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into(),
@@ -186,16 +189,17 @@ impl Drop for Handshake {
     }
 }
 
-/// The control API at an address: who is let in there, and how much at a time.
+/// The control API at an address: its trust, limits and seats.
 pub(super) struct Api {
     pub(super) trust: Trust,
     pub(super) counts: Counts,
     pub(super) limits: Limits,
-    /// Places for its calls.
+    /// Seats for its calls.
     pub(super) seats: Seats,
 }
 
-/// Accepts until nobody takes connections any more. Those whose handshake is over go to `ready`.
+/// Accepts connections until `ready` is closed, and hands over those whose handshake is
+/// complete.
 pub(super) async fn accept(listener: TcpListener, api: Arc<Api>, ready: Ready) {
     let places = Arc::new(Semaphore::new(api.limits.connections));
     let handshakes = Arc::new(Handshakes::default());
@@ -225,12 +229,12 @@ pub(super) async fn accept(listener: TcpListener, api: Arc<Api>, ready: Ready) {
     }
 }
 
-/// May a process of this user ask a box of user `own` through its socket?
+/// True if a process of this user may ask a box of user `own` through its socket.
 fn may_ask(user: u32, own: u32) -> bool {
     user == own || user == 0
 }
 
-/// Accepts from the Unix socket: the user who started the box, and root.
+/// Accepts from the Unix socket: the box's user, and root.
 pub(super) async fn accept_local(listener: UnixListener, ready: Ready) {
     let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let own = rustix::process::geteuid().as_raw();
@@ -267,12 +271,12 @@ async fn shake_hands(stream: TcpStream, api: &Arc<Api>, places: Arc<Semaphore>) 
     Ok(Connection::new(Box::pin(stream), caller, idle, idle, place))
 }
 
-/// Who calls.
+/// The caller.
 #[derive(Clone)]
 pub(super) enum Caller {
     /// The user who started the box, or root, through the Unix socket.
     Local,
-    /// Whom the certificates are of, the caller's own first.
+    /// The holder of the certificates, the caller's own first.
     Remote { holder: Arc<Holder>, certificates: Arc<[CertificateDer<'static>]>, api: Arc<Api> },
 }
 
@@ -289,22 +293,22 @@ trait Stream: AsyncRead + AsyncWrite + Send {}
 
 impl<T: AsyncRead + AsyncWrite + Send> Stream for T {}
 
-/// Where connections go on which calls come.
+/// The channel for accepted connections.
 pub(super) type Ready = Sender<io::Result<Connection>>;
 
-/// A connection of somebody who may connect.
+/// An accepted connection.
 pub(super) struct Connection {
     stream: Pin<Box<dyn Stream>>,
     caller: Caller,
-    /// How long it may be silent.
+    /// Time-out of silence.
     limit: Duration,
-    /// Over when nothing has come for so long.
+    /// Ends after silence of `limit`.
     idle: Pin<Box<Sleep>>,
     _place: OwnedSemaphorePermit,
 }
 
 impl Connection {
-    /// It may be silent for so long at `first`, and later for `limit`.
+    /// A connection that may be silent for `first` at first, and later for `limit`.
     fn new(
         stream: Pin<Box<dyn Stream>>,
         caller: Caller,
@@ -367,7 +371,7 @@ impl AsyncWrite for Connection {
 mod tests {
     use super::*;
 
-    /// Whatever the socket's mode is.
+    /// The user decides, whatever the socket's mode is.
     #[test]
     fn the_user_who_started_the_box_may_ask_and_root() {
         for (user, own, may) in [(1000, 1000, true), (0, 1000, true), (0, 0, true), (1001, 1000, false), (1000, 0, false)] {

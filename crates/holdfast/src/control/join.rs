@@ -1,4 +1,5 @@
-//! What another host needs to run its part of the box, as a running host has it.
+//! A running host's answer to a host that joins: everything that it needs to run its part
+//! of the box.
 
 use super::Request;
 use super::service::Service;
@@ -7,11 +8,11 @@ use holdfast_control::is_inside;
 use std::path::Path;
 use tonic::Status as Refusal;
 
-/// Longest file that goes along, bytes.
+/// Longest file to send, bytes.
 const MAX_FILE: u64 = 1 << 20;
 
-/// The configuration, with the files that it names by paths from its own directory. Those with a path from the root are each host's own, as are the
-/// certificate and key of the control API.
+/// The configuration, with the files that it names by relative paths. Files with absolute
+/// paths are each host's own, as are the certificate and key of the control API.
 pub(super) fn join(service: &Service, host: &str) -> Result<JoinReply, Refusal> {
     let not_now = |text: String| Refusal::failed_precondition(text);
     let running = service.ask(Request::Configuration)?;

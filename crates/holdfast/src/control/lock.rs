@@ -1,7 +1,8 @@
-//! The right to a control socket's path, for as long as a box runs.
+//! The lock of a control socket's path, for as long as a box runs.
 //!
-//! A socket can be removed by anybody who tidies up, and says nothing of who listened there. A lock on a file beside it ends with its holder,
-//! however that ends, and the file names the holder.
+//! A socket can be removed by any tidy user, and does not tell who listened there. A lock
+//! on a file beside it ends with its holder, however that ends, and the file names the
+//! holder.
 
 use std::fs::File;
 use std::io::{Error, Read, Seek, Write};
@@ -9,20 +10,20 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Why there is no lock.
+/// The reason why the lock was not taken.
 pub(super) enum Refusal {
-    /// Another box has it: its process id, if it has said so yet.
+    /// Another box has the lock: its process id, if it is written yet.
     Held(Option<u32>),
-    /// What the kernel says.
+    /// The kernel's error.
     Failed(Error),
 }
 
-/// The lock. Its file goes with it.
+/// A held lock. Its file goes with it.
 pub(crate) struct Lock {
     path: PathBuf,
-    /// Present until it is dropped.
+    /// The lock's file, until it is dropped.
     file: Option<File>,
-    /// Processes that this one has started hold it, too.
+    /// True if processes that this one has started hold the lock too.
     is_inherited: bool,
 }
 
@@ -31,7 +32,7 @@ pub(crate) struct Lock {
 const ENDING_PATIENCE: Duration = Duration::from_secs(20);
 
 impl Lock {
-    /// Takes the lock of a control socket; `pid` is who others are told has it.
+    /// Takes the lock of a control socket; `pid` is told to others as its holder.
     ///
     /// # Errors
     /// See [`Refusal`].
@@ -45,7 +46,7 @@ impl Lock {
     /// lives, in which case this box's manager reports the conflict, or once `is_over`.
     ///
     /// # Errors
-    /// What the kernel says; `TimedOut` if the processes of a killed box do not end.
+    /// The kernel's error; `TimedOut` if the processes of a killed box do not end.
     pub(crate) fn take_for_all(socket: &Path, is_over: impl Fn() -> bool) -> std::io::Result<Option<Lock>> {
         let path = beside(socket, ".box");
         let began = Instant::now();
@@ -86,7 +87,8 @@ impl Lock {
     fn take_at(path: PathBuf, pid: u32) -> Result<Lock, Refusal> {
         loop {
             let mut options = File::options();
-            // Nobody may make us write to a file of his choice.
+            // Symbolic links are not followed: another user could make us write to any
+            // file.
             let flags = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
             options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(flags);
             let mut file = options.open(&path).map_err(Refusal::Failed)?;
@@ -99,7 +101,8 @@ impl Lock {
                 }
                 Err(std::fs::TryLockError::Error(error)) => return Err(Refusal::Failed(error)),
             }
-            // Whoever had it may have removed the file between our opening and our locking it.
+            // The previous holder may have removed the file between our opening and our
+            // locking it.
             if !is_at(&file, &path) {
                 continue;
             }
@@ -113,9 +116,9 @@ impl Lock {
         self.file.as_ref().is_some_and(|file| is_at(file, &self.path))
     }
 
-    /// Waits until nobody else holds a lock that other processes inherited. They are
-    /// ending: one that was killed holds it until the kernel has taken it down. If they do
-    /// not, or another box begins, the file stays.
+    /// Waits until no other process holds an inherited lock. Such processes are ending: a
+    /// killed one holds the lock until the kernel has taken it down. If they do not end,
+    /// or another box begins, the file stays.
     fn wait_for_others(&mut self) {
         self.file = None;
         let began = Instant::now();
@@ -130,7 +133,8 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // Before the lock ends with the file's descriptor: after that it may be another box's.
+        // The file is removed before the lock ends with its descriptor: afterwards it may
+        // be another box's.
         if self.is_held() && !self.is_inherited {
             let _ = std::fs::remove_file(&self.path);
         } else if self.is_held() {
@@ -159,8 +163,8 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    /// A box ends while a process of it is still being taken down: until that has ended the
-    /// lock's file stays, and no other box begins.
+    /// A box ends while a process of it is still being taken down: until that has ended
+    /// the lock's file stays, and no other box begins.
     #[test]
     fn the_lock_of_a_box_stays_until_its_last_process_has_ended() {
         let directory = tempfile::tempdir().unwrap();

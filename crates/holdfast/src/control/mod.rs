@@ -1,14 +1,16 @@
-//! What a box can be asked: gRPC, through the Unix socket and from elsewhere over TLS.
+//! The control API of a box: gRPC, through the Unix socket and remotely over TLS.
 //!
-//! Theory of operation: the manager has one thread for it, of low priority ([`serving`]). Connections come through the socket
-//! ([`server`]), from the user who started the box and from root, who may do everything, and through the control API
-//! ([`api`]), where a certificate says what its holder may do. A call has a seat before its message is read ([`calls`]), and
-//! becomes a question to the [`service`] on a thread that may wait.
+//! Theory of operation: the manager has one thread for it, of low priority ([`serving`]).
+//! Connections come through the socket ([`server`]), from the box's user and root, who
+//! may make every call, and through the control API ([`api`]), where a certificate gives
+//! its holder's rights. A call gets a seat before its message is read ([`calls`]), and
+//! becomes a question to the [`service`] on a thread that may block.
 //!
-//! In: connections. Out: answers; counts of what was refused, by reason. The packet loop sees only [`Request`]s, at most one
-//! per turn, and answers with what it has at hand; the caller's thread makes the message. A slow client never delays the
-//! packet loop: an answer that is long comes in pieces, and no more is asked for than the client takes. Never: a place without
-//! a limit, an answer to somebody who may not ask.
+//! In: connections. Out: answers; counts of refusals, by reason. The packet loop sees
+//! only [`Request`]s, at most one per turn, and answers from memory; the caller's thread
+//! makes the message. A slow client never delays the packet loop: a long answer comes in
+//! pieces, fetched as the client takes them. Never: an unlimited queue, an answer to a
+//! caller without the right.
 
 mod api;
 mod apply;
@@ -35,30 +37,31 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-/// Calls at a time, streams included: through the socket, and as many from elsewhere.
+/// Maximum number of calls at a time, streams included: through the socket, and as many
+/// remotely.
 pub const MAX_CLIENTS: usize = 32;
-/// Connections at a time: through the socket, and as many from elsewhere.
+/// Maximum number of connections at a time: through the socket, and as many remotely.
 pub const MAX_CONNECTIONS: usize = 2 * MAX_CLIENTS;
 /// Added to the priority of threads that serve clients: frames go first.
 const NICENESS: i32 = 10;
-/// Packets and time of one trace at most.
+/// Maximum number of packets of a trace, and of seconds.
 const MAX_TRACE: u32 = 10_000;
 const MAX_TRACE_WAIT: Duration = Duration::from_secs(3600);
 
-/// How much is served at a time, and how long somebody may take.
+/// Limits of the control API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections whose handshake is over.
+    /// Maximum number of connections after their handshake.
     pub connections: usize,
-    /// Connections before that.
+    /// Maximum number of connections in their handshake.
     pub handshakes: usize,
-    /// Of these, from one address.
+    /// Maximum number of handshakes from one address.
     pub handshakes_per_address: usize,
-    /// Calls, streams included.
+    /// Maximum number of calls, streams included.
     pub calls: usize,
-    /// For a handshake.
+    /// Time-out of a handshake.
     pub handshake: Duration,
-    /// Without a byte from a client. One that is alive answers a ping before.
+    /// Time-out of a silent client. A living one answers a ping before.
     pub idle: Duration,
 }
 
@@ -75,47 +78,48 @@ impl Default for Limits {
     }
 }
 
-/// What the packet loop is asked, each with the place for its answer.
+/// Questions to the packet loop, each with the place for its answer.
 #[derive(Debug)]
 pub enum Request {
-    /// Liveness probe of the packet loop. The answer has the processor times of the longest steps for a question since the
-    /// last probe.
+    /// Liveness probe of the packet loop. The answer has the processor times of the
+    /// longest steps for a question since the last probe.
     Ping(Answer<PingReply>),
-    /// What the box says about itself.
+    /// The box's status.
     Status(Answer<Status>),
     /// The next page of the list of flows.
     Flows {
-        /// At most so many.
+        /// Maximum number of flows.
         limit: u32,
-        /// Only these: a selector that has been read once already.
+        /// The selector of flows, checked already.
         filter: String,
         /// Cursor to continue from; without it, the list begins anew.
         at: Option<Place>,
-        /// Where the page goes.
+        /// The place for the page.
         answer: Answer<Page>,
     },
     /// Trace the next packets that match; a count of 0 ends it.
     Trace {
-        /// Which.
+        /// The selector.
         selector: String,
-        /// How many.
+        /// The number of packets.
         count: u32,
-        /// Told when it has begun.
+        /// Answered when the trace has begun.
         answer: Answer<()>,
     },
-    /// The steps traced since the last such request.
+    /// The steps traced since the last such question.
     Traces(Answer<Traced>),
-    /// An order to move, drain or restore; answered with its number. Its selector has been read once already.
+    /// An order to move, drain or restore; answered with its number. Its selector is
+    /// checked already.
     Order(Order, Answer<u32>),
-    /// How far an order is.
+    /// The progress of an order.
     Progress(Work, Answer<Progress>),
-    /// By which configuration the box runs.
+    /// The running configuration.
     Configuration(Answer<Running>),
-    /// Go by these rules. Answered when they are in force, with their version.
+    /// Put these rules into force. Answered with their version when they are in force.
     Apply {
-        /// The version of the rules that they were compared with.
+        /// The version of the rules that these were compared with.
         based_on: u64,
-        /// The configuration that they are from, all of it.
+        /// The whole configuration of these rules.
         text: Arc<str>,
         /// What that means, read under the name of the box's own file.
         plan: Arc<Plan>,
@@ -123,12 +127,12 @@ pub enum Request {
         memory: OwnedFd,
         /// The new rules, encoded: the packet loop only passes them on.
         rules: RuleRecords,
-        /// Where the version goes.
+        /// The place for the version.
         answer: Answer<u64>,
     },
 }
 
-/// Which order is asked about.
+/// The order in question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Work {
     /// A migration, by its number.
@@ -142,59 +146,60 @@ pub enum Work {
 pub struct Page {
     /// The flows.
     pub flows: Vec<Flow>,
-    /// Where the next page begins, unless this one is the last.
+    /// The start of the next page, unless this one is the last.
     pub next: Option<Place>,
 }
 
 /// Steps of traced packets.
 #[derive(Debug, Default)]
 pub struct Traced {
-    /// Of packets with a number up to this one there are no more to come.
+    /// Packets with a number up to this one are complete.
     pub whole: u64,
-    /// The steps in no order, each with its place in its packet's way.
+    /// The steps in no order, each with its position in its packet's path.
     pub steps: Vec<(u32, TraceStep)>,
 }
 
-/// By which configuration a box runs.
+/// The running configuration.
 #[derive(Debug, Clone)]
 pub struct Running {
-    /// Its file, as the box was given it.
+    /// The file's name, as given to the box.
     pub file: String,
-    /// What is in it.
+    /// The file's text.
     pub text: Arc<str>,
     /// What that means.
     pub plan: Arc<Plan>,
     /// The version of the rules.
     pub rules: u64,
-    /// The most bytes that a record of new rules may have.
+    /// The most bytes of a record of new rules.
     pub record: usize,
 }
 
-/// What the caller's thread makes the answer with, so that the packet loop need not.
+/// A closure that makes the answer on the caller's thread instead of the packet loop's.
 type Make<T> = Box<dyn FnOnce() -> Result<T, String> + Send>;
 
-/// The place for an answer. Without one, when it is dropped, the caller is told that none came in time.
+/// The place for an answer. If it is dropped, the caller is told that none came in time.
 pub struct Answer<T>(Sender<Make<T>>);
 
 impl<T: Send + 'static> Answer<T> {
-    /// A place, and where its answer comes.
+    /// A place, and the channel of its answer.
     fn new() -> (Answer<T>, Receiver<Make<T>>) {
         let (answer, answered) = channel();
         (Answer(answer), answered)
     }
 
-    /// The answer, which exists already; only for small ones. The caller may have gone.
+    /// Gives an answer that exists already; only for small ones. The caller may have
+    /// gone.
     pub fn give(self, answer: T) {
         self.make(|| Ok(answer));
     }
 
-    /// Why there is none.
+    /// Refuses, with the reason.
     pub fn refuse(self, why: impl Into<String>) {
         let why = why.into();
         self.make(|| Err(why));
     }
 
-    /// The answer, made on the caller's thread.
+    /// Gives an answer that is made on the caller's thread.
     pub fn make(self, make: impl FnOnce() -> Result<T, String> + Send + 'static) {
         let _ = self.0.send(Box::new(make));
     }

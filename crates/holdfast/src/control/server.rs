@@ -1,4 +1,4 @@
-//! The control socket: its place, and who has that.
+//! The control socket, and the lock of its path.
 
 use super::api;
 use super::connection::accept_local;
@@ -17,24 +17,25 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
-/// The listening socket. When it is dropped nobody listens any more, and the socket is gone.
+/// The listening socket. Dropping it closes and removes the socket.
 pub struct Server {
     path: PathBuf,
     service: Arc<Service>,
-    // Dropped in this order: whoever takes the lock next finds no socket, and the directory is empty.
-    /// The control API at an address, if there is one.
+    // Dropped in this order: the next holder of the lock finds no socket, and an empty
+    // directory.
     remote: Option<api::Server>,
     listening: Option<Listening>,
     serving: Serving,
     lock: Option<Lock>,
     made: Option<Made>,
-    /// The control API is meant to be there, and could not be opened.
+    /// The configured control API, while it could not be opened.
     wanted: Option<(ControlEntry, Limits)>,
-    /// What is wrong with it, as it was last said.
+    /// The latest reported error of the control API.
     wrong: Option<String>,
 }
 
-/// A directory that goes with the socket for which it was made, unless another box's is there.
+/// A directory made for the socket, and removed with it, unless another box's socket is
+/// there.
 struct Made(PathBuf);
 
 impl Drop for Made {
@@ -47,31 +48,32 @@ impl Server {
     /// Opens the control API at an address too, for clients with a certificate.
     ///
     /// # Errors
-    /// If its files cannot be used, or the address cannot be listened at; [`Server::look`] tries again.
+    /// If its files cannot be used, or the address not be listened at; [`Server::look`]
+    /// tries again.
     pub fn serve_remote(&mut self, entry: &ControlEntry, limits: Limits) -> Result<(), Failure> {
         self.wanted = Some((entry.clone(), limits));
         let server = api::Server::start(entry, &self.serving, limits)?;
         let report = server.report();
-        // It opens once in a process's life.
+        // The control API opens once in a process's life.
         let _ = self.service.remote.set(Box::new(report));
         (self.remote, self.wanted) = (Some(server), None);
         Ok(())
     }
 
-    /// Where the control API listens.
+    /// The listening address of the control API.
     pub fn remote_address(&self) -> Option<std::net::SocketAddr> {
         self.remote.as_ref().map(api::Server::address)
     }
 
-    /// A function that reads the control API's certificates again, on any thread, for connections
-    /// that begin from then on, and returns a message for the operator. `None` if there is no such
-    /// API.
+    /// A function that reads the control API's certificates again, on any thread, for
+    /// connections that begin from then on, and returns a message for the operator.
+    /// `None` if there is no such API.
     pub fn reload(&self) -> Option<impl FnOnce() -> String + Send + use<>> {
         self.remote.as_ref().map(api::Server::reload)
     }
 
-    /// Looks whether the socket is still where clients look for it, and makes it again if it was removed. What there is to say to the operator: what
-    /// happened whenever it did, what is wrong once.
+    /// Checks that the socket is still in its place, and makes it again if it was
+    /// removed. Returns a message for the operator: events each time, an error once.
     pub fn look(&mut self) -> Option<String> {
         if let Some((entry, limits)) = self.wanted.clone()
             && self.serve_remote(&entry, limits).is_ok()
@@ -91,11 +93,11 @@ impl Server {
         }
     }
 
-    /// What happened, or what is wrong.
+    /// An event, or an error.
     fn keep(&mut self) -> Result<Option<String>, String> {
         let path = self.path.display();
         if !self.lock.as_ref().is_some_and(Lock::is_held) {
-            // Removed with its directory, perhaps.
+            // The socket may have been removed with its directory.
             let made = make_directory(&self.path)
                 .map_err(|error| format!("the control socket {path} was removed and cannot be made again: {error}"))?;
             // A second `Made` of the same directory would remove it when it is dropped.
@@ -112,23 +114,23 @@ impl Server {
                 "the control socket {path} was replaced by another file: nobody can ask this box until that is removed"
             )),
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                // What listened at the removed socket ends first.
+                // The listener at the removed socket ends first.
                 self.listening = None;
                 let listening = Listening::begin(&self.path, &self.serving)
                     .map_err(|failure| format!("the control socket was removed and cannot be made again: {failure}"))?;
                 self.listening = Some(listening);
                 Ok(Some(format!("the control socket {path} was removed: it is there again")))
             }
-            // What cannot be found out has not changed.
+            // An unknown state counts as unchanged.
             Err(_) => Ok(None),
         }
     }
 }
 
-/// A socket at the path, from which connections are accepted.
+/// A socket at the path, with its accept loop.
 struct Listening {
     path: PathBuf,
-    /// Of the socket: another box may have taken the path.
+    /// Device and inode of the socket: another box may have taken the path.
     id: (u64, u64),
     _accepting: Accepting,
 }
@@ -136,8 +138,8 @@ struct Listening {
 impl Listening {
     fn begin(path: &Path, serving: &Serving) -> Result<Listening, Failure> {
         let failed = |error| failed(path, &error);
-        // Nobody but the owner may connect, not even in the moment between making a socket and giving it its mode: it is made under a name that nobody
-        // knows, and moved.
+        // Only the owner may connect, also in the moment between making a socket and
+        // setting its mode: the socket is made under a secret name, and moved.
         let temporary = temporary(path, std::process::id());
         check_path(&temporary)?;
         let listener = UnixListener::bind(&temporary).map_err(failed)?;
@@ -169,7 +171,7 @@ impl Drop for Listening {
     }
 }
 
-/// Where a process makes its socket before it is moved to its place.
+/// The temporary path of a process's socket.
 fn temporary(path: &Path, pid: u32) -> PathBuf {
     path.with_extension(format!("{pid}"))
 }
@@ -185,10 +187,11 @@ fn failed(path: &Path, error: &std::io::Error) -> Failure {
     )
 }
 
-/// Listens at `path` for the box whose process is `pid`; every request goes to `requests`, then `wake` is called. Stopping sends SIGTERM to this process.
+/// Listens at `path` for the box whose process is `pid`. Requests go to `requests`, then
+/// `wake` is called. Stopping sends SIGTERM to this process.
 ///
 /// # Errors
-/// If somebody listens there already, or the path cannot be used.
+/// If another process listens there already, or the path cannot be used.
 pub fn listen(path: &Path, pid: u32, requests: Sender<Request>, wake: Arc<dyn Fn() + Send + Sync>) -> Result<Server, Failure> {
     let stop = || {
         let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::TERM);
@@ -196,12 +199,13 @@ pub fn listen(path: &Path, pid: u32, requests: Sender<Request>, wake: Arc<dyn Fn
     listen_as(path, pid, requests, wake, Arc::new(stop))
 }
 
-/// Removes what a process that was killed has left beside `path`: it may have died before its socket was in its place.
+/// Removes the temporary files of a killed process beside `path`: it may have died before
+/// its socket was in place.
 pub fn tidy_after(path: &Path, pid: u32) {
     let _ = std::fs::remove_file(temporary(path, pid));
 }
 
-/// Removes what a box that was killed has left at `path`, unless another box is there by now.
+/// Removes the socket of a killed box at `path`, unless another box listens there by now.
 pub fn tidy(path: &Path) {
     if let Ok(lock) = Lock::take(path, std::process::id()) {
         let _ = clear(path);
@@ -209,7 +213,7 @@ pub fn tidy(path: &Path) {
     }
 }
 
-/// As [`listen`], for a box of this process alone, with what stopping does.
+/// As [`listen`], for a box in this process alone, with its own action on stopping.
 ///
 /// # Errors
 /// As [`listen`].
@@ -245,7 +249,7 @@ fn listen_as(path: &Path, pid: u32, requests: Sender<Request>, wake: Act, stop: 
     Ok(Server { path, service, remote: None, listening, serving, lock: Some(lock), made, wanted: None, wrong: None })
 }
 
-/// The directory of the socket, for its owner only, if it had to be made.
+/// Makes the socket's directory, for its owner only, if there is none.
 pub(crate) fn make_directory(path: &Path) -> std::io::Result<Option<PathBuf>> {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() && !parent.exists() => {
@@ -256,7 +260,7 @@ pub(crate) fn make_directory(path: &Path) -> std::io::Result<Option<PathBuf>> {
     }
 }
 
-/// Removes a socket that nobody listens at, and nothing else.
+/// Removes a socket without a listener, and no other file.
 fn clear(path: &Path) -> Result<(), Failure> {
     let unavailable = |what: &str| Failure::new(exit::UNAVAILABLE, format!("{}: {what}", path.display()));
     match UnixStream::connect(path) {

@@ -1,7 +1,8 @@
-//! What a box answers, whichever way the question came.
+//! The box's answers, whatever the connection.
 //!
-//! In: questions, on a thread that may wait. Out: messages, or why there is none. Never: the packet loop's time beyond what a [`Request`] takes, nor a look at
-//! who asks ([`calls`](super::calls) does that).
+//! In: questions, on a thread that may block. Out: messages, or the reason for refusal.
+//! Never: the packet loop's time beyond a [`Request`], nor a check of the caller
+//! ([`calls`](super::calls) does that).
 
 use super::{Answer, MAX_TRACE, MAX_TRACE_WAIT, Page, Request, Running, Traced};
 use crate::config;
@@ -17,33 +18,33 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 use tonic::Status as Refusal;
 
-/// Between two looks for steps of a trace.
+/// The pause between two looks for steps of a trace.
 const TRACE_INTERVAL: Duration = Duration::from_millis(50);
-/// Time after which a list's answer is what has been found so far.
+/// The time after which a list is answered with the flows found so far.
 const LIST_TIME: Duration = Duration::from_secs(2);
 /// Looks without a step after which the last packet is out of the box.
 const TRACE_QUIET: u32 = 4;
 
 pub(super) type Act = Arc<dyn Fn() + Send + Sync>;
 
-/// Who follows a trace.
+/// The receiver of a trace.
 pub(super) trait Follower {
-    /// Takes a step. False if nobody is there any more.
+    /// Takes a step. False if the receiver has left.
     fn step(&mut self, step: TraceStep) -> bool;
-    /// True if it goes away within this time; otherwise takes that long.
+    /// Waits this long at most; true if the receiver leaves meanwhile.
     fn has_gone(&mut self, wait: Duration) -> bool;
 }
 
-/// The box, as its clients see it.
+/// The box, as seen by its clients.
 pub(super) struct Service {
-    /// The box's process.
+    /// The box's process id.
     pub(super) pid: u32,
     requests: Sender<Request>,
     wake: Act,
     stop: Act,
     tracing: Mutex<()>,
     pub(super) applying: Mutex<()>,
-    /// How the control API is used, if there is one.
+    /// The report on the control API's use, if there is one.
     pub(super) remote: OnceLock<Box<dyn Fn() -> ControlApi + Send + Sync>>,
 }
 
@@ -76,21 +77,21 @@ impl Service {
     }
 
     pub(super) fn status(&self) -> Result<Status, Refusal> {
-        // The packet loop knows nothing of who asks it.
+        // The packet loop knows nothing of clients.
         Ok(Status { control: self.remote.get().map(|remote| remote()), ..self.ask(Request::Status)? })
     }
 
-    /// Has flows moved; the order's number.
+    /// Orders flows to move; returns the order's number.
     pub(super) fn migrate(&self, from: u16, to: Option<u16>, limit: u64, filter: &str) -> Result<u32, Refusal> {
         let order = Order::Move { from, to, limit, selector: self.selector(filter)? };
         self.ask(|answer| Request::Order(order, answer))
     }
 
-    /// The next flows of a list, until there are enough for an answer, or it has taken long enough.
+    /// The next flows of a list, until the answer is full or its time is over.
     pub(super) fn list(&self, filter: &str, limit: u32, after: &[u32]) -> Result<ListFlowsReply, Refusal> {
         let filter = self.selector(filter)?;
         let mut at = if after.is_empty() { None } else { Some(place(after)?) };
-        // One flow beyond the limit tells whether the list is truncated.
+        // A flow beyond the limit tells whether the list is truncated.
         let wanted = limit.saturating_add(1).min(FLOWS_PER_ANSWER);
         let mut flows: Vec<Flow> = Vec::new();
         let began = Instant::now();
@@ -122,15 +123,17 @@ impl Service {
         read(text, &plan.switches[0].zones).map(|selector| selector.to_string())
     }
 
-    /// The state of a runtime; none if there is no such runtime.
+    /// The state of a runtime; none if it does not exist.
     pub(super) fn state_of(&self, runtime: u32) -> Result<Option<String>, Refusal> {
         Ok(self.ask(Request::Status)?.runtime(runtime).map(|process| process.state.clone()))
     }
 
-    /// Gives the follower every step until `count` packets have left, the time is over, or the follower has gone. How many packets were seen.
+    /// Gives the follower every step until `count` packets have left, the time is over,
+    /// or the follower has left. Returns the number of packets seen.
     pub(super) fn trace(&self, text: &str, count: u32, wait: Duration, follower: &mut dyn Follower) -> Result<u64, Refusal> {
         let count = count.min(MAX_TRACE);
-        // The loop has one trace at a time; a second one would take the first one's steps.
+        // The packet loop has one trace at a time; a second one would take the first
+        // one's steps.
         let Ok(_alone) = self.tracing.try_lock() else {
             return Err(Refusal::resource_exhausted("another trace is under way: try again when it has ended"));
         };
@@ -138,7 +141,7 @@ impl Service {
         self.ask(Request::Traces)?;
         self.ask(|answer| Request::Trace { selector, count, answer })?;
         let result = self.follow(count, wait.min(MAX_TRACE_WAIT), follower);
-        // Nobody takes the steps any more, whatever happened.
+        // The trace ends, whatever happened.
         let _ = self.ask(|answer| Request::Trace { selector: String::new(), count: 0, answer });
         result
     }
@@ -154,7 +157,7 @@ impl Service {
             }
             let Traced { whole, steps } = self.ask(Request::Traces)?;
             pending.extend(steps);
-            // A packet's way is shown when it is whole.
+            // A packet's steps are shown when they are complete.
             pending.sort_by_key(|(stage, step)| (step.packet, *stage));
             let later = pending.split_off(pending.partition_point(|(_, step)| step.packet <= whole));
             let steps = core::mem::replace(&mut pending, later);
@@ -175,7 +178,7 @@ fn numbers(place: Place) -> Vec<u32> {
     vec![place.peer.node.into(), place.peer.incarnation, place.lane.into(), place.slot]
 }
 
-/// The same, as the packet loop knows it.
+/// A cursor in the packet loop's form.
 fn place(numbers: &[u32]) -> Result<Place, Refusal> {
     let read = |numbers: &[u32]| {
         let [node, incarnation, lane, slot] = <[u32; 4]>::try_from(numbers).ok()?;
@@ -185,7 +188,7 @@ fn place(numbers: &[u32]) -> Result<Place, Refusal> {
     read(numbers).ok_or_else(|| Refusal::invalid_argument("`after` is no place at which a list of this box has ended"))
 }
 
-/// A selector as an operator writes it.
+/// Reads a selector as an operator writes it.
 fn read(text: &str, zones: &Zones) -> Result<Selector, Refusal> {
     Selector::read(text, zones).map_err(|error| {
         let place = format!("`{text}`, at character {}", error.offset + 1);

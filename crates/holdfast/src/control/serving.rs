@@ -1,7 +1,7 @@
-//! The thread that serves whoever asks, whichever way the connection came.
+//! The thread that serves clients of all connections.
 //!
-//! It has a low priority, and a small asynchronous runtime for all connections; each call waits for the packet loop on a thread
-//! of its own.
+//! The thread has a low priority, and a small asynchronous runtime for all connections.
+//! Each call waits for the packet loop on a thread of its own.
 
 use super::calls::Calls;
 use super::connection::Ready;
@@ -18,11 +18,11 @@ use tokio_stream::wrappers::ReceiverStream;
 
 /// Streams of one connection at a time.
 const STREAMS: u32 = 16;
-/// Between two pings of a client that is silent, and how long it may take to answer.
+/// The pause between two pings of a silent client, and the time-out of its answer.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 const PING_PATIENCE: Duration = Duration::from_secs(10);
 
-/// The thread. When it is dropped, what is under way is broken off.
+/// The serving thread. Dropping it breaks all calls off.
 pub(super) struct Serving {
     handle: Handle,
     ready: Ready,
@@ -44,7 +44,7 @@ impl Serving {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_io()
             .enable_time()
-            // As many calls as the socket and the API at an address let in.
+            // As many calls as the socket and the API at an address admit.
             .max_blocking_threads(2 * MAX_CLIENTS)
             .thread_name("control-call")
             .build()?;
@@ -66,14 +66,14 @@ impl Serving {
                     _ = ended => {}
                 }
             });
-            // A call that still waits for the packet loop is not waited for.
+            // A call that waits for the packet loop is abandoned.
             runtime.shutdown_background();
         };
         let thread = std::thread::Builder::new().name("control".to_owned()).spawn(serve)?;
         Ok(Serving { handle, ready, end: Some(end), thread: Some(thread) })
     }
 
-    /// Has connections accepted, and those that are ready served.
+    /// Runs an accept loop, and serves the connections that it hands over.
     pub(super) fn accept<F>(&self, accepting: impl FnOnce(Ready) -> F) -> Accepting
     where
         F: Future<Output = ()> + Send + 'static,

@@ -16,13 +16,13 @@ use std::collections::VecDeque;
 /// Requests for flows that wait for a runtime; beyond this the oldest is dropped, because
 /// its client has given up.
 const MOST_WAITING: usize = 128;
-/// Between two looks at devices for a status, ns.
+/// The pause between two looks at devices for a status, ns.
 const DEVICE_LOOK_INTERVAL: u64 = 50 * MILLISECOND;
 
 /// Requests that are not answered at once, each with the channel for its answer.
 #[derive(Default)]
 pub(super) struct Waiting {
-    /// For the status: until every device has been looked at.
+    /// Status requests, until every device has been looked at.
     statuses: VecDeque<Answer<Status>>,
     /// Requests that another process answers, by number.
     flows: Vec<(u32, Answer<Page>)>,
@@ -38,14 +38,14 @@ impl Waiting {
         self.statuses.is_empty() && self.flows.is_empty() && self.orders.is_empty() && self.rules.is_empty()
     }
 
-    /// Something is left to do for a question that needs no input.
+    /// True if a request can be continued without input.
     pub(super) fn is_due(&self) -> bool {
         !self.statuses.is_empty()
     }
 }
 
 impl Manager {
-    /// Does something, and while questions are open notes the CPU time that it takes.
+    /// Runs `act`, and notes its CPU time if requests are open.
     pub(super) fn measured<T>(&mut self, act: impl FnOnce(&mut Manager) -> T) -> T {
         if self.waiting.is_empty() {
             return act(self);
@@ -73,7 +73,7 @@ impl Manager {
                 ..PingReply::default()
             }),
             Request::Status(answer) => {
-                // A device that went a moment ago is not up.
+                // A device that has just gone is not up.
                 let now = self.clock.now();
                 if self.device_look.is_older(now, DEVICE_LOOK_INTERVAL) {
                     self.device_look.begin(now);
@@ -128,7 +128,7 @@ impl Manager {
         }
     }
 
-    /// Passes on what others have answered, and says one status.
+    /// Passes other processes' answers on, and answers one status request.
     pub(super) fn pass_answers_on(&mut self) {
         if self.device_look.is_over()
             && let Some(answer) = self.waiting.statuses.pop_front()

@@ -1,11 +1,12 @@
-//! What clients want changed: the manager passes it on to the coordinator, and tells how far it is.
+//! Changes that clients order: the manager passes them to the coordinator, and tells
+//! their progress.
 
 use super::Manager;
 use crate::control::{Answer, Work};
 use holdfast_control::api::Progress;
 use holdfast_node::message::{Order, Refusal};
 
-/// Why the coordinator does not carry an order out.
+/// The coordinator's reason for refusing an order.
 pub(super) fn why(refusal: Refusal) -> String {
     match refusal {
         Refusal::NotServing(node) => format!("runtime {node} serves no flows: `holdfast status` lists those that do"),
@@ -22,7 +23,7 @@ pub(super) fn why(refusal: Refusal) -> String {
 }
 
 impl Manager {
-    /// Passes an order on to the coordinator; the answer comes from there.
+    /// Passes an order to the coordinator, which answers it.
     pub(super) fn order(&mut self, order: Order, answer: Answer<u32>) {
         if self.host.hub.has_coordinator() {
             let ticket = self.host.hub.manager.order(order);
@@ -32,7 +33,7 @@ impl Manager {
         }
     }
 
-    /// How far an order is.
+    /// The progress of an order.
     pub(super) fn progress(&self, work: Work, now: u64) -> Result<Progress, &'static str> {
         let manager = &self.host.hub.manager;
         let took = |began: u64, ended: Option<u64>| ended.unwrap_or(now).saturating_sub(began) / 1000;
@@ -54,7 +55,8 @@ impl Manager {
             Work::Draining(runtime) => {
                 let drain = manager.drains().iter().rev().find(|drain| drain.peer.node == runtime);
                 let drain = drain.ok_or("nobody has drained that runtime")?;
-                // What is said of members comes on its own: who is told that it is over finds it so.
+                // The list of members comes separately: a client that is told of the end
+                // must find it there too.
                 let is_there = manager.status().any(|one| one.member.peer() == drain.peer && one.member.state.serves());
                 Ok(Progress {
                     runtime: runtime.into(),
@@ -70,7 +72,8 @@ impl Manager {
         }
     }
 
-    /// The version of the rules that every switch goes by. Of several, the coordinator knows.
+    /// The version of the rules that every switch applies. With several hosts, the
+    /// coordinator knows it.
     pub(super) fn rules_in_force(&self) -> u64 {
         match self.plan.switches.len() {
             1 => self.host.hub.switch().rules().version(),
@@ -80,19 +83,21 @@ impl Manager {
 
     /// The newest rules, in force or on their way to the switches.
     pub(super) fn rules_wanted(&self) -> u64 {
-        // A coordinator that has just begun does not know which are in force, and a switch here does.
+        // A new coordinator does not know yet which rules are in force; a switch here
+        // does.
         let known = self.host.hub.serving().map(|switch| switch.rules().version()).max().unwrap_or(0);
         self.host.hub.manager.rules_wanted(self.rules_in_force().max(known))
     }
 
-    /// New rules are applied when every switch goes by them.
+    /// Answers requests for new rules once every switch applies them.
     pub(super) fn answer_rules(&mut self) {
         let in_force = self.rules_in_force();
         let had = self.waiting.rules.len();
         for (version, answer) in self.waiting.rules.extract_if(.., |(version, _)| in_force >= *version) {
             answer.give(version);
         }
-        // Not before: a next life that began with the text of rules that nobody has would think them applied.
+        // The text is not kept earlier: a next incarnation that began with rules that no
+        // switch has would take them for applied.
         if had > 0 && self.waiting.rules.is_empty() {
             self.keep_text();
         }

@@ -1,8 +1,10 @@
 //! The role of the coordinator: a process of its own, started by the manager.
 //!
-//! One decision is kept before the next is taken: while the log is being written the fabric goes on, and what comes in waits to be decided about together.
+//! Each decision is logged before the next is taken. While the log is written the fabric
+//! goes on, and inputs wait to be decided about together.
 //!
-//! In: frames from its virtual port. Out: the same, after what they depend on lies in the log. Never: a packet of a flow.
+//! In: frames from its virtual port. Out: frames, after the decisions behind them are in
+//! the log. Never: a packet of a flow.
 
 use super::MILLISECOND;
 use super::election::{Elected, Mandate, Place};
@@ -22,18 +24,18 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What a coordinator is told besides.
+/// The coordinator's part of its assignment.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Memory {
-    /// Its host's name, and its number if there are several.
+    /// The host's name, and its number if there are several.
     pub(super) host: String,
     pub(super) host_number: u16,
-    /// Tells this box from every other.
+    /// The box's random number.
     pub(super) life_of_box: u64,
-    /// Nothing has been heard of a coordinator in this box: what the log says is of another.
+    /// True if no coordinator has been heard of in this box: the log is another box's.
     pub(super) begins_anew: bool,
     pub(super) log: PathBuf,
-    /// The log outlives the box, and the machine.
+    /// True if the log outlives the box and the machine.
     pub(super) is_kept: bool,
 }
 
@@ -41,13 +43,14 @@ type Assignment = role::Assignment<Memory>;
 
 /// Frames per turn.
 const BURST: usize = 64;
-/// Longest sleep, ns: the manager sees that the loop turns.
+/// Longest sleep, ns: the manager watches the loop's turns.
 const MAX_SLEEP: u64 = 100 * MILLISECOND;
 
 /// Runs until it is killed.
 ///
 /// # Errors
-/// If it was not started by a manager, its log cannot be read or written, or it was elected and another is now.
+/// If a manager has not started it, its log cannot be read or written, or it was elected
+/// and another leads now.
 pub fn main() -> Result<(), Failure> {
     let Beginning { mut assignment, mut guest, keys } = role::begin::<Memory>()?;
     let plan = assignment.plan()?;
@@ -55,7 +58,7 @@ pub fn main() -> Result<(), Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     let (log, mut elected, records, mut store): (Log, Option<Elected>, _, Box<dyn LogStore>) = match &plan.etcd {
         Some(etcd) => {
-            // What was elected gives its place up when it is told to end.
+            // An elected coordinator gives its place up when it is told to end.
             signal_hook::flag::register(signal_hook::consts::SIGTERM, stop.clone())
                 .map_err(|error| Failure::new(exit::UNAVAILABLE, format!("signals: {error}")))?;
             let host_patience = (!plan.hosts.is_empty()).then_some(plan.detection.host_ms * MILLISECOND);
@@ -83,7 +86,7 @@ pub fn main() -> Result<(), Failure> {
         new
     });
     let (mut rx, mut tx) = (Vec::with_capacity(BURST), Vec::with_capacity(BURST));
-    // Something was decided and is not yet kept.
+    // True while a decision is not yet kept.
     let mut is_keeping = false;
     while !stop.load(Ordering::Relaxed) {
         guest.beat();
@@ -119,7 +122,7 @@ pub fn main() -> Result<(), Failure> {
                 coordinator.logged();
             }
         }
-        // Whoever must not act any more says nothing either.
+        // A coordinator that must not act sends nothing either.
         store.is_kept().map_err(unkept)?;
         role::poll_transmit(coordinator.fabric(), now, &mut guest, &mut tx);
         if let Some(elected) = &mut elected {
@@ -139,7 +142,7 @@ pub fn main() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Location of the coordinator's log of decisions.
+/// The coordinator's log of decisions.
 struct Log {
     place: String,
     is_in_etcd: bool,
@@ -162,8 +165,8 @@ impl Log {
     }
 }
 
-/// The next life, or the first one. Of a box that is gone only the numbers count that must not be used again: whoever remembers
-/// an incarnation of that box must never take one of this box for it.
+/// Makes the next incarnation, or the first one. From a former box's log only the numbers
+/// count that must not be used again: its incarnations must not be taken for this box's.
 fn begin(assignment: &Assignment, plan: Plan, log: &Log, records: &[Vec<u8>], now: u64) -> Result<Coordinator, Failure> {
     let promises = |chain: &u16| plan.chains[usize::from(*chain)].protection.promises();
     let scaling = &plan.scaling;
@@ -198,10 +201,11 @@ fn begin(assignment: &Assignment, plan: Plan, log: &Log, records: &[Vec<u8>], no
         fabric: assignment.fabric(),
     };
     let bytes = || records.iter().map(Vec::as_slice);
-    // Of several hosts only this one may have begun anew: what the log says is of runtimes that may live.
+    // This one of several hosts may have begun anew alone: the log's runtimes may live.
     let has_hosts = !plan.hosts.is_empty();
     if records.is_empty() && !assignment.role.begins_anew && !has_hosts {
-        // A coordinator that knows of nobody would start runtimes beside those that are there, and lease their numbers a second time.
+        // A coordinator without memory would start runtimes beside living ones, and lease
+        // their numbers a second time.
         return Err(unreadable(&"it is empty, and a life before this one has written it"));
     }
     if records.is_empty() {

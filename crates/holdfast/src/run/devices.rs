@@ -1,4 +1,5 @@
-//! What the box notices about its devices while it runs, and what it tells the operator about its surroundings.
+//! Changes of the box's devices while it runs, and messages to the operator about its
+//! surroundings.
 
 use super::Manager;
 use super::guard_link::GuardLink;
@@ -18,15 +19,15 @@ use holdfast_wire::{BUFFER_LEN, HEADROOM, MAX_MTU};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// How often a later life tries to open a port, and how long it waits between: 5 s.
+/// Number of tries to open a port in a later incarnation, with pauses: 5 s.
 const REOPEN_TRIES: u32 = 2500;
 const REOPEN_PAUSE: Duration = Duration::from_millis(2);
 
-/// What stands around a flow's state in a message: headers of frame, record and flow actor.
+/// Bytes around a flow's state in a message: headers of frame, record and flow actor.
 const RECORD_ROOM: usize = 384;
 const ETHERNET_LEN: usize = 14;
 
-/// Why a port is not open, and with which exit code that ends the box.
+/// The failure to open a port, with the exit code that ends the box.
 pub(super) fn refused(error: PortError) -> Failure {
     let code = match error {
         PortError::Unavailable(_) | PortError::Busy(_) => exit::UNAVAILABLE,
@@ -35,7 +36,7 @@ pub(super) fn refused(error: PortError) -> Failure {
     Failure::new(code, error.to_string())
 }
 
-/// What `holdfast check` warns of, a line each.
+/// The warnings of `holdfast check`, one line each.
 pub(super) fn warnings(plan: &Plan) -> Vec<String> {
     let line = |check: Check| match check.remedy {
         Some(remedy) => format!("warning: {}: {}; {remedy}", check.name, check.found),
@@ -45,12 +46,13 @@ pub(super) fn warnings(plan: &Plan) -> Vec<String> {
     checks.filter(|check| check.outcome == Outcome::Warn).map(line).collect()
 }
 
-/// Opens a port. In a later life of the manager the kernel may need a moment to let go of what the earlier one had.
+/// Opens a port. The kernel may need a moment to release it from an earlier manager.
 pub(super) fn open(device: &str, incarnation: u32, link: &GuardLink) -> Result<Box<dyn Port>, PortError> {
     open_by(&|| port::open(device), incarnation, link)
 }
 
-/// Opens the ports to the other hosts, one for each network, on the host with this number. `path` is the largest packet that the way there takes, if somebody has said so.
+/// Opens the ports to the other hosts, one for each network, on the host with this
+/// number. `path` is the largest packet of the network on the way, if given.
 pub(super) fn open_fabric(
     hosts: &[HostEntry],
     number: u16,
@@ -68,7 +70,7 @@ pub(super) fn open_fabric(
             };
             let addresses: Vec<SocketAddr> = hosts.iter().filter_map(address).collect();
             let mut port = open_by(&|| Ok(Box::new(Udp::open(&addresses, number, path)?)), incarnation, link)?;
-            // Managers stay where they are; where the others are their hosts say.
+            // Managers stay where they are; hosts tell where other nodes are.
             (0..hosts.len() as u16).for_each(|host| port.place(manager_of(host), Some(host)));
             Ok(port)
         }
@@ -94,11 +96,13 @@ fn open_by(
     }
 }
 
-/// The longest frame of messages that the network between the hosts takes, at most `wanted`. Sealed packets are longer. `path` as above.
+/// The longest frame of messages for the network between the hosts, at most `wanted`.
+/// Sealed packets are longer. `path` as in [`open_fabric`].
 ///
 /// # Errors
-/// If a packet of `mtu` bytes, which a chain may lengthen by `added`, in its encapsulation, or a flow's state of `state` bytes in its message, would not fit
-/// there, or such a packet not into a buffer.
+/// If the network cannot carry a packet of `mtu` bytes, which a chain may lengthen by
+/// `added`, in its encapsulation, or a flow's state of `state` bytes in its message; or
+/// if a buffer has no room for such a packet.
 pub(super) fn fabric_mtu(
     port: &dyn Port,
     path: Option<u16>,
@@ -134,12 +138,12 @@ pub(super) fn fabric_mtu(
             ),
         ));
     }
-    // Its own header does not count.
+    // The frame's own header does not count.
     Ok((has + ETHERNET_LEN - check).min(wanted))
 }
 
-/// A look at the ports' devices. A turn looks at one device: a look reads several files, and
-/// packets wait meanwhile.
+/// A look at the ports' devices, one device per turn: each look reads several files while
+/// packets wait.
 pub(super) struct DeviceLook {
     began_at: u64,
     /// The next device; `None` when all have been looked at.
@@ -154,7 +158,7 @@ impl DeviceLook {
         DeviceLook { began_at: at, next: None, up_again: Vec::new() }
     }
 
-    /// Begins anew, unless one is under way.
+    /// Begins a look, unless one is under way.
     pub(super) fn begin(&mut self, now: u64) {
         if self.is_over() {
             *self = DeviceLook { began_at: now, next: Some(0), up_again: Vec::new() };
@@ -165,14 +169,14 @@ impl DeviceLook {
         self.next.is_none()
     }
 
-    /// The last one began longer ago than this, ns.
+    /// True if the last look began longer ago than this, ns.
     pub(super) fn is_older(&self, now: u64, interval: u64) -> bool {
         now.saturating_sub(self.began_at) > interval
     }
 }
 
 impl Manager {
-    /// A router is there, or is gone.
+    /// Reports that a router is heard, or is not heard any more.
     pub(super) fn say_liveness(&self, liveness: &Liveness) {
         let change = liveness.change;
         let name = self.plan.port_name(liveness.port);
@@ -184,11 +188,11 @@ impl Manager {
         }
     }
 
-    /// Packets that functions tell of. They have bounded how many.
+    /// Reports the packets that functions have noted. Functions limit their number.
     pub(super) fn say_logged(&mut self) {
         for Logged { chain, function, about, ingress, key, missed } in core::mem::take(&mut self.host.hub.manager.logged) {
             let name = self.plan.chain_name(chain);
-            // A function that has something to say of its rules counts by them, too.
+            // A function that logs rules also counts by them.
             let is_its =
                 |known: &&NamedStatistic| (known.id.chain, known.id.function) == (chain, function) && known.names.is_some();
             let rule = self.plan.statistics.iter().find(is_its);
@@ -201,7 +205,8 @@ impl Manager {
         }
     }
 
-    /// Goes on with the look at the ports' devices: which of them went, came back, or changed.
+    /// Continues the look at the ports' devices: which of them went, came back, or
+    /// changed.
     pub(super) fn look_at_devices(&mut self, now: u64) {
         let Some(at) = self.device_look.next else { return };
         self.device_look.next = Some(at + 1);
@@ -213,7 +218,7 @@ impl Manager {
         }
         self.device_look.next = None;
         self.tell_links();
-        // Who is at the other end now may never have heard of the box.
+        // The new neighbour at the other end may never have heard of the box.
         let mut up_again = core::mem::take(&mut self.device_look.up_again);
         up_again.sort_unstable();
         up_again.dedup();
@@ -260,7 +265,7 @@ impl Manager {
         }
     }
 
-    /// The edge cuts, or refuses, for the new MTU from now on.
+    /// Sets the MTU to which the edge cuts, or for which it refuses, from now on.
     fn set_mtu(&mut self, port: u8, mtu: u16) {
         let limit = self.plan.ports.get(usize::from(port)).and_then(|port| port.mtu).unwrap_or(u16::MAX);
         self.host.set_mtu(port, mtu.min(limit).min(MAX_MTU as u16));
@@ -272,7 +277,9 @@ mod tests {
     use super::*;
     use holdfast_io::port::MemoryPort;
 
-    /// The longest packet of a port goes from host to host in its encapsulation, sealed or with its check sequence, with what a chain has added to it: a byte less is refused, not lost later. A message has room in front of the check sequence.
+    /// The longest packet of a port goes from host to host in its encapsulation, sealed
+    /// or with its check sequence, with what a chain has added to it: a byte less is
+    /// refused, not lost later. A message has room in front of the check sequence.
     #[test]
     fn the_network_between_hosts_has_room_for_the_longest_packet() {
         for (added, is_sealed, needs) in [(0, false, 1544), (4, false, 1548), (0, true, 1586), (4, true, 1590)] {

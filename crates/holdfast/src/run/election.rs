@@ -1,14 +1,19 @@
-//! What a coordinator that is elected and the manager of its box tell each other.
+//! Messages between an elected coordinator and the manager of its host.
 //!
-//! A process that is started as the coordinator is a candidate, and nobody for the manager: what it sends is not looked at. When it leads it says so, under which
-//! incarnation, and asks for a word; with the word begins what any life of a coordinator begins with. Candidates and leaders say now and then how
-//! the election stands, and get a word each time. All of it goes through the virtual port, as frames of a kind of their own, and no further.
+//! A process started as the coordinator is a candidate, whose fabric frames the manager
+//! ignores. A candidate that leads reports its incarnation, and asks for the manager's
+//! permission; then it begins as any incarnation of a coordinator. Candidates and leaders
+//! report the election's state from time to time, and get an answer each time. These
+//! messages are frames of an EtherType of their own, on the virtual port only.
 //!
-//! Of several hosts each has a candidate. One whose host is not connected to more than half of them tries nothing, and one that leads gives its place up when that
-//! has been so for a while: etcd may be on another network, and who leads must be heard by those whom it leads. One on the host that serves the ports lets the others try
-//! first: if one host does both, its death is noticed only when the lease is over.
+//! Each of several hosts has a candidate. A candidate whose host is not connected to a
+//! quorum does not try, and a leader without a quorum resigns after a while: etcd may be
+//! on another network, and a leader must be heard by the hosts. A candidate on the host
+//! that serves the ports lets others try first: if one host did both, its death would be
+//! noticed only at the lease's end.
 //!
-//! In: what etcd's threads know; such frames. Out: such frames; a new coordinator for the hub. Never: a decision about flows or runtimes.
+//! In: the state of etcd's threads; such frames. Out: such frames; a new coordinator for
+//! the hub. Never: a decision about flows or runtimes.
 
 use super::etcd::{Candidacy, Leader, Leadership, Trouble};
 use super::guard_link::ToGuard;
@@ -26,44 +31,45 @@ use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Ethernet's second type for local experiments; the fabric has the other.
+/// The second EtherType for local experiments; the fabric has the first.
 const ETHERTYPE: u16 = 0x88b5;
 const HEADER_LEN: usize = 14;
-/// Between two reports, ns.
+/// The pause between two reports, ns.
 const INTERVAL: u64 = 100 * MILLISECOND;
 /// Frames per turn.
 const BURST: usize = 64;
-/// A word of the manager holds for so many intervals.
+/// Intervals for which a manager's answer is valid.
 const WORD_HOLDS: u64 = 5;
-/// Patiences of a host (`detection.host_ms`) after which a leader that does not reach the others gives its place up. One passes before its manager says so; in the
-/// others the manager may be started again.
+/// Host time-outs (`detection.host_ms`) after which a leader without a quorum resigns.
+/// The first passes before its manager reports it; in the others the manager may be
+/// restarted.
 const RESIGN_PATIENCES: u64 = 3;
 
-/// What a coordinator's process has to say.
+/// The report of a coordinator's process.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Report {
-    /// Under which it leads; none of a candidate.
+    /// The leader's incarnation; none for a candidate.
     incarnation: Option<u32>,
-    /// It waits for the manager's word.
+    /// True if it waits for the manager's permission.
     asks: bool,
-    /// Who leads, as far as it knows.
+    /// The leader, as far as it knows.
     leader: Option<Leader>,
-    /// How long ago etcd answered last, milliseconds; none if it has not in this life.
+    /// Time since etcd's last answer, milliseconds; none without one in this incarnation.
     silence_ms: Option<u64>,
-    /// What is wrong with etcd.
+    /// The present trouble with etcd.
     trouble: Option<String>,
 }
 
-/// The manager's word.
+/// The manager's answer.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Word {
-    /// To the leader of this incarnation; 0: to a candidate.
+    /// The receiving leader's incarnation; 0 for a candidate.
     incarnation: u32,
-    /// This host is connected to more than half of all.
+    /// True if this host is connected to a quorum.
     is_connected: bool,
-    /// It serves the ports: its death is to be noticed by another host.
+    /// True if this host serves the ports: another host should notice its death.
     serves: bool,
-    /// Nothing has been heard of a coordinator in this box: what the log says is of another.
+    /// True if no coordinator has been heard of in this box: the log is another box's.
     begins_anew: bool,
 }
 
@@ -90,23 +96,23 @@ pub(super) struct Elected {
     reported_at: u64,
     /// See [`Place::host_patience`].
     host_patience: Option<u64>,
-    /// When the manager last said that this host is connected to more than half of all, and when that was last looked at.
+    /// Time when the manager last reported a quorum, and time of the last check.
     connected_at: Option<u64>,
     looked_at: u64,
-    /// This host serves the ports.
+    /// True if this host serves the ports.
     serves: bool,
 }
 
-/// Where it is a candidate, and for whom.
+/// The place of a candidacy.
 pub(super) struct Place<'a> {
     pub(super) etcd: &'a Etcd,
     pub(super) host: &'a str,
     pub(super) life_of_box: u64,
-    /// Of several hosts: after so long one is not connected to another that it does not hear, ns.
+    /// With several hosts: silence after which a host is not connected to another, ns.
     pub(super) host_patience: Option<u64>,
 }
 
-/// A leader that may begin.
+/// A leader with the manager's permission.
 pub(super) struct Mandate {
     pub(super) elected: Elected,
     pub(super) leadership: Leadership,
@@ -114,10 +120,11 @@ pub(super) struct Mandate {
 }
 
 impl Elected {
-    /// Waits until it leads and the manager knows. None if it was told to end before.
+    /// Waits until it leads and the manager has answered. None if it was told to end
+    /// before.
     ///
     /// # Errors
-    /// What keeps it from being a candidate, or from leading once it was elected.
+    /// The reason why it cannot be a candidate, or not lead once elected.
     pub(super) fn campaign(
         place: &Place<'_>,
         guest: &mut VportGuest,
@@ -176,7 +183,7 @@ impl Elected {
         Ok(None)
     }
 
-    /// Takes a frame of the manager's, if it is one, and gives its word.
+    /// Takes a frame, if it is the manager's, and returns its answer.
     pub(super) fn hear(&mut self, packet: &Packet, now: u64) -> Option<Option<Word>> {
         if !is_frame(packet) {
             return None;
@@ -201,14 +208,15 @@ impl Elected {
         }
     }
 
-    /// Whether a leader is still connected to more than half of the hosts, or was until a moment ago.
+    /// Checks that a leader is connected to a quorum, or was until a moment ago.
     ///
     /// # Errors
-    /// It is not, and gives its place up by ending.
+    /// If it is not: it resigns by ending.
     pub(super) fn check_reach(&mut self, now: u64) -> Result<(), Failure> {
         let Some(patience) = self.host_patience else { return Ok(()) };
         let last = core::mem::replace(&mut self.looked_at, now);
-        // If this process stood still itself, it could hear nobody; and when it began it was connected.
+        // A process that stood still itself could not hear any other; at its start it was
+        // connected.
         let since = self.connected_at.filter(|_| now.saturating_sub(last) <= patience);
         let silence = now.saturating_sub(*self.connected_at.insert(since.unwrap_or(now)));
         if silence <= RESIGN_PATIENCES * patience {
@@ -222,7 +230,7 @@ impl Elected {
         Failure::new(exit::UNAVAILABLE, format!("the coordinator leads no more: {}", self.candidacy.contact().why()))
     }
 
-    /// Says how things stand, if it is time to.
+    /// Reports the election's state, if it is time to.
     pub(super) fn report(&mut self, guest: &mut VportGuest, tx: &mut Vec<Packet>, now: u64) {
         if now.saturating_sub(self.reported_at) < INTERVAL {
             return;
@@ -247,13 +255,14 @@ impl Elected {
     }
 }
 
-/// The manager's side: how the election stood when it was last heard of.
+/// The manager's side: the election's state when last heard.
 pub(super) struct Election {
     lease: u64,
     report: Option<Report>,
-    /// When etcd answered last, as far as is known; since when it has not, before it ever has.
+    /// Time of etcd's last known answer; before the first, time since which there has
+    /// been none.
     contact_at: Option<u64>,
-    /// It was said that etcd does not answer.
+    /// True if it was reported that etcd does not answer.
     is_lost: bool,
 }
 
@@ -262,7 +271,7 @@ impl Election {
         Election { lease: etcd.lease_ms * MILLISECOND, report: None, contact_at: None, is_lost: false }
     }
 
-    /// How long etcd has not answered, if that is too long, ns.
+    /// Time without an answer of etcd, if too long, ns.
     fn silence(&self, now: u64) -> Option<u64> {
         self.contact_at.map(|at| now.saturating_sub(at)).filter(|silence| *silence > self.lease / 2)
     }
@@ -281,7 +290,7 @@ impl Election {
         }
     }
 
-    /// For `holdfast status`.
+    /// The election, for `holdfast status`.
     pub(super) fn status(&self, now: u64) -> status::Election {
         let report = self.report.as_ref();
         status::Election {
@@ -297,7 +306,8 @@ impl Election {
 }
 
 impl Manager {
-    /// Takes out of the frames that this process has sent what is for the manager alone: of a candidate, all of it.
+    /// Takes the frames for the manager alone out of this process's frames: all frames of
+    /// a candidate.
     pub(super) fn hear_election(&mut self, at: usize, now: u64) {
         if self.guard.election.is_none() || self.workers[at].peer.node != COORDINATOR || self.rx.is_empty() {
             return;
@@ -319,7 +329,8 @@ impl Manager {
             && worker.peer.incarnation != incarnation
         {
             worker.peer.incarnation = incarnation;
-            // First the guard: the next life of this process must know that there was a coordinator.
+            // The guard is told first: this process's next incarnation must know that
+            // there was a coordinator.
             let _ = self.link.send(&ToGuard::Leads { id: worker.id, incarnation }, &[]);
             self.guard.leads(incarnation, now);
             self.host.hub.handle_coordinator(worker.peer);
@@ -331,7 +342,7 @@ impl Manager {
             serves: self.host.hub.is_serving(),
             begins_anew: !manager.has_heard(),
         };
-        // If there is no room now it says again how things stand.
+        // If there is no room now, the process reports again.
         if let Some(mut packet) = self.arena.take() {
             let unsent = match packet.copy_from(&frame(&word)) {
                 true => worker.port.send(packet, &mut self.arena).err(),
@@ -382,7 +393,8 @@ mod tests {
         assert!(elected.hear(&packet, now).flatten().is_some_and(|word| word.is_connected == is_connected));
     }
 
-    /// How long it leads on from a time, while its manager says that it is not connected, or says nothing.
+    /// How long it leads on from a time, while its manager says that it is not connected,
+    /// or says nothing.
     fn leads_on(elected: &mut Elected, from: u64, says: bool) -> u64 {
         let turns = (from..from + 100 * PATIENCE).step_by(TURN as usize);
         let mut turns = turns.skip_while(|now| {
@@ -394,7 +406,8 @@ mod tests {
         turns.next().expect("it gives its place up") - from
     }
 
-    /// The manager of a leader's host says that it is not connected, or says nothing any more: the leader gives its place up after three patiences, and not while it is
+    /// The manager of a leader's host says that it is not connected, or says nothing any
+    /// more: the leader gives its place up after three patiences, and not while it is
     /// told now and then that all is well.
     #[test]
     fn who_does_not_reach_the_others_gives_its_place_up() {
@@ -414,7 +427,8 @@ mod tests {
         }
     }
 
-    /// The leader's process stands still for long: whoever heard nobody because of that has not lost anybody, and finds out anew.
+    /// The leader's process stands still for long: whoever heard nobody because of that
+    /// has not lost anybody, and finds out anew.
     #[test]
     fn who_stood_still_looks_again() {
         let mut elected = new(Some(PATIENCE));
@@ -425,7 +439,8 @@ mod tests {
         assert!((3 * PATIENCE..=3 * PATIENCE + TURN).contains(&led), "{led}");
     }
 
-    /// A candidate is to be elected only while the manager's word holds; of one host, always.
+    /// A candidate is to be elected only while the manager's word holds; of one host,
+    /// always.
     #[test]
     fn a_word_holds_for_a_moment() {
         let mut elected = new(Some(PATIENCE));

@@ -1,6 +1,7 @@
-//! The guard of the coordinator: starts it, watches it, starts it again.
+//! The guard of the coordinator: starts it, watches it, restarts it.
 //!
-//! In: how the coordinator's lives end, and the time. Out: its next life. Never: the end of the box because there is no coordinator: traffic needs none.
+//! In: ends of the coordinator's incarnations, and the time. Out: its next incarnation.
+//! Never: the end of the box for want of a coordinator: traffic needs none.
 
 use super::coordinator::Memory;
 use super::election::Election;
@@ -12,31 +13,32 @@ use holdfast_node::address::COORDINATOR;
 use holdfast_protection::Peer;
 use std::path::{Path, PathBuf};
 
-/// Where the log of a box lies that has no directory for it.
+/// The log of a box without a directory for it.
 pub(super) fn temporary_log(control: &Path) -> PathBuf {
     let mut path = control.as_os_str().to_owned();
     path.push(".coordinator");
     PathBuf::from(path)
 }
 
-/// See the module.
+/// The guard of the coordinator; see the module.
 pub(super) struct Guard {
     log: PathBuf,
-    /// The log outlives the box.
+    /// True if the log outlives the box.
     is_kept: bool,
-    /// How many lives there have been.
+    /// The number of incarnations so far.
     life: u32,
     lives: Lives,
     cause: String,
-    /// Where its lives keep their log, in words.
+    /// The log's place, in words.
     place: String,
-    /// Of a coordinator that is elected.
+    /// The election, if the coordinator is elected.
     pub(super) election: Option<Election>,
 }
 
 impl Guard {
-    /// A guard of a coordinator whose log lies in the directory `state`, or, for as long as the box runs, beside the control socket. In a later life of
-    /// the manager the coordinator has had `lives`, and the last of them may be there.
+    /// A guard of a coordinator with its log in the directory `state`, or beside the
+    /// control socket for as long as the box runs. Under a later manager the coordinator
+    /// has had `lives` incarnations, and the last of them may still run.
     pub(super) fn new(
         cluster: &str,
         control: &Path,
@@ -45,14 +47,14 @@ impl Guard {
         incarnation: u32,
         lives: u32,
     ) -> Guard {
-        // What lies in etcd needs no directory.
+        // A log in etcd needs no directory.
         let state = state.filter(|_| etcd.is_none());
         let log = match state {
             Some(directory) => directory.join(format!("{cluster}.coordinator")),
             None => {
                 let path = temporary_log(control);
                 if incarnation == 1 {
-                    // Of a box that was killed: its runtimes are gone with it.
+                    // The file is a killed box's, whose runtimes are gone too.
                     let _ = std::fs::remove_file(&path);
                 }
                 path
@@ -69,19 +71,19 @@ impl Guard {
         }
     }
 
-    /// The number of the present life, or of the last one.
+    /// The number of the present incarnation, or of the last one.
     pub(super) fn life(&self) -> u32 {
         self.life
     }
 
-    /// A candidate has become the coordinator.
+    /// Notes that a candidate has become the coordinator.
     pub(super) fn leads(&mut self, incarnation: u32, now: u64) {
         self.life = incarnation;
         self.lives.begun(now);
         devices::say(&format!("the coordinator of this host was elected (incarnation {incarnation})"));
     }
 
-    /// A life has ended.
+    /// Notes that an incarnation has ended.
     pub(super) fn ended(&mut self, cause: &str, has_traffic: bool, now: u64) {
         self.cause = cause.to_owned();
         let when = self.lives.ended(now);
@@ -94,17 +96,17 @@ impl Guard {
         self.lives.retry(is_there, &self.cause, now)
     }
 
-    /// The coordinator ends whenever it is started.
+    /// True if the coordinator ends after every start.
     pub(super) fn is_hopeless(&self) -> bool {
         self.lives.is_hopeless()
     }
 
-    /// Why the box cannot begin.
+    /// The reason why the box cannot begin.
     pub(super) fn complaint(&self) -> String {
         format!("the coordinator ends as soon as it starts ({}); its log is {}", self.cause, self.place)
     }
 
-    /// The box ends. A log that is not to outlive it goes.
+    /// Ends the box's log, unless it outlives the box.
     pub(super) fn finish(&self) {
         if !self.is_kept {
             let _ = std::fs::remove_file(&self.log);
@@ -129,7 +131,7 @@ impl Manager {
         if !is_elected {
             self.guard.life += 1;
         }
-        // A candidate is nobody yet.
+        // A candidate is no coordinator yet.
         let incarnation = if is_elected { 0 } else { self.guard.life };
         let peer = Peer { node: COORDINATOR, incarnation };
         let memory = Memory {

@@ -1,6 +1,7 @@
-//! What the manager and the guard of its host tell each other, and the manager's side of it.
+//! Messages between the manager and its host's guard, and the manager's side of them.
 //!
-//! In: messages of the guard. Out: messages for it, in order, whether it reads them now or later. Never: waiting for it.
+//! In: messages of the guard. Out: messages for it, in order, whether it reads them now
+//! or later. Never: waiting for the guard.
 
 use super::role::{BfdKey, Keys};
 use holdfast_control::tls::TlsPaths;
@@ -12,54 +13,56 @@ use std::io::{self, Read, Seek, Write};
 use std::path::PathBuf;
 use zeroize::Zeroizing;
 
-/// What the guard writes to the manager's standard input, as a line. The descriptors are: the mailbox, the heartbeat, the manager's
-/// notes, the two of the arena if there is one, and for each process rings, both bells, the process and, if it is kept, its standard input.
+/// The line that the guard writes to the manager's standard input. The descriptors: the
+/// mailbox, the heartbeat, the manager's notes, the arena's two if there is one, and for
+/// each process rings, both bells, the process and, if it is kept, its standard input.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Assignment {
-    /// Counts the manager's lives, from 1.
+    /// The manager's incarnation, from 1.
     pub(super) incarnation: u32,
-    /// The guard.
+    /// The guard's process id.
     pub(super) parent: u32,
     pub(super) seed: u64,
-    /// Which host of the box this is, counted from 0.
+    /// The number of this host, from 0.
     pub(super) host: u16,
-    /// An earlier life has served.
+    /// True if an earlier incarnation has served.
     pub(super) has_served: bool,
-    /// Short lives before this one in succession, and how the last one ended.
+    /// Short incarnations before this one in succession, and the end of the last one.
     pub(super) failures: u32,
     pub(super) cause: String,
     pub(super) file: String,
     pub(super) text: String,
     pub(super) keys: Option<Keys>,
-    /// For the routers that are watched.
+    /// Keys for the watched routers.
     pub(super) bfd_keys: Vec<Option<BfdKey>>,
     pub(super) control: PathBuf,
-    /// The files of the control API that go before the configuration's.
+    /// The files of the control API that override the configuration's.
     pub(super) tls: Option<TlsPaths>,
     pub(super) state: Option<PathBuf>,
     pub(super) has_arena: bool,
-    /// Of several hosts: what was added to incarnations so that they are higher than those of the host's earlier times.
+    /// With several hosts: the offset that makes incarnations higher than those of the
+    /// host's earlier runs.
     pub(super) base: u32,
-    /// The last life of the coordinator here; the base if there was none.
+    /// The latest incarnation of the coordinator here; `base` if there was none.
     pub(super) coordinators: u32,
     pub(super) processes: Vec<Stored>,
-    /// Runtimes that earlier lives have buried, the latest ones.
+    /// The latest runtimes that earlier managers have buried.
     pub(super) buried: Vec<Buried>,
 }
 
-/// A runtime that an earlier life of the manager has buried.
+/// A runtime that an earlier manager has buried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Buried {
     pub(super) node: u16,
     pub(super) incarnation: u32,
-    /// Its last word: see [`LastWord`](holdfast_node::message::LastWord).
+    /// The runtime's last message: see [`LastWord`](holdfast_node::message::LastWord).
     pub(super) last: Option<u64>,
 }
 
-/// A process that an earlier life of the manager had started.
+/// A process that an earlier manager had started.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Stored {
-    /// Its virtual port in the arena's record.
+    /// The virtual port in the arena's record.
     pub(super) id: u16,
     pub(super) node: u16,
     pub(super) incarnation: u32,
@@ -67,18 +70,19 @@ pub(super) struct Stored {
     /// Process group: the process and those that it started.
     pub(super) group: u32,
     pub(super) keeps_stdin: bool,
-    /// How it ended, if it has.
+    /// The cause of its end, if it has ended.
     pub(super) cause: Option<String>,
 }
 
-/// What the manager wants of the guard.
+/// The manager's requests to the guard.
 #[derive(Serialize, Deserialize)]
 pub(super) enum ToGuard {
-    /// Keep the arena for the next life. With its memory and its record.
+    /// Keep the arena for the next manager. With its memory and its record.
     Arena,
-    /// Start this program in a role. With the line for its standard input in a memory file, rings, the manager's bell, the process's bell.
+    /// Start this program in a role. With a memory file that has the line for its
+    /// standard input, rings, the manager's bell, the process's bell.
     Start {
-        /// Its virtual port in the arena's record.
+        /// The virtual port in the arena's record.
         id: u16,
         role: String,
         node: u16,
@@ -88,40 +92,43 @@ pub(super) enum ToGuard {
     },
     /// The coordinator, started as a candidate with incarnation 0, was elected.
     Leads { id: u16, incarnation: u32 },
-    /// The process has ended, and another one that it had made has taken its place. With the descriptor of that one.
+    /// The process has ended, and another one that it had made has taken its place. With
+    /// the new process's descriptor.
     Passed { id: u16, pid: u32 },
-    /// The process has ended and nothing is left of it but, of a runtime, what it said last.
+    /// The process has ended and is cleared away; of a runtime its last message is left.
     Buried { id: u16, last: Option<u64> },
-    /// The box serves. With what to print.
+    /// The box serves. With the line to print.
     Ready { line: String },
     /// The configuration has changed. With its text in a memory file.
     Text,
     /// The keys have changed. With them in a memory file.
     Keys,
-    /// The same of those for routers, in their order.
+    /// The keys for routers have changed. With them in their order, in a memory file.
     BfdKeys,
 }
 
-/// What the guard has to tell.
+/// The guard's reports.
 #[derive(Serialize, Deserialize)]
 pub(super) enum FromGuard {
     /// A process was started. With its descriptor and, if it is kept, its standard input.
     Started { id: u16, pid: u32 },
     /// A process could not be started.
     Refused { id: u16, error: String },
-    /// A process has ended: this one, and not one that has taken its place since.
+    /// A process has ended: the one with this `pid`, not one that has taken its place
+    /// since.
     Ended { id: u16, pid: u32, cause: String },
 }
 
-/// The bytes of a memory that was passed on.
+/// The bytes of a memory file that was passed on.
 pub(super) fn read_memory(fd: OwnedFd) -> io::Result<Zeroizing<Vec<u8>>> {
     let mut file = File::from(fd);
     file.rewind()?;
     let len = file.metadata()?.len() as usize;
-    // As long as the file from the start: no copy of a secret is left behind where it grew.
+    // The capacity is the file's length from the start: growing would leave copies of a
+    // secret behind.
     let mut bytes = Zeroizing::new(Vec::with_capacity(len + 1));
     file.read_to_end(&mut bytes)?;
-    // The memory may hold a secret, and its sender no longer needs it.
+    // The memory may hold a secret that its sender no longer needs.
     file.rewind()?;
     file.write_all(&vec![0; bytes.len()])?;
     Ok(bytes)
@@ -138,12 +145,12 @@ impl GuardLink {
         GuardLink { mailbox, heartbeat }
     }
 
-    /// The manager's loop has turned.
+    /// Notes that the manager's loop has turned.
     pub(super) fn beat(&self) {
         self.heartbeat.beat();
     }
 
-    /// Readable when the guard has something to tell.
+    /// Readable when the guard has sent a message.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.mailbox.fd()
     }

@@ -1,9 +1,12 @@
-//! `holdfast run`: the guard of a box. It is the parent of all its processes, and what they would lose with the manager is kept here.
+//! `holdfast run`: the guard of a box. The guard is the parent of all its processes, and
+//! keeps what they would lose with the manager.
 //!
-//! In: the configuration, signals, what the manager wants, how processes end. Out: processes, and the manager's next life when it has died. Never: a
-//! packet, nor a decision of a protocol.
+//! In: the configuration, signals, the manager's requests, ends of processes. Out:
+//! processes, and the manager's next incarnation after its death. Never: a packet, nor a
+//! decision of a protocol.
 //!
-//! The guard does so little that nothing brings it down. If it is killed all the same, the kernel ends every process of the box.
+//! The guard does so little that nothing should bring it down. If it is killed all the
+//! same, the kernel ends every process of the box.
 
 use super::guard_link::{Assignment, Buried, FromGuard, Stored, ToGuard, read_memory};
 use super::lives::{LONG_LIFE_OF_MANAGER, Lives};
@@ -35,18 +38,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use zeroize::Zeroizing;
 
-/// A manager whose loop has not turned for so long is ended, ns.
+/// Time-out of a manager whose loop does not turn, ns.
 const PATIENCE: u64 = 2_000 * MILLISECOND;
-/// The same before its first turn: devices are opened then.
+/// Time-out before its first turn, in which devices are opened, ns.
 const START_PATIENCE: u64 = 60_000 * MILLISECOND;
-/// The same when it has been told to end: it waits for its runtimes then, and for the kernel, which takes ports down one after the other on the whole machine.
+/// Time-out of a manager that is ending, ns: it waits for its runtimes, and for the
+/// kernel, which takes ports down one after the other on the whole machine.
 const END_PATIENCE: u64 = 20_000 * MILLISECOND;
-/// Between two looks at its heartbeat, ns.
+/// The pause between two looks at its heartbeat, ns.
 const LOOK_INTERVAL: u64 = 250 * MILLISECOND;
 /// The exit code of a panic.
 const PANICKED: i32 = 101;
 
-/// A process that the manager wanted, with what the manager's next life needs of it.
+/// A process that the manager requested, with the next manager's needs of it.
 struct Child {
     id: u16,
     node: u16,
@@ -58,7 +62,7 @@ struct Child {
     cause: Option<String>,
 }
 
-/// The manager's present life.
+/// The manager's present incarnation.
 struct Life {
     process: Watched,
     mailbox: Mailbox,
@@ -69,7 +73,7 @@ struct Life {
     alive_at: u64,
 }
 
-/// What outlives the manager.
+/// The state that outlives the manager.
 struct HostGuard {
     clock: Clock,
     incarnation: u32,
@@ -83,20 +87,20 @@ struct HostGuard {
     tls: Option<TlsPaths>,
     state: Option<PathBuf>,
     arena: Vec<OwnedFd>,
-    /// The manager's.
+    /// The manager's notes.
     notes: ManagerNotes,
     base: u32,
     coordinators: u32,
     children: Vec<Child>,
     buried: VecDeque<Buried>,
     has_served: bool,
-    /// The manager's.
+    /// The manager's incarnations.
     lives: Lives,
-    /// How its last life ended.
+    /// The end of the manager's last incarnation.
     cause: String,
 }
 
-/// How the box ends.
+/// The end of the box.
 enum End {
     /// The manager ended by itself.
     Exited(u8),
@@ -108,7 +112,7 @@ enum End {
     Hopeless(String),
 }
 
-/// What `holdfast run` is told.
+/// Options of `holdfast run`.
 #[derive(Debug, Default)]
 pub struct Options {
     /// The configuration; without it, it is fetched from the host to join.
@@ -117,18 +121,18 @@ pub struct Options {
     pub join: Option<Endpoint>,
     /// The path of the control socket.
     pub control: Option<PathBuf>,
-    /// The files of the control API that go before the configuration's.
+    /// The files of the control API that override the configuration's.
     pub tls: Option<TlsPaths>,
-    /// The directory that outlives the box and goes before the configuration's.
+    /// The directory that outlives the box; overrides the configuration's.
     pub state: Option<PathBuf>,
-    /// Which of the configuration's hosts this one is.
+    /// The name of this host in the configuration.
     pub host: Option<String>,
 }
 
 /// Runs a box until SIGTERM or SIGINT.
 ///
 /// # Errors
-/// What keeps it from starting.
+/// The reason why it cannot start.
 pub fn main(options: Options) -> Result<(), Failure> {
     let Options { file, join: joined, control, tls, state, host } = options;
     let keep_in = |directory: &PathBuf| {
@@ -219,7 +223,8 @@ pub fn main(options: Options) -> Result<(), Failure> {
     for child in guard.children.drain(..) {
         child.process.finish();
     }
-    // A manager that was killed could not tidy up, nor know that an earlier life of it made the directory.
+    // A killed manager could not remove its socket, nor know that an earlier one made the
+    // directory.
     if !matches!(end, Ok(End::Exited(_))) {
         control::tidy(&guard.control);
         if guard.state.is_none() {
@@ -244,8 +249,10 @@ pub fn main(options: Options) -> Result<(), Failure> {
     }
 }
 
-/// What is added to incarnations of a host among several: the others remember those of its earlier times, and this is higher. It is the wall clock's second, and
-/// higher than what lies in the state directory, in case that clock went back or the host was quick: but for the first few, lives follow each other no faster than seconds
+/// The offset of a host's incarnations, among several hosts: others remember those of its
+/// earlier runs, and this is higher. The offset is the wall clock's second, and higher
+/// than the one in the state directory, in case the clock went back or the host was
+/// quick. After the first few, incarnations follow each other no faster than seconds
 /// ([`LONG_LIFE_OF_MANAGER`]).
 fn base(directory: &Path, cluster: &str, host: &str) -> io::Result<u32> {
     const STEP: u32 = 16;
@@ -268,7 +275,7 @@ fn base(directory: &Path, cluster: &str, host: &str) -> io::Result<u32> {
     Ok(base)
 }
 
-/// Signals that have come, and what becomes readable with them.
+/// Signals that have come, with a descriptor that they make readable.
 struct Signals {
     stop: Arc<AtomicBool>,
     hangup: Arc<AtomicBool>,
@@ -293,16 +300,18 @@ impl Signals {
     }
 }
 
-/// Writes a line to a process that has just been started. On a thread of its own: a pipe takes only so much before it is read.
+/// Writes a line to a new process, on a thread of its own: a pipe takes only so much
+/// before it is read.
 fn write_line(stdin: OwnedFd, line: Zeroizing<Vec<u8>>) -> io::Result<()> {
     let writing = move || {
         let mut stdin = std::fs::File::from(stdin);
         let mut rest = line.as_slice();
-        // A process that died at once shows in its descriptor; that it did not read is no news.
+        // The death of a process shows in its descriptor; an unread line is no further
+        // news.
         while !rest.is_empty() {
             match stdin.write(rest) {
                 Ok(count) => rest = &rest[count..],
-                // The manager has made the pipe so, for the lines that follow.
+                // The manager has made the pipe non-blocking, for later lines.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     let _ = rustix::event::poll(&mut [PollFd::new(&stdin, PollFlags::OUT)], None);
                 }
@@ -361,7 +370,8 @@ impl HostGuard {
         }
     }
 
-    /// Waits until the manager's next life is due. True if the box is to end before that.
+    /// Waits until the manager's next incarnation is due. True if the box is to end
+    /// before.
     fn rest(&mut self, signals: &Signals) -> bool {
         loop {
             if signals.stop.load(Ordering::Relaxed) {
@@ -376,12 +386,12 @@ impl HostGuard {
             fds.extend(self.children.iter().filter(|child| child.cause.is_none()).map(|child| child.process.wait_fd()));
             wait::sleep(&fds, pause);
             signals.drain();
-            // The next life learns of it.
+            // The next manager learns of it.
             self.look_after_children(None);
         }
     }
 
-    /// The manager's next life.
+    /// Starts the manager's next incarnation.
     fn begin(&mut self) -> io::Result<Life> {
         self.incarnation += 1;
         let (ours, theirs) = Mailbox::pair()?;
@@ -425,7 +435,7 @@ impl HostGuard {
         Ok(Life { process, mailbox: ours, is_silent: false, heartbeat, beats: 0, alive_at: self.clock.now() })
     }
 
-    /// Serves a life of the manager until it has ended.
+    /// Serves an incarnation of the manager until it has ended.
     fn watch(&mut self, life: &mut Life, signals: &Signals) -> io::Result<ExitStatus> {
         let mut was_stopped = false;
         let mut last_look = self.clock.now();
@@ -449,7 +459,7 @@ impl HostGuard {
             self.hear(life);
             self.look_after_children(Some(life));
             let now = self.clock.now();
-            // If this process stood still itself, nobody could be heard.
+            // A process that stood still itself could not hear any other.
             if now.saturating_sub(last_look) > PATIENCE / 2 {
                 life.alive_at = now;
             }
@@ -470,7 +480,7 @@ impl HostGuard {
         }
     }
 
-    /// What the manager wants.
+    /// Handles the manager's requests.
     fn hear(&mut self, life: &mut Life) {
         loop {
             let (bytes, fds) = match life.mailbox.receive() {
@@ -544,8 +554,8 @@ impl HostGuard {
         life.mailbox.flush();
     }
 
-    /// The manager has told the coordinator what the runtime said last, but that may die before it keeps it,
-    /// and the manager with it.
+    /// Notes a buried runtime with its last message. The manager has told the
+    /// coordinator, but both may die before the coordinator keeps it.
     fn bury(&mut self, id: u16, last: Option<u64>) {
         for Child { node, incarnation, .. } in self.children.extract_if(.., |child| child.id == id) {
             if is_runtime(node) {
@@ -614,7 +624,7 @@ impl Child {
 
 impl Life {
     fn tell(&mut self, message: &FromGuard, fds: &[BorrowedFd<'_>]) {
-        // Without descriptors left the manager does not learn of it in this life; the next one does.
+        // Without free descriptors this manager does not learn of it; the next one does.
         let _ = serde_json::to_vec(message).map(|bytes| self.mailbox.send(&bytes, fds));
     }
 }

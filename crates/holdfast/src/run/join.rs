@@ -1,9 +1,12 @@
-//! `holdfast run --join`: a host without a configuration of its own fetches it from one that runs.
+//! `holdfast run --join`: a host without a configuration fetches it from a running host.
 //!
-//! In: where a host of the box listens, this one's certificate and name. Out: the configuration as a file in the state directory, with the files that it names by
-//! paths from its own directory beside it, all of it checked before any of it takes the place of what was there. Never: half of it, or the certificate's key anywhere else.
+//! In: the address of a host of the box, this host's certificate and name. Out: the
+//! configuration as a file in the state directory, beside it the files that it names by
+//! relative paths. All of it is checked before it replaces the earlier files. Never: a
+//! part of it, or the certificate's key anywhere else.
 //!
-//! What was fetched is kept for a time when nobody can be asked: hosts that are all switched on again together would wait for each other.
+//! Fetched files are kept for a time when no host answers: hosts that are switched on
+//! together would otherwise wait for each other.
 
 use super::devices;
 use crate::config;
@@ -15,10 +18,10 @@ use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// The configuration, in its directory.
+/// The name of the configuration's file.
 const FILE: &str = "holdfast.yaml";
 
-/// The place of what a host has fetched, and, while it is changed, of what it had before and of what comes.
+/// Directories of fetched files: the kept ones, and during a change the old and the new.
 struct Place {
     kept: PathBuf,
     old: PathBuf,
@@ -31,13 +34,13 @@ impl Place {
         Place { kept: named(""), old: named(".old"), new: named(".new") }
     }
 
-    /// What was kept, if anything was.
+    /// The kept configuration, if any.
     fn configuration(&self) -> Option<PathBuf> {
-        // A host that was switched off in the middle of a change has the old one only.
+        // A host that was switched off during a change has only the old one.
         [&self.kept, &self.old].into_iter().map(|directory| directory.join(FILE)).find(|file| file.is_file())
     }
 
-    /// Writes everything to the side, has it checked there, and puts it in its place.
+    /// Writes all files to the side, has them checked there, and puts them in place.
     fn keep(
         &self,
         text: &str,
@@ -87,10 +90,12 @@ fn write_all(directory: &Path, text: &str, files: &[(String, zeroize::Zeroizing<
     files.iter().try_for_each(|(path, bytes)| write(&directory.join(path), bytes))
 }
 
-/// Where the configuration lies by which this host runs from now on; `state` is the directory that was named on the command line.
+/// The configuration for this host from now on; `state` is the directory named on the
+/// command line.
 ///
 /// # Errors
-/// If nobody answers and nothing was kept (exit codes 69, 75), if somebody refuses (77), or what comes does not hold together, or is another cluster's (78).
+/// If no host answers and no configuration is kept (exit codes 69, 75), if the host
+/// refuses (77), or the configuration is inconsistent or another cluster's (78).
 pub(super) fn join(endpoint: &Endpoint, tls: &TlsPaths, host: &str, state: Option<&Path>) -> Result<PathBuf, Failure> {
     let fetched = match fetch(endpoint.clone(), tls.clone(), host) {
         Ok(fetched) => fetched,
@@ -119,7 +124,7 @@ pub(super) fn join(endpoint: &Endpoint, tls: &TlsPaths, host: &str, state: Optio
         }
     }
     place.keep(&fetched.text, &fetched.files, |file| {
-        // Keys with a path from the root are this host's own, and may not be there.
+        // Keys with absolute paths are this host's own, and may not exist.
         let keys = config::read(&file.display().to_string(), &fetched.text).and_then(|plan| plan.read_keys());
         keys.map(drop).map_err(|mistake| Failure::new(exit::CONFIGURATION, mistake.to_string()))
     })
@@ -133,7 +138,8 @@ mod tests {
         vec![("keys/cluster.key".to_owned(), zeroize::Zeroizing::new(text.into()))]
     }
 
-    /// What comes replaces what was there as a whole, and not at all if it does not hold together.
+    /// A fetched configuration replaces the kept one as a whole, and not at all if it
+    /// does not hold together.
     #[test]
     fn all_of_it_is_kept_or_nothing_changes() {
         use std::os::unix::fs::PermissionsExt;

@@ -1,7 +1,8 @@
-//! The cluster's keys in a running box, given to every process at its start, and those for routers that are watched: both are read again on SIGHUP.
+//! The keys of a running box: the cluster's, given to every process at its start, and
+//! those for watched routers. SIGHUP reads both again.
 //!
-//! Files, and the configuration that names them, are read by a thread of its own: the
-//! packet loop takes what has been read.
+//! A thread of its own reads the files, and the configuration that names them: the packet
+//! loop takes the result.
 
 use super::guard_link::ToGuard;
 use super::role::{BfdKey, Keys};
@@ -20,7 +21,8 @@ use std::num::NonZeroU64;
 use std::sync::mpsc::{TryRecvError, sync_channel};
 use zeroize::Zeroizing;
 
-/// A number for a life that no other has: it decides under which key the life seals, so nothing but the system's randomness will do.
+/// A new life number. The number decides under which key the incarnation seals, so only
+/// the system's randomness will do.
 pub(super) fn new_life() -> std::io::Result<NonZeroU64> {
     loop {
         let mut bytes = [0u8; 8];
@@ -32,7 +34,7 @@ pub(super) fn new_life() -> std::io::Result<NonZeroU64> {
     }
 }
 
-/// The way by which a process gets new keys: its standard input, which no longer waits for a reader.
+/// A process's standard input as a pipe for new keys, which does not block.
 pub(super) fn keep_open(stdin: OwnedFd) -> std::io::Result<File> {
     rustix::fs::fcntl_setfl(&stdin, OFlags::NONBLOCK)?;
     Ok(stdin.into())
@@ -49,9 +51,9 @@ pub(super) struct Reread {
 }
 
 struct RouterKeys {
-    /// By port and address.
+    /// The keys by port and address.
     keys: Vec<(u8, IpAddr, Key)>,
-    /// All of them as the guard keeps them.
+    /// All of them, in a memory file for the guard.
     kept: Option<OwnedFd>,
 }
 
@@ -72,8 +74,8 @@ impl Reread {
 }
 
 impl Manager {
-    /// Reads the files of keys again, and what `certificate` reads: [`Manager::take_reread`]
-    /// gives what they say.
+    /// Reads the files of keys again, and calls `certificate`; [`Manager::take_reread`]
+    /// has the result.
     pub(super) fn read_again(&mut self, certificate: Option<impl FnOnce() -> String + Send + 'static>) {
         let (plan, has_keys) = (self.plan.clone(), self.keys.is_some());
         let (done, reread) = sync_channel(1);
@@ -99,7 +101,8 @@ impl Manager {
         reread
     }
 
-    /// Goes by what was read. A file that cannot be read changes nothing. False if there was nothing to read.
+    /// Applies the files' contents. A file that cannot be read changes nothing. False if
+    /// there was no file.
     pub(super) fn handle_reread(&mut self, reread: Reread) -> bool {
         let Reread { certificate, keys, routers } = reread;
         let had_any = certificate.is_some() || keys.is_some() || routers.is_some();
@@ -114,7 +117,7 @@ impl Manager {
         had_any
     }
 
-    /// Gives the cluster's keys to everyone.
+    /// Gives the cluster's keys to every process.
     fn change_keys(&mut self, read: Result<Option<KeyRing>, Mistake>) {
         let Some(old) = &self.keys else { return };
         let ring = match read {
@@ -132,7 +135,7 @@ impl Manager {
         }
         line.push(b'\n');
         for worker in &mut self.workers {
-            // A line is shorter than what a pipe takes at once or not at all.
+            // A pipe takes a line of this length whole or not at all.
             if let Some(Err(error)) = worker.stdin.as_mut().map(|stdin| stdin.write_all(&line))
                 && worker.cause.is_none()
             {

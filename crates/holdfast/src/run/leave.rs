@@ -1,4 +1,5 @@
-//! How a box, or one of its hosts, ends as planned: whoever can take over does so before anything stops.
+//! The planned end of a box, or of one of its hosts: others take over before anything
+//! stops.
 
 use super::{MILLISECOND, Manager, SPINS};
 use holdfast_io::wait::Patience;
@@ -6,9 +7,10 @@ use holdfast_node::address::is_runtime;
 use holdfast_node::message::{Member, MemberState};
 use rustix::fd::BorrowedFd;
 
-/// Longest time that routers next door are given to hear that the box ends, ns.
+/// Time-out for adjacent routers to learn that the box ends, ns.
 const LEAVE_PATIENCE: u64 = 1_000 * MILLISECOND;
-/// Longest time that another host is given to serve what this one does, and then to hear of the end of its runtimes, ns.
+/// Time-outs for another host to take over the service, and then to learn of the end of
+/// this host's runtimes, ns.
 const HAND_OVER_PATIENCE: u64 = 500 * MILLISECOND;
 
 impl Manager {
@@ -24,7 +26,7 @@ impl Manager {
 
     /// If there are several hosts, waits until another one serves the ports. Then stops
     /// the runtimes here and waits until the coordinator has recorded their end, so that
-    /// nobody waits for a timeout.
+    /// no host waits for a timeout.
     fn hand_over(&mut self, wake: BorrowedFd<'_>) {
         if !self.host.hub.manager.leave() {
             return;

@@ -1,24 +1,26 @@
-//! At which levels the runtimes are protected: by a process beside each, by one another, or by both.
+//! The levels at which runtimes are protected: by a process beside each, by one another,
+//! or by both.
 //!
-//! In: the configuration, and what the coordinator says of runtimes that protect one another. Out: what `status` says of all flows.
+//! In: the configuration, and the coordinator's report on runtimes that protect one
+//! another. Out: the status of all flows' protection.
 
 use crate::config::{ChainPlan, Plan};
 use holdfast_control::status::Protected;
 use holdfast_node::address::NodeId;
 use holdfast_node::message;
 
-/// See the module.
+/// The levels of this box; see the module.
 pub(super) struct Levels {
-    /// Runtimes that have standbys beside them, because one of their chains asks for it.
+    /// Runtimes with a local standby, because one of their chains asks for it.
     with_standby: Vec<NodeId>,
-    /// Those that have a chain which promises nothing else.
+    /// Runtimes with a chain that has no other protection.
     only_standby: Vec<NodeId>,
-    /// Some runtime's flows have nothing but replicas at others.
+    /// True if some runtime's flows have only replicas at others.
     has_only_replicas: bool,
     may_forget: u32,
 }
 
-/// The runtimes that have standbys beside them.
+/// The runtimes with a local standby.
 pub(super) fn with_standby(plan: &Plan) -> Vec<NodeId> {
     plan.runtimes_of(|chain| chain.protection.has_local_standby)
 }
@@ -41,17 +43,20 @@ impl Levels {
         self.may_forget
     }
 
-    /// Whether all flows that are promised anything would survive the end of a process. `remotely`: whether replicas would save those that have them.
-    /// `locally` says it of standbys that are beside these runtimes.
+    /// True if all protected flows would survive the end of a process. `remotely`: true
+    /// if replicas would save the flows that have them; `locally`: the same for the local
+    /// standbys of these runtimes.
     pub(super) fn protected(&self, remotely: message::Protected, locally: impl Fn(&[NodeId]) -> Protected) -> Protected {
         match remotely {
-            // Chains of other runtimes may have nothing but the process beside them.
+            // Chains of other runtimes may have only their local standby.
             message::Protected::Yes if self.only_standby.is_empty() => Protected::Yes,
             message::Protected::Yes => locally(&self.only_standby),
             message::Protected::Resynchronising => Protected::ReSynchronising,
-            // Nobody is left to hold replicas of some, whatever is beside others.
+            // Some flows have no runtime left for their replicas, whatever the local
+            // standbys.
             message::Protected::No if self.has_only_replicas => Protected::No,
-            // No chain promises anything of what happens when a runtime is no more, or there is just one; but its process may be killed.
+            // No chain is protected against the end of a runtime, or there is just one
+            // runtime; but its process may be killed.
             message::Protected::No => locally(&self.with_standby),
         }
     }
@@ -72,7 +77,8 @@ runtimes: 2
 clusters: { gold: { runtimes: 2 } }
 ";
 
-    /// What is said with these protections of two chains, each with a cluster of its own, after `remotely` and `locally`.
+    /// The reported protection with these protections of two chains, each with its own
+    /// cluster, for these values of `remotely` and `locally`.
     fn said([a, b]: [&str; 2], remotely: message::Protected, locally: Protected) -> Protected {
         let text =
             BOX.replace("protection: A", &format!("protection: {a}")).replace("protection: B", &format!("protection: {b}"));
@@ -98,7 +104,8 @@ clusters: { gold: { runtimes: 2 } }
             ([LOCAL, REMOTE], Remotely::Yes, Yes, Yes),
             ([LOCAL, REMOTE], Remotely::Yes, ReSynchronising, ReSynchronising),
             ([LOCAL, REMOTE], Remotely::Resynchronising, Yes, ReSynchronising),
-            // The cluster with replicas has one runtime left: that the other one has standbys does not help it.
+            // The cluster with replicas has one runtime left: that the other one has
+            // standbys does not help it.
             ([LOCAL, REMOTE], Remotely::No, Yes, No),
             ([BOTH, REMOTE], Remotely::No, Yes, No),
         ] {

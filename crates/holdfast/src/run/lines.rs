@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, SyncSender, channel, sync_channel};
 use std::time::Duration;
 
-/// Lines that wait for their reader.
+/// Maximum number of lines that wait for their reader.
 const WAITING: usize = 1024;
 /// Timeout for writing the queued lines when the process ends.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -38,7 +38,7 @@ impl Lines {
         let write = move || {
             for line in lines {
                 match line {
-                    // A reader that has gone is no reason to fail.
+                    // A reader that has gone is no failure.
                     Line::Text(text) => drop(out.write_all(text.as_bytes())),
                     Line::Mark(done) => drop(done.send(())),
                 }
@@ -65,13 +65,13 @@ impl Lines {
     }
 }
 
-/// From now on a thread writes the lines of this process.
+/// Starts a thread that writes this process's lines.
 pub(super) fn begin() -> io::Result<()> {
     let _ = OWN.set(Lines::to(io::stderr())?);
     Ok(())
 }
 
-/// The process ends: what has been said is written, if somebody reads it.
+/// Writes the queued lines at the end of the process, if they are read in time.
 pub(super) fn finish() {
     if let Some(lines) = OWN.get() {
         lines.finish(PATIENCE);
@@ -82,7 +82,7 @@ pub(super) fn finish() {
 pub(super) fn say(text: &str) {
     match OWN.get() {
         Some(lines) => lines.say(text),
-        // A reader that has gone is no reason to fail.
+        // A reader that has gone is no failure.
         None => drop(writeln!(io::stderr(), "holdfast: {text}")),
     }
 }
@@ -111,7 +111,8 @@ mod tests {
     }
 
     /// While nobody reads, the process says ten times as many lines as the queue holds.
-    /// It never blocks. Once the queue has room, the number of lost lines is reported.
+    /// The writer never blocks. Once the queue has room, the number of lost lines is
+    /// reported.
     #[test]
     fn a_reader_that_stops_holds_nobody_up() {
         let (let_go, may) = channel();

@@ -1,35 +1,40 @@
-//! The lives of a process that there is always to be one of: when it hangs, and when the next life begins.
+//! Incarnations of a process that must always run: when one hangs, and when the next
+//! begins.
 //!
-//! The first lives after a failure begin at once. If they keep ending early, each pause is twice as long as the one before, up to [`LONGEST_PAUSE`]; a life that lasted begins the count
-//! anew.
+//! The first incarnations after a failure begin at once. If they keep ending early, each
+//! pause is twice the one before, up to [`LONGEST_PAUSE`]; a long incarnation resets the
+//! count.
 //!
-//! In: how its lives end, and the time. Out: when the next one is due. Never: the end of the box because it is away.
+//! In: ends of incarnations, and the time. Out: the time of the next one. Never: the end
+//! of the box because the process is away.
 
 use super::MILLISECOND;
 use super::workers::Worker;
 use holdfast_control::status::Retry;
 
-/// One whose loop has not turned for so long is ended, ns: the next life knows what this one knew, so that little is lost if it was only slow.
+/// Time-out of a loop that does not turn, ns. The next incarnation knows all that this
+/// one knew, so little is lost if the process was only slow.
 const PATIENCE: u64 = 2_000 * MILLISECOND;
 /// After so many times [`PATIENCE`] the process is killed even if it only waits for a
 /// processor.
 const HOPELESS: u64 = 10;
-/// A life this long was no failure to start, ns.
+/// An incarnation that lasted this long was no failed start, ns.
 const LONG_LIFE: u64 = 10_000 * MILLISECOND;
-/// The same of a manager, ns. Without it there is no traffic; on average it has no more than one life per second, because their numbers must not overtake the clock
-/// ([`base`](super::host_guard)).
+/// As [`LONG_LIFE`], for a manager, ns. Without a manager there is no traffic. On average
+/// it has at most one incarnation per second, because their numbers must not overtake the
+/// clock ([`base`](super::host_guard)).
 pub(super) const LONG_LIFE_OF_MANAGER: u64 = 6_000 * MILLISECOND;
-/// Short lives in succession before a pause.
+/// Short incarnations in succession before a pause.
 const TRIES: u32 = 3;
 const SHORTEST_PAUSE: u64 = 100 * MILLISECOND;
 const LONGEST_PAUSE: u64 = 30_000 * MILLISECOND;
 
-/// See the module.
+/// Incarnations of a process; see the module.
 pub(super) struct Lives {
-    /// A life this long was no failure to start, ns.
+    /// An incarnation that lasted this long was no failed start, ns.
     long_life: u64,
     started_at: u64,
-    /// When the next one is due, once one has ended.
+    /// The time of the next incarnation, once one has ended.
     due: Option<u64>,
     short_lives: u32,
     last_look: u64,
@@ -47,9 +52,9 @@ impl Lives {
         Lives { long_life, started_at: 0, due: None, short_lives: 0, last_look: 0 }
     }
 
-    /// True if a life is to begin now. One that hangs is ended.
+    /// True if an incarnation is to begin now. Ends one that hangs.
     pub(super) fn look_after(&mut self, present: Option<&mut Worker>, now: u64) -> bool {
-        // If this process stood still itself, nobody could be heard.
+        // A process that stood still itself could not hear any other.
         let stood_still = now.saturating_sub(core::mem::replace(&mut self.last_look, now)) > PATIENCE / 4;
         if let Some(worker) = present {
             if stood_still || worker.process.is_none() {
@@ -66,19 +71,20 @@ impl Lives {
         self.pause(now) == 0
     }
 
-    /// How long it is until the next one is to begin, ns.
+    /// The time until the next incarnation is to begin, ns.
     pub(super) fn pause(&self, now: u64) -> u64 {
-        // One of an earlier life of the manager may not have been taken over: nobody said how it ended.
+        // An orphan of an earlier manager may not have been adopted: its end was not
+        // reported.
         self.due.map_or(0, |due| due.saturating_sub(now))
     }
 
-    /// One begins, or becomes what it was started for.
+    /// Notes that an incarnation begins, or takes up its role.
     pub(super) fn begun(&mut self, now: u64) {
         self.started_at = now;
         self.due = None;
     }
 
-    /// One has ended. When the next one begins, in words.
+    /// Notes that an incarnation has ended; returns in words when the next one begins.
     pub(super) fn ended(&mut self, now: u64) -> String {
         self.short_lives = if now.saturating_sub(self.started_at) > self.long_life { 0 } else { self.short_lives + 1 };
         let doublings = self.short_lives.checked_sub(TRIES);
@@ -87,7 +93,7 @@ impl Lives {
         if pause == 0 { "at once".to_owned() } else { format!("in {} ms", pause / MILLISECOND) }
     }
 
-    /// Short lives in succession.
+    /// Short incarnations in succession.
     pub(super) fn failures(&self) -> u32 {
         self.short_lives
     }
@@ -99,7 +105,7 @@ impl Lives {
         (self.short_lives > 0 && !has_lasted).then(|| Retry { failures: self.short_lives, next_ms, cause: cause.to_owned() })
     }
 
-    /// It ends whenever it is started.
+    /// True if the process ends after every start.
     pub(super) fn is_hopeless(&self) -> bool {
         self.short_lives >= TRIES
     }
@@ -127,8 +133,8 @@ mod tests {
         assert!(!lives.is_hopeless());
     }
 
-    /// A process that keeps ending is shown as retried, with how often, when and why, until a
-    /// life has lasted.
+    /// A process that keeps ending is shown as retried, with how often, when and why,
+    /// until a life has lasted.
     #[test]
     fn what_is_retried_is_said() {
         let mut lives = Lives::default();
@@ -167,7 +173,8 @@ mod tests {
         assert_eq!((lives.ended(now).as_str(), lives.pause(now)), ("at once", 0));
     }
 
-    /// The numbers of a manager's lives grow no faster than seconds, but for the first few.
+    /// The numbers of a manager's lives grow no faster than seconds, but for the first
+    /// few.
     #[test]
     fn a_manager_s_lives_do_not_overtake_the_clock() {
         for life in [0, 100, 900, 2_900, 5_900, 6_001, 7_000].map(|life| life * MILLISECOND) {

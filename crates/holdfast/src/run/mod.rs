@@ -1,8 +1,11 @@
-//! `holdfast run`: one box. The process that is started is the guard ([`host_guard`]), the parent of the others: the manager, which is switch and
-//! router too, the coordinator, and every runtime.
+//! `holdfast run`: one box. The started process is the guard ([`host_guard`]), the parent
+//! of the others: the manager, which is also switch and router, the coordinator, and
+//! every runtime.
 //!
-//! This module is the manager. In: frames from ports and virtual ports, ends of processes, requests from the control socket, signals. Out: the same,
-//! the other way. One thread turns the state machines; others listen at the control socket and serve the control API. Never: a decision of a protocol.
+//! This module is the manager. In: frames from ports and virtual ports, ends of
+//! processes, requests from the control socket, signals. Out: frames, processes, answers.
+//! A single thread runs the state machines; others listen at the control socket and serve
+//! the control API. Never: a decision of a protocol.
 
 mod answers;
 mod changes;
@@ -71,51 +74,54 @@ use workers::Worker;
 
 /// Frames per port and turn.
 const BURST: usize = 64;
-/// When it is said, after service has changed hosts, where the addresses are, ns: again and again, because who had an answer about them a moment ago
-/// does not listen for as long as a second (Linux: `locktime`), and any one may be lost.
+/// Times of announcements after service has changed hosts, ns. They are repeated, because
+/// any may be lost, and a neighbour that has just had an answer ignores another for as
+/// long as a second (Linux: `locktime`).
 const ANNOUNCE_AFTER: [u64; 7] =
     [0, 100 * MILLISECOND, 300 * MILLISECOND, 600 * MILLISECOND, 1_050 * MILLISECOND, 1_500 * MILLISECOND, 3_000 * MILLISECOND];
-/// Frames that a device may have kept while nobody wanted them.
+/// Maximum number of old frames that a device may have kept.
 const MOST_STALE: usize = 65_536;
 /// Turns without work before the manager sleeps.
 const SPINS: u32 = 50;
 /// Longest sleep, ns.
 const MAX_SLEEP: u64 = 50_000_000;
-/// Between two looks at whether processes have ended, while there is no time to sleep, ns.
+/// The pause between two looks for ended processes, while there is no time to sleep, ns.
 const LOOK_INTERVAL: u64 = 100_000;
-/// Between two looks at whether devices and the control socket are still there, ns.
+/// The pause between two looks at devices and the control socket, ns.
 const SURROUNDINGS_INTERVAL: u64 = 1_000 * MILLISECOND;
 const MILLISECOND: u64 = 1_000_000;
 
-/// What outlives a manager: per switch the latest term of its service, and behind these its sessions with routers.
+/// Notes that outlive a manager: per switch the latest term of its service, and its
+/// sessions with routers.
 type ManagerNotes = Notes<{ Memory::WORDS }>;
 
-/// The box.
+/// The manager of a host.
 struct Manager {
     file: String,
     text: Arc<str>,
-    /// The same in a memory, for the guard, until the rules in it are in force.
+    /// The text in a memory file, for the guard, until its rules are in force.
     applied: Option<OwnedFd>,
-    /// Where packets are kept that have ended two runtimes.
+    /// The file for quarantined packets, each of which ended two runtimes.
     quarantine: PathBuf,
-    /// What the box is to be, as this host has it. Its rules are those that it began with.
+    /// The plan of the box, as this host has it, with the rules that it began with.
     plan: Arc<Plan>,
     keys: Option<KeyRing>,
     incarnation: u32,
-    /// The parent of all processes.
+    /// The guard's process id, parent of all.
     parent: u32,
     link: GuardLink,
     notes: ManagerNotes,
     fabric_config: FabricConfig,
-    /// What joins the hosts, if there are several, and which of them this is.
+    /// The networks to other hosts, if there are several.
     hosts_network: HostsNetwork,
     number: u16,
-    /// By which of two networks each host is reached, as it was said last.
+    /// The last reported network to each host.
     paths_said: Vec<u8>,
-    /// When a switch's addresses are to be announced.
+    /// Times at which a switch's addresses are to be announced.
     announce_at: Vec<(u16, u64)>,
     seed: u64,
-    /// Under which runtimes hash their flows' keys. They tell one another hashes: of several hosts all have the same.
+    /// The seed of runtimes' hashes of flow keys. Runtimes exchange hashes, so all hosts
+    /// have the same.
     flow_seed: u64,
     guard: Guard,
     server_guard: ServerGuard,
@@ -129,7 +135,7 @@ struct Manager {
     outgoing: Vec<Vec<Released<Packet>>>,
     rx: Vec<Packet>,
     drops: DropCounters,
-    /// How long a runtime's part of a trace may take to come, ns.
+    /// Time-out of a runtime's part of a trace, ns.
     trace_delay: u64,
     waiting: Waiting,
     last_look: u64,
@@ -137,17 +143,18 @@ struct Manager {
     device_look: DeviceLook,
     /// Files that are being read again.
     reread: Option<Receiver<Reread>>,
-    /// Runtimes that ended before the box was ready, and how the last of them did.
+    /// Runtimes that ended before the box was ready, and the end of the last one.
     failed_starts: u32,
     last_cause: String,
-    /// How runtimes of this host ended last, by node.
+    /// The latest end of each runtime of this host, by node.
     causes: BTreeMap<NodeId, String>,
-    /// Short lives of managers before this one, how the last one ended, and when this one began.
+    /// Short incarnations before this one, the end of the last one, and the start of this
+    /// one.
     retried: (u32, String, u64),
     is_ready: bool,
-    /// This life or an earlier one has served.
+    /// True if this incarnation or an earlier one has served.
     has_served: bool,
-    /// Whether each port is up, and its MTU, when last looked at.
+    /// State of each port when last looked at: true if it is up, and its MTU.
     device_states: Vec<(bool, u16)>,
     levels: Levels,
     /// Frames in and out by each port.
@@ -170,11 +177,12 @@ fn random_seed() -> u64 {
     }
 }
 
-/// A life of a switch: that of its manager, or, of several hosts, the term.
+/// The configuration of a switch's incarnation: the manager's, or with several hosts, the
+/// term.
 fn switch_config(plan: &Plan, number: u16, seed: u64, incarnation: u32, fabric: FabricConfig, succeeds: bool) -> SwitchConfig {
     SwitchConfig {
         me: Peer { node: switch_node(number), incarnation },
-        // Tells its packets from those of the life before.
+        // Tells this incarnation's packets from the former one's.
         number: incarnation as u8,
         flows: plan.limits.flows,
         limits: plan.source_limits(),
@@ -262,12 +270,12 @@ impl Manager {
         Ok(())
     }
 
-    /// One turn. True if there was something to do.
+    /// Runs a turn. True if there was work.
     fn turn(&mut self) -> bool {
         let now = self.clock.now();
         let mut had_work = false;
         self.link.beat();
-        // What comes before the box is ready waits in the ports: there is nobody yet who could serve it.
+        // Earlier frames wait in the ports: no runtime can serve them yet.
         let open = if self.is_ready { self.ports.len() } else { 0 };
         for at in 0..open {
             if !self.host.serves(at as u8) {
@@ -291,7 +299,7 @@ impl Manager {
         }
         for at in 0..self.workers.len() {
             let worker = &mut self.workers[at];
-            // What it has sent waits in its rings.
+            // The frames of a process that may not be heard wait in its rings.
             if !self.host.hub.may_hear(worker.peer) {
                 continue;
             }
@@ -311,7 +319,7 @@ impl Manager {
         if now.saturating_sub(self.last_look) > LOOK_INTERVAL {
             self.last_look = now;
             self.look_after_processes(now);
-            // It lives on the first host; candidates live on each.
+            // The coordinator runs on the first host; candidates run on each.
             if self.number == 0 || self.guard.election.is_some() {
                 self.look_after_coordinator(now);
             }
@@ -406,27 +414,29 @@ impl Manager {
         }
     }
 
-    /// The numbers of the switches that live here.
+    /// The numbers of the switches that run here.
     fn served(&self) -> Vec<u16> {
         (0..self.plan.switches.len() as u16).filter(|switch| self.host.hub.serves(*switch)).collect()
     }
 
-    /// This host's turn has come: a switch's next life begins here, and its ports' addresses are here.
+    /// Begins a switch's service on this host: its next incarnation, and its ports'
+    /// addresses.
     fn begin_to_serve(&mut self, number: u16, term: u32, now: u64) {
         let config = switch_config(&self.plan, number, self.seed, term, self.fabric_config, true);
         let mut switch = Switch::new(config);
         if let Some(ring) = &self.keys {
             match keys::new_life() {
                 Ok(life) => switch.fabric().authenticate(ring, life),
-                // Without it nobody would understand the switch; the next manager tries again.
+                // Runtimes would refuse the switch without it; the next manager tries
+                // again.
                 Err(error) => {
                     return devices::say(&format!("this host is to serve {} and cannot: {error}", self.ports_of(number)));
                 }
             }
         }
-        // What came by the ports meanwhile was for another host.
+        // Frames that the ports kept meanwhile were for another host.
         for (_, port) in (0u8..).zip(&mut self.ports).filter(|(at, _)| self.host.switch_of(*at) == Some(number)) {
-            // More than a device keeps comes only while it is looked at.
+            // A device has more than it keeps only if frames arrive during this loop.
             for _ in 0..MOST_STALE / BURST {
                 port.receive(BURST, &mut self.arena, &mut self.rx);
                 if self.rx.is_empty() {
@@ -442,7 +452,7 @@ impl Manager {
         self.announce_at.extend(ANNOUNCE_AFTER.iter().map(|after| (number, now + after)));
     }
 
-    /// Tells the neighbours, again and again for a while, that the addresses are here now.
+    /// Announces the addresses to the neighbours, repeatedly.
     fn announce_again(&mut self, now: u64) {
         if !self.is_ready {
             return;

@@ -1,4 +1,4 @@
-//! The network that joins this host with the others, or the two of them.
+//! The networks to the other hosts: one, or two.
 
 use super::devices::say;
 use super::{BURST, Manager};
@@ -9,10 +9,10 @@ use holdfast_node::hub::{Hub, HubOut};
 use holdfast_protection::Released;
 use holdfast_wire::{DropCounters, DropReason, Packet, PacketPool};
 
-/// See the module.
+/// The networks of a host; see the module.
 #[derive(Default)]
 pub(super) struct HostsNetwork {
-    /// None of a box that has no other host.
+    /// The networks' ports; empty without other hosts.
     pub(super) ports: Vec<Box<dyn Port>>,
     outgoing: [Vec<Released<Packet>>; PATHS as usize],
     drops: DropCounters,
@@ -24,7 +24,7 @@ impl HostsNetwork {
         HostsNetwork { ports, outgoing, drops: DropCounters::default() }
     }
 
-    /// Drops by the ports and in front of them.
+    /// Drops at the ports and before them.
     pub(super) fn drops(&self) -> DropCounters {
         let mut drops = DropCounters::default();
         drops.add(&self.drops);
@@ -32,7 +32,7 @@ impl HostsNetwork {
         drops
     }
 
-    /// Sends what the hub has for other hosts.
+    /// Sends the hub's frames for other hosts.
     pub(super) fn transmit(&mut self, hub: &mut Hub, out: &mut HubOut, arena: &mut Arena) {
         for (node, host) in hub.take_moved() {
             self.ports.iter_mut().for_each(|port| port.place(node, host));
@@ -58,7 +58,8 @@ impl HostsNetwork {
         }
     }
 
-    /// Looks at a device: one that went and came back is used again. False if there is none at this place.
+    /// Checks a device: one that went and came back is used again. False if there is none
+    /// at this place.
     pub(super) fn look(&mut self, at: usize) -> bool {
         let Some(port) = self.ports.get_mut(at) else { return false };
         let found = port.look();
@@ -84,7 +85,8 @@ fn copy(packet: &Packet, arena: &mut Arena) -> Option<Packet> {
 }
 
 impl Manager {
-    /// Says by which network what goes to other hosts travels, if that has changed. Of one to which neither leads others say that it is away.
+    /// Reports by which network frames for other hosts travel, if that has changed. A
+    /// host that neither network reaches is reported as away by others.
     pub(super) fn say_paths(&mut self) {
         if !self.host.hub.take_paths_changed() {
             return;

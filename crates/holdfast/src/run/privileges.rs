@@ -2,13 +2,13 @@
 //! more.
 //!
 //! The guard keeps the capabilities that opening ports takes ([`FOR_PORTS`]) for itself
-//! and its managers. It passes them on as ambient capabilities, so that an ordinary user
-//! who was granted them can run a box. It drops all others, also as root, unless a port
-//! uses DPDK. Every other role keeps only [`FOR_SPEED`] once it has its descriptors.
-//! Starting a program grants no privileges (`PR_SET_NO_NEW_PRIVS`). The memory of a
-//! process, which holds keys and packets, is neither dumped nor open to other processes
-//! (`PR_SET_DUMPABLE`). Runtimes and state servers make only the system calls of their work
-//! (seccomp).
+//! and its managers. The guard passes them on as ambient capabilities, so that an
+//! ordinary user who was granted them can run a box. The guard drops all others, also as
+//! root, unless a port uses DPDK. Every other role keeps only [`FOR_SPEED`] once it has
+//! its descriptors. Starting a program grants no privileges (`PR_SET_NO_NEW_PRIVS`). The
+//! memory of a process, which holds keys and packets, is neither dumped nor open to other
+//! processes (`PR_SET_DUMPABLE`). Runtimes and state servers make only the system calls
+//! of their work (seccomp).
 
 use crate::config::Plan;
 use holdfast_control::exit::{self, Failure};
@@ -16,7 +16,8 @@ use rustix::process::DumpableBehavior;
 use rustix::thread::{CapabilitySet, CapabilitySets};
 use std::io;
 
-/// Ports, their filters, and addresses below 1024 for BFD, UDP and the control API; see [`FOR_SPEED`].
+/// Ports, their filters, and addresses below 1024 for BFD, UDP and the control API; see
+/// [`FOR_SPEED`].
 const FOR_PORTS: CapabilitySet = CapabilitySet::NET_ADMIN
     .union(CapabilitySet::NET_RAW)
     .union(CapabilitySet::BPF)

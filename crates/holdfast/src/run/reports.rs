@@ -1,4 +1,4 @@
-//! What a running box says about itself.
+//! The status of a running box.
 
 use super::lives::LONG_LIFE_OF_MANAGER;
 use super::{MILLISECOND, Manager};
@@ -21,7 +21,7 @@ fn named(drops: &DropCounters) -> BTreeMap<String, u64> {
     drops.iter().map(|(reason, count)| (reason.name().to_owned(), count)).collect()
 }
 
-/// A router that is watched: its address, its session, and whether it is known to be dead.
+/// A watched router: its address, its session, and true if it is known to be dead.
 fn bfd((peer, session, dead): (&[u8; 16], &Session, bool), now: u64) -> Bfd {
     let timers = session.timers();
     let (remote_state, remote_diagnostic) = session.remote();
@@ -42,7 +42,7 @@ fn bfd((peer, session, dead): (&[u8; 16], &Session, bool), now: u64) -> Bfd {
     }
 }
 
-/// Why a runtime was given up, in words.
+/// The cause of a failover, in words.
 fn cause_of(failover: &message::Failover) -> String {
     match (failover.notice.cause.as_str(), failover.cause) {
         ("", message::Cause::Hung) => "no heartbeat".to_owned(),
@@ -52,7 +52,7 @@ fn cause_of(failover: &message::Failover) -> String {
     }
 }
 
-/// How a process ended, in words.
+/// The end of a process, in words.
 pub(super) fn cause(status: std::process::ExitStatus) -> String {
     match (status.signal(), status.code()) {
         (Some(signal_hook::consts::SIGSYS), _) => "killed by signal 31: it made a system call that it may not make".to_owned(),
@@ -66,7 +66,7 @@ pub(super) fn cause(status: std::process::ExitStatus) -> String {
 pub(super) fn notify_systemd(state: &str) {
     let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
     if let Ok(socket) = std::os::unix::net::UnixDatagram::unbound() {
-        // Nobody listening is no failure of ours.
+        // A missing listener is no failure.
         let _ = socket.send_to(state.as_bytes(), path);
     }
 }
@@ -78,7 +78,7 @@ pub(super) struct Counted {
 }
 
 impl Counted {
-    /// With their names; not on the packet loop's thread.
+    /// Attaches names; not on the packet loop's thread.
     pub(super) fn named(self) -> Vec<status::Statistic> {
         let statistic = |(statistic, values): (&NamedStatistic, Vec<i64>)| {
             let value = |(index, value): (usize, &i64)| status::StatisticValue { name: statistic.name(index), value: *value };
@@ -120,7 +120,8 @@ pub(super) fn flows(flows: &[FlowInfo], plan: &Plan) -> Vec<Flow> {
     flows.iter().map(flow).collect()
 }
 
-/// A step of a traced packet, with names in place of numbers, behind its place in the packet's way.
+/// A step of a traced packet, with names in place of numbers, and its position in the
+/// packet's path.
 pub(super) fn step(step: &message::TraceStep, plan: &Plan) -> (u32, TraceStep) {
     let switch = switch_number(step.node).and_then(|number| plan.switches.get(usize::from(number)));
     let place = match switch {
@@ -141,13 +142,13 @@ pub(super) fn step(step: &message::TraceStep, plan: &Plan) -> (u32, TraceStep) {
 }
 
 impl Manager {
-    /// This host's name: in the configuration if there are several, and otherwise the machine's own.
+    /// This host's name: the configured one if there are several, else the machine's own.
     pub(super) fn host_name(&self) -> String {
         let machine = || rustix::system::uname().nodename().to_string_lossy().into_owned();
         self.plan.hosts.get(usize::from(self.number)).map_or_else(machine, |host| host.name.clone())
     }
 
-    /// Every pool as its runtimes, and the state server, have said last.
+    /// Every pool as last reported by its runtimes and the state server.
     fn pools_status(&self) -> Vec<status::Pool> {
         let manager = &self.host.hub.manager;
         let runtimes: Vec<_> = manager.status().filter(|runtime| runtime.member.state != MemberState::Failed).collect();
@@ -176,7 +177,8 @@ impl Manager {
         self.plan.pools.iter().map(&mut pool).collect()
     }
 
-    /// What flows have counted and measured: as the state server has it, or where none has, as the runtimes that are there have said last, together.
+    /// Statistics as last reported by the state server, or without one, the sum of the
+    /// living runtimes' last reports.
     pub(super) fn statistics_now(&self) -> Counted {
         let manager = &self.host.hub.manager;
         let runtimes: Vec<_> = manager.status().filter(|runtime| runtime.member.state != MemberState::Failed).collect();
@@ -199,7 +201,7 @@ impl Manager {
         Counted { plan: self.plan.clone(), values: self.plan.statistics.iter().map(&mut statistic).collect() }
     }
 
-    /// How full tables are: what the switches here have, and what runtimes have said last.
+    /// The fill of flow tables: of the switches here, and as last reported by runtimes.
     fn flow_tables(&self) -> Vec<status::FlowTable> {
         let of_switch = |switch: &Switch| {
             let (used, size) = (switch.len() as u64, switch.capacity() as u64);
@@ -225,7 +227,8 @@ impl Manager {
         self.host.hub.serving().map(of_switch).chain(of_runtime).collect()
     }
 
-    /// How the election stands. Of several hosts one may hear who leads and not etcd.
+    /// The state of the election. Each of several hosts may know the leader without
+    /// reaching etcd.
     fn election_status(&self, has_coordinator: bool) -> Option<status::Election> {
         let mut election = self.guard.election.as_ref()?.status(self.clock.now());
         let manager = &self.host.hub.manager;
@@ -252,14 +255,15 @@ impl Manager {
         (0..).zip(names).map(network).collect()
     }
 
-    /// This life of the manager follows short ones, and has not lasted itself yet.
+    /// The manager's retry, while it follows short incarnations and has not lasted itself
+    /// yet.
     fn own_retry(&self) -> Option<status::Retry> {
         let (failures, cause, began) = &self.retried;
         let is_new = self.clock.now().saturating_sub(*began) <= LONG_LIFE_OF_MANAGER;
         (*failures > 0 && is_new).then(|| status::Retry { failures: *failures, next_ms: None, cause: cause.clone() })
     }
 
-    /// How a runtime that keeps ending is started again.
+    /// The retry of a runtime that keeps ending.
     fn retry(&self, retried: &message::Retried) -> status::Retry {
         let manager = &self.host.hub.manager;
         let failover = || manager.failovers().iter().rfind(|failover| failover.dead.node == retried.node).map(cause_of);
@@ -315,7 +319,7 @@ impl Manager {
                 |flows, packets, drops: &DropCounters| role(status::ROLE_SWITCH, switch_node(number), flows, packets, drops);
             processes.push(named(match serving.filter(|_| !self.host.hub.serves(number)) {
                 None => role(switch.len() as u64, switch.packets(), switch.drops()),
-                // What it does there it says there.
+                // The serving host reports the switch's work.
                 Some(serving) => {
                     Process { incarnation: 0, pid: 0, host: name_of(serving), ..role(0, 0, &DropCounters::default()) }
                 }
@@ -328,12 +332,12 @@ impl Manager {
         let has_coordinator = self.host.hub.has_coordinator();
         let election = self.election_status(has_coordinator);
         let is_joined = !names.is_empty();
-        // Of several hosts, each of which has a candidate, only one's leads.
+        // Each of several hosts has a candidate; only one leads.
         let is_elsewhere =
             is_joined && election.is_some() && has_coordinator && coordinator.is_none_or(|own| own.peer.incarnation == 0);
         let leader = election.as_ref().and_then(|election| election.leader.as_ref()).filter(|_| is_elsewhere);
         if let Some(leader) = leader {
-            // What it does there it says there.
+            // The leader's host reports its work.
             processes.push(Process {
                 incarnation: leader.incarnation,
                 pid: 0,
@@ -412,7 +416,8 @@ impl Manager {
         }
         let is_failure = |failover: &&message::Failover| failover.cause != message::Cause::Drained;
         let failovers = manager.failovers().iter().filter(is_failure).map(|failover| {
-            // The switches here know a recovery's lost flows a moment before the coordinator tells them.
+            // The switches here know a recovery's lost flows shortly before the
+            // coordinator reports them.
             let swept =
                 serves_all.then(|| self.host.hub.serving().map(|switch| switch.lost_of(failover.dead)).sum::<Option<u64>>());
             let lost = match swept.flatten() {
@@ -424,7 +429,8 @@ impl Manager {
                 incarnation: failover.dead.incarnation.into(),
                 cause: cause_of(failover),
                 detected_at_ns: failover.detected_at,
-                // The end of a process is told at once; a silence has a length.
+                // The end of a process is noticed at once; only silence takes time to
+                // detect.
                 detection_us: (failover.cause != message::Cause::Exited).then_some(failover.notice.silent / 1000),
                 recovered_us: failover
                     .recovered_at

@@ -1,4 +1,5 @@
-//! What every role of its own process begins with: the manager's assignment, a virtual port, the cluster's keys.
+//! The common beginning of every role: the manager's assignment, a virtual port, the
+//! cluster's keys.
 
 use super::privileges;
 use crate::config::{self, Plan};
@@ -20,8 +21,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
-/// What the manager writes to the process's standard input, as a line: secrets show neither in arguments nor in the environment. Later lines are
-/// [`Keys`].
+/// The first line that the manager writes to the process's standard input: secrets show
+/// neither in arguments nor in the environment. Later lines are [`Keys`].
 #[derive(Serialize, Deserialize)]
 pub(super) struct Assignment<T> {
     pub(super) incarnation: u32,
@@ -32,9 +33,9 @@ pub(super) struct Assignment<T> {
     pub(super) file: String,
     pub(super) text: String,
     pub(super) keys: Option<Keys>,
-    /// Tells this life from every other one.
+    /// The process's life number.
     pub(super) life: NonZeroU64,
-    /// What only this role is told.
+    /// The role's own part.
     pub(super) role: T,
 }
 
@@ -43,13 +44,13 @@ impl<T> Assignment<T> {
         FabricConfig { cluster: self.cluster, mtu: self.mtu, ..FabricConfig::default() }
     }
 
-    /// What the box is to be.
+    /// The plan of the box.
     pub(super) fn plan(&self) -> Result<Plan, Failure> {
         config::read(&self.file, &self.text).map_err(|mistake| Failure::new(exit::CONFIGURATION, mistake.to_string()))
     }
 }
 
-/// The cluster's keys on their way.
+/// The cluster's keys, serialised.
 #[derive(Serialize, Deserialize, Zeroize, ZeroizeOnDrop)]
 pub(super) struct Keys(Vec<(u8, [u8; 32])>);
 
@@ -65,7 +66,7 @@ impl Keys {
     }
 }
 
-/// A key for BFD on its way: how it signs, its number, its bytes.
+/// A key for BFD, serialised: kind of signature, number, bytes.
 #[derive(Serialize, Deserialize, Zeroize, ZeroizeOnDrop)]
 pub(super) struct BfdKey(u8, u8, Vec<u8>);
 
@@ -79,13 +80,14 @@ impl From<&bfd::Key> for BfdKey {
 }
 
 impl BfdKey {
-    /// The key; `None` if it is none.
+    /// The key; `None` if it is invalid.
     pub(super) fn key(&self) -> Option<bfd::Key> {
         bfd::Key::new(*BFD_KINDS.get(usize::from(self.0))?, self.1, &self.2)
     }
 }
 
-/// The lines that the manager writes later, and the last of them that was read, for whoever goes on reading where a process has died.
+/// Later lines from the manager, and the last one read, for a process that goes on
+/// reading after another's death.
 pub(super) struct Lines {
     lines: BufReader<Stdin>,
     last: Arc<File>,
@@ -100,7 +102,7 @@ impl Lines {
         Ok(Lines { lines, last: Arc::new(File::from(last)) })
     }
 
-    /// What the process before this one had read last, if anything.
+    /// The last line that an earlier process had read, if any.
     fn kept(&self) -> Option<KeyRing> {
         let mut length = [0; LENGTH];
         self.last.read_exact_at(&mut length, 0).ok()?;
@@ -110,14 +112,14 @@ impl Lines {
     }
 }
 
-/// Writes over all that the memory held: of a longer line before this one nothing is left behind it.
+/// Overwrites the whole memory: no part of a longer earlier line is left behind.
 fn keep(memory: &File, mut line: Zeroizing<Vec<u8>>) {
     let before = memory.metadata().map_or(0, |metadata| metadata.len() as usize);
     let len = before.max(line.len());
     let mut whole = Zeroizing::new(Vec::with_capacity(len));
     whole.append(&mut line);
     whole.resize(len, 0);
-    // A memory takes as much as there is memory for.
+    // Writing fails only without memory.
     let _ = memory.write_all_at(&whole, 0);
 }
 
@@ -125,7 +127,8 @@ fn ring_of(line: &[u8]) -> Option<KeyRing> {
     serde_json::from_slice::<Keys>(line).ok()?.ring().ok()
 }
 
-/// Rings that the manager sends later, until it is gone. A thread waits for them: a pipe has no other way to be read without a system call per turn.
+/// Key rings that the manager sends later. A thread waits for them: reading a pipe
+/// otherwise takes a system call per turn.
 pub(super) struct NewKeys {
     rings: Receiver<KeyRing>,
     has_come: Arc<AtomicBool>,
@@ -157,35 +160,35 @@ impl NewKeys {
         NewKeys { rings, has_come }
     }
 
-    /// The newest.
+    /// The newest ring.
     pub(super) fn take(&self) -> Option<KeyRing> {
         if !self.has_come.load(Ordering::Relaxed) {
             return None;
         }
-        // First the flag: what comes after it was lowered raises it again.
+        // The flag is lowered first: a later ring raises it again.
         self.has_come.swap(false, Ordering::AcqRel);
         self.rings.try_iter().last()
     }
 }
 
-/// What a role has when it begins.
+/// The beginning of a role.
 pub(super) struct Beginning<T> {
     pub(super) assignment: Assignment<T>,
     pub(super) guest: VportGuest,
-    /// The keys to begin with, and where later ones come from.
+    /// The keys to begin with, and the source of later ones.
     pub(super) keys: Option<(KeyRing, NewKeys)>,
 }
 
-/// What the manager gives to a process that it has started, before anything is done with it.
+/// The manager's inputs to a new process, before anything is opened.
 pub(super) struct Given<T> {
     pub(super) assignment: Assignment<T>,
     fds: Vec<OwnedFd>,
-    /// The keys to begin with, and where later ones come from.
+    /// The keys to begin with, and the source of later ones.
     pub(super) keys: Option<(KeyRing, Lines)>,
 }
 
 impl<T> Given<T> {
-    /// The virtual port; once.
+    /// Attaches the virtual port; once.
     pub(super) fn attach(&mut self) -> Result<VportGuest, Failure> {
         let mut fds = core::mem::take(&mut self.fds).into_iter();
         let (Some(arena), Some(port), Some(wake_host), Some(wake_guest)) = (fds.next(), fds.next(), fds.next(), fds.next())
@@ -196,7 +199,7 @@ impl<T> Given<T> {
     }
 }
 
-/// Puts what the endpoint sends into buffers of the virtual port, for as long as there are any.
+/// Puts the endpoint's frames into buffers of the virtual port, while there are any.
 pub(super) fn poll_transmit(fabric: &mut Fabric, now: u64, guest: &mut VportGuest, tx: &mut Vec<Packet>) {
     fabric.poll_transmit(now, |frame| {
         let Some(mut packet) = guest.take() else { return false };
@@ -209,10 +212,10 @@ pub(super) fn poll_transmit(fabric: &mut Fabric, now: u64, guest: &mut VportGues
     });
 }
 
-/// Takes what the manager gives to a process that it has started.
+/// Takes the manager's assignment and opens everything.
 ///
 /// # Errors
-/// If it was not started by a manager.
+/// If a manager has not started this process.
 pub(super) fn begin<T: DeserializeOwned>() -> Result<Beginning<T>, Failure> {
     let mut given = take::<T>()?;
     let guest = given.attach()?;
@@ -220,15 +223,15 @@ pub(super) fn begin<T: DeserializeOwned>() -> Result<Beginning<T>, Failure> {
     Ok(Beginning { assignment: given.assignment, guest, keys })
 }
 
-/// As [`begin`], for a process that makes others before it has a second thread.
+/// As [`begin`], for a process that forks before it has a second thread.
 ///
 /// # Errors
-/// If it was not started by a manager.
+/// If a manager has not started this process.
 pub(super) fn take<T: DeserializeOwned>() -> Result<Given<T>, Failure> {
     let unavailable = |message: String| Failure::new(exit::UNAVAILABLE, message);
     let refused = |error: std::io::Error| unavailable(error.to_string());
-    // A terminal that closes, or a signal to the whole service, reaches every process. The manager lives on, and so must its processes: all flows
-    // would be lost at once.
+    // A closing terminal, or a signal to the whole service, reaches every process. The
+    // manager survives it, and so must its processes, or all flows would be lost at once.
     signal_hook::flag::register(signal_hook::consts::SIGHUP, Arc::new(AtomicBool::new(false))).map_err(refused)?;
     let fds = inherited(4).map_err(refused)?;
     let mut text = Zeroizing::new(String::new());

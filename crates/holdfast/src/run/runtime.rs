@@ -25,31 +25,33 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-/// What a role that has a standby gives its state machine.
+/// The journal's functions for the state machine of a role with a standby.
 pub(super) const JOURNAL: Journal = Journal { exempt: standby::exempt, before: standby::before, scratch: standby::scratch };
 
-/// What a runtime is told besides.
+/// The runtime's part of its assignment.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Place {
     pub(super) node: u16,
     pub(super) seed: u64,
-    /// Where packets are kept that have ended two workers.
+    /// The file for quarantined packets, each of which ended two workers.
     pub(super) quarantine: PathBuf,
 }
 
 /// Frames per turn.
 const BURST: usize = 64;
-/// Turns without work before a runtime sleeps. On a core of its own more would do; here others want the core.
+/// Turns without work before a runtime sleeps. More would pay on a core of its own; here
+/// other processes share the core.
 const SPINS: u32 = 50;
-/// Bursts in a turn at most, if turns are logged: what changes in every turn is copied when it begins, and some tens of pages do.
+/// Maximum number of bursts of a logged turn: each turn copies some tens of pages that
+/// change in every turn.
 const BURSTS: usize = 4;
 /// Longest sleep, ns: the heartbeat must go on.
 const MAX_SLEEP: u64 = 10_000_000;
 
-/// Starts a runtime whose manager is this process itself: for measurements.
+/// Starts a runtime with this process as its manager, for measurements.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub fn start(me: Peer, text: String, arena: BorrowedFd<'_>, port: &VportHost) -> std::io::Result<Watched> {
     let FabricConfig { cluster, mtu, .. } = FabricConfig::default();
     let assignment = Assignment {
@@ -61,7 +63,7 @@ pub fn start(me: Peer, text: String, arena: BorrowedFd<'_>, port: &VportHost) ->
         text,
         keys: None,
         life: new_life()?,
-        // No packet is bad here.
+        // Measurements have no quarantine.
         role: Place { node: me.node, seed: 7, quarantine: PathBuf::new() },
     };
     let mut line = serde_json::to_vec(&assignment)?;
@@ -79,7 +81,7 @@ pub fn start(me: Peer, text: String, arena: BorrowedFd<'_>, port: &VportHost) ->
     }
 }
 
-/// What a runtime is: all of it lies in the heap that its standby has too, if it has one.
+/// The process state of a runtime: all of it lies in the heap that a standby shares.
 struct World {
     runtime: Runtime,
     guest: VportGuest,
@@ -90,20 +92,22 @@ struct World {
 /// Runs until it is fenced or killed.
 ///
 /// # Errors
-/// If it was not started by a manager, or there is no memory for its standby.
+/// If a manager has not started it, or there is no memory for its standby.
 pub fn main() -> Result<(), Failure> {
     let mut given = role::take::<Place>()?;
     let plan = given.assignment.plan()?;
     let has_standby = levels::with_standby(&plan).contains(&given.assignment.role.node);
-    // Before everybody else takes the runtime for dead, even if the next worker hangs too.
+    // Short enough that the runtime is not given up even if the next worker hangs too.
     let patience = Duration::from_millis(plan.detection.hang_ms / 3);
-    // A panic of a function is contained and counted; its message would only repeat, per packet, what the counter says.
+    // A function's panic is contained and counted; its message would repeat the counter
+    // for every packet.
     std::panic::set_hook(Box::new(|_| {}));
     let refused = |error: std::io::Error| Failure::new(exit::UNAVAILABLE, format!("the local standby: {error}"));
     if has_standby {
         standby::create().map_err(refused)?;
     }
-    // It is never dropped: where it has a standby it is the worker's, and may be in the middle of anything.
+    // Never dropped: with a standby it is the worker's, which may be in the middle of a
+    // turn.
     let world = Box::leak(standby::enter(|| World::new(&mut given, &plan, has_standby))?);
     let way = Way::prepare(&plan.state_servers, Side::Runtime);
     privileges::restrict_calls(&plan)?;
@@ -146,7 +150,7 @@ impl World {
         runtime.randomize(super::random_seed());
         runtime.show_hands(guest.hands());
         runtime.show_last_word(LastWord::new(guest.last_word()));
-        // Longer than they ever are, so that what lies there begins and ends with a page.
+        // Capacity beyond any use, so that the allocation consists of whole pages.
         let frames = || Vec::<Packet>::with_capacity(BURST * 8);
         let (rx, tx) = (frames(), frames());
         if has_standby {
@@ -159,7 +163,7 @@ impl World {
         Ok(Box::new(World { runtime, guest, rx, tx }))
     }
 
-    /// Turns until it is fenced.
+    /// Runs turns until it is fenced.
     fn live(&mut self, mut turns: Turns, mut lines: Option<role::Lines>, way: &Way, quarantine: &Path) -> i32 {
         if turns.takes_over() {
             self.guest.take_over();
@@ -173,7 +177,8 @@ impl World {
         let mut patience = Patience::new(SPINS);
         let mut is_due = true;
         while !self.runtime.is_fenced() {
-            // A turn costs something even if there is nothing to do in it. One that had something to do is followed by another, which knows by that how long it took.
+            // A turn has a cost even without work. A turn with work is followed by
+            // another, which measures how long it took.
             let is_due_now = is_due
                 || self.guest.has_input()
                 || words.has_input()
@@ -189,7 +194,7 @@ impl World {
             } else {
                 self.guest.beat();
             }
-            // After the first turn, for which somebody may be waiting.
+            // After the first turn, for which other processes may be waiting.
             if let Some(lines) = lines.take() {
                 new_keys = Some(NewKeys::listen(lines));
             }
@@ -207,7 +212,8 @@ impl World {
         0
     }
 
-    /// The next frame has ended two workers, one after the other, and the second had nothing else in hand.
+    /// Quarantines the next frame, which has ended two workers in succession, the second
+    /// while it processed nothing else.
     fn set_aside(&mut self, turns: &mut Turns, quarantine: &Path) {
         turns.begin(1);
         let frame = standby::enter(|| self.guest.discard());
@@ -234,7 +240,7 @@ impl World {
     }
 
     #[inline]
-    /// One burst after the other as long as more is there, at most so many.
+    /// Processes bursts while input is left, at most `bursts`.
     fn bursts(&mut self, bursts: usize, burst: usize, new_keys: Option<&NewKeys>, words: &mut Opened, clock: &Clock) -> bool {
         let mut had_work = self.turn(burst, new_keys, words, clock.now());
         for _ in 1..bursts {

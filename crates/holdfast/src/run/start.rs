@@ -1,6 +1,8 @@
-//! How a manager starts: from what its guard gave it, in its first life with ports, arena and switches of its own making, in a later one with those that are there.
+//! The start of a manager from its guard's assignment: the first makes ports, arena and
+//! switches, a later one takes over those that exist.
 //!
-//! In: the guard's assignment and descriptors. Out: a [`Manager`] that serves until it is told to stop.
+//! In: the guard's assignment and descriptors. Out: a [`Manager`] that serves until it is
+//! told to stop.
 
 use super::answers::Waiting;
 use super::devices::DeviceLook;
@@ -39,7 +41,7 @@ use zeroize::Zeroizing;
 /// Runs as the manager, in its first life or a later one, until SIGTERM or SIGINT.
 ///
 /// # Errors
-/// What keeps it from starting; also if it was not started by a guard.
+/// The reason why it cannot start; also if a guard has not started it.
 pub fn manager_main() -> Result<(), Failure> {
     let refused = |error: std::io::Error| Failure::new(exit::UNAVAILABLE, error.to_string());
     let mut line = Zeroizing::new(String::new());
@@ -66,7 +68,7 @@ pub fn manager_main() -> Result<(), Failure> {
     let hangup = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(signal_hook::consts::SIGHUP, hangup.clone())
         .map_err(|error| Failure::new(exit::UNAVAILABLE, format!("signals: {error}")))?;
-    // As an operator finds the machine: ports change what is there to be warned of.
+    // The warnings describe the machine before the box opens its ports.
     let warnings = if assignment.incarnation == 1 { devices::warnings(&plan) } else { Vec::new() };
     let (requests, asked) = channel();
     let eventfd = rustix::event::eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC);
@@ -76,7 +78,8 @@ pub fn manager_main() -> Result<(), Failure> {
         let _ = rustix::io::write(&*waker, &1u64.to_ne_bytes());
     });
     let path = assignment.control.clone();
-    // Before the devices: who starts a box a second time is told of the first one, not of devices that it has.
+    // The lock comes before the devices: an operator who starts a box twice is told of
+    // the first one, not of its devices.
     let mut server = control::listen(&path, assignment.parent, requests, wake)?;
     let entry = plan.control_of(assignment.host);
     if let Some(entry) = entry.map(|entry| ControlEntry { tls: assignment.tls.clone().unwrap_or(entry.tls), ..entry })
@@ -84,7 +87,7 @@ pub fn manager_main() -> Result<(), Failure> {
     {
         match assignment.incarnation {
             1 => return Err(failure),
-            // There are flows to be served; who wants to ask has to wait.
+            // Flows come first; clients have to wait.
             _ => devices::say(&format!("{failure}; it is tried again and again")),
         }
     }
@@ -111,7 +114,7 @@ impl Manager {
         let now = clock.now();
         let (control, state) = (&assignment.control, assignment.state.as_deref());
         let lives = assignment.coordinators;
-        // Without a coordinator so far there is nothing that anybody could remember.
+        // Without an earlier coordinator there is nothing to remember.
         let succeeds = if plan.hosts.is_empty() { lives > 0 } else { incarnation > 1 };
         let etcd = plan.etcd.as_ref();
         let guard = Guard::new(&plan.cluster, control, state, etcd, incarnation, lives);

@@ -1,11 +1,16 @@
-//! The role of the state server: a process of its own, started by the manager where a chain's shared state is one's, or its flows have their home there. Its manager's side watches it, and starts it again.
+//! The role of the state server: a process of its own, started by the manager if a chain
+//! has its shared state, or its flows' home, there. The manager's side watches it, and
+//! starts it again.
 //!
-//! There may be several, each of which has its share of the flows; the first has what flows share besides, and its words.
+//! Several servers divide the flows among them; the first also has shared state, and the
+//! control transport.
 //!
-//! One is a worker and a standby that has its memory ([`standby`]), unless the operator wants one process only. It keeps nothing on a disk: if both end, or their keeper, the next life begins with
-//! nothing, and runtimes tell it what they have.
+//! A server is a worker and a standby with its memory ([`standby`]), unless configured as
+//! one process. The server writes to no disk: if both processes end, or their keeper, the
+//! next incarnation begins empty, and runtimes tell it what they have.
 //!
-//! In: frames from its virtual port, and words from runtimes where the configuration has them go another way. Out: the same. Never: a packet of a flow.
+//! In: frames from its virtual port, and control messages from runtimes, if configured by
+//! another transport. Out: the same. Never: a packet of a flow.
 
 use super::lives::Lives;
 use super::role::{self, NewKeys};
@@ -30,34 +35,34 @@ use std::time::Duration;
 
 /// Frames per turn.
 const BURST: usize = 64;
-/// Longest sleep, ns: the manager sees that the loop turns.
+/// Longest sleep, ns: the manager watches the loop's turns.
 const MAX_SLEEP: u64 = 100 * MILLISECOND;
-/// Between two looks at what is due, ns.
+/// The pause between two ticks, ns.
 const TICK: u64 = 10 * MILLISECOND;
-/// What there is of its lists is said so often at the most, ns.
+/// Least time between two reports on its lists, ns.
 const REPORT_INTERVAL: u64 = 100 * MILLISECOND;
-/// A number of which nothing has been heard for so long is asked for, ns; and so long after that again.
+/// Silence about a number after which its runtime is asked, and asked again, ns.
 const LEASE: u64 = 60_000 * MILLISECOND;
 const PATIENCE: u64 = 1_000 * MILLISECOND;
-/// So exactly all of these are kept, ns.
+/// The precision of these times, ns.
 const STEP: u64 = 100 * MILLISECOND;
-/// Flows of a chain, at most.
+/// Maximum number of flows of a chain.
 const MOST_PAGES: usize = 64_000_000;
-/// A runtime that leaves more messages unacknowledged is not listened to.
+/// Maximum number of unacknowledged messages of a runtime; one with more is ignored.
 const WAITING: usize = 4096;
 
-/// What a state server is told besides.
+/// The state server's part of its assignment.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Past {
-    /// Which of the servers it is, from 0.
+    /// The server's number, from 0.
     number: u16,
-    /// There was none before it in this box: no runtime has anything.
+    /// True for the first server of this box: no runtime has anything.
     is_first: bool,
-    /// Under which runtimes hash their flows' keys.
+    /// The seed of runtimes' hashes of flow keys.
     seed: u64,
 }
 
-/// What a state server is: all of it lies in the heap that its standby has too, if it has one.
+/// The process state of a state server: all of it lies in the heap that a standby shares.
 struct World {
     server: StateServer,
     guest: VportGuest,
@@ -68,12 +73,13 @@ struct World {
 /// Runs until it is killed.
 ///
 /// # Errors
-/// If it was not started by a manager, or there is no memory for its standby.
+/// If a manager has not started it, or there is no memory for its standby.
 pub fn main() -> Result<(), Failure> {
     let mut given = role::take::<Past>()?;
     let plan = given.assignment.plan()?;
     let has_standby = plan.state_servers.standby == ServerStandby::Local;
-    // Before the manager takes the server for dead, even if the next worker hangs too.
+    // Short enough that the manager does not end the server even if the next worker hangs
+    // too.
     let patience = Duration::from_millis(plan.detection.hang_ms / 3);
     let longest_sleep = MAX_SLEEP.min(patience.as_nanos() as u64 / 4);
     let name = name(given.assignment.role.number, plan.state_servers.count);
@@ -81,9 +87,10 @@ pub fn main() -> Result<(), Failure> {
     if has_standby {
         standby::create().map_err(refused)?;
     }
-    // It is never dropped: where it has a standby it is the worker's, and may be in the middle of anything.
+    // Never dropped: with a standby it is the worker's, which may be in the middle of a
+    // turn.
     let world = Box::leak(standby::enter(|| World::new(&mut given, &plan, has_standby))?);
-    // The others have nothing to say that goes so.
+    // The other servers have no control messages.
     let way = if given.assignment.role.number == 0 { Way::prepare(&plan.state_servers, Side::Server) } else { Way::Fabric };
     privileges::restrict_calls(&plan)?;
     drop(plan);
@@ -103,7 +110,8 @@ impl World {
     fn new(given: &mut role::Given<Past>, plan: &Plan, has_standby: bool) -> Result<Box<World>, Failure> {
         let guest = given.attach()?;
         let assignment = &given.assignment;
-        // By then an end has reached every copy of its flow, or who has it has failed and is recovered from.
+        // By then a flow's end has reached every copy, or a runtime with a copy has
+        // failed and is recovered from.
         let unknown_rest = 2 * plan.detection.hang_ms * MILLISECOND;
         let indexes = |(size, rest): (u32, u64)| {
             Kind::Indexes(Limits {
@@ -116,7 +124,7 @@ impl World {
                 step: STEP,
             })
         };
-        // Of all that runtimes may own.
+        // All runtimes of all clusters.
         let runtimes = plan.clusters.iter().map(|cluster| usize::from(cluster.max)).sum();
         let number = assignment.role.number;
         let flows = plan.limits.flows.saturating_mul(runtimes).min(MOST_PAGES);
@@ -146,7 +154,7 @@ impl World {
             )
         };
         let mut server = server.ok_or_else(too_much)?;
-        // Longer than they ever are, so that what lies there begins and ends with a page.
+        // Capacity beyond any use, so that the allocation consists of whole pages.
         let frames = || Vec::<Packet>::with_capacity(BURST * 8);
         let (rx, tx) = (frames(), frames());
         if has_standby {
@@ -159,7 +167,8 @@ impl World {
         Ok(Box::new(World { server, guest, rx, tx }))
     }
 
-    /// Turns until it is killed, or a frame has ended two workers: then this life of the server is over, and the next one is told everything.
+    /// Runs turns until it is killed, or a frame has ended two workers: this incarnation
+    /// then ends, and the next one is told everything.
     fn live(&mut self, mut turns: Turns, mut lines: Option<role::Lines>, way: &Way, name: &str, longest_sleep: u64) -> i32 {
         if turns.takes_over() {
             self.guest.take_over();
@@ -177,7 +186,7 @@ impl World {
             turns.commit();
             self.guest.publish();
             words.publish();
-            // After the first turn, for which somebody may be waiting.
+            // After the first turn, for which other processes may be waiting.
             if let Some(lines) = lines.take() {
                 new_keys = Some(NewKeys::listen(lines));
             }
@@ -189,7 +198,7 @@ impl World {
         }
     }
 
-    /// True if nothing had come.
+    /// Runs a turn. True if there was no input.
     fn turn(&mut self, burst: usize, new_keys: Option<&NewKeys>, words: &mut Opened, now: u64) -> bool {
         let World { server, guest, rx, tx } = self;
         guest.beat();
@@ -209,36 +218,38 @@ impl World {
     }
 }
 
-/// One of so many servers, in a sentence.
+/// The name of a server in a sentence.
 fn name(number: u16, servers: u16) -> String {
     if servers > 1 { format!("state server {number}") } else { "the state server".to_owned() }
 }
 
-/// The manager's side.
+/// The manager's side of the state servers.
 pub(super) struct ServerGuard {
-    /// The manager's life: incarnations of a server grow from one to the next.
+    /// The manager's incarnation: a server's incarnations grow from one manager to the
+    /// next.
     manager: u32,
-    /// One per server that some chain's shared state is, or its flows.
+    /// The servers that chains use.
     servers: Vec<Guarded>,
 }
 
-/// One of them.
+/// A server.
 #[derive(Default)]
 struct Guarded {
-    /// How many lives it has had in the manager's.
+    /// The number of its incarnations under this manager.
     count: u32,
     lives: Lives,
-    /// How the last one ended.
+    /// The end of the last one.
     cause: String,
 }
 
 impl ServerGuard {
-    /// Of a manager in this life of it. The server of an earlier life may be there.
+    /// Servers under this incarnation of the manager. The server of an earlier manager
+    /// may still run.
     pub(super) fn new(servers: u16, manager: u32) -> ServerGuard {
         ServerGuard { manager, servers: (0..servers).map(|_| Guarded::default()).collect() }
     }
 
-    /// The nodes that there are, or would be.
+    /// The nodes of all servers, running or not.
     pub(super) fn nodes(&self) -> impl Iterator<Item = NodeId> + use<> {
         (0..self.servers.len() as u16).map(state_server_node)
     }
@@ -249,7 +260,7 @@ impl ServerGuard {
         lives.retry(is_there, cause, now)
     }
 
-    /// A life of this one has ended.
+    /// Notes that an incarnation has ended.
     pub(super) fn ended(&mut self, number: u16, cause: &str, has_traffic: bool, now: u64) {
         let name = name(number, self.servers.len() as u16);
         let Some(server) = self.servers.get_mut(usize::from(number)) else { return };
@@ -263,7 +274,7 @@ impl ServerGuard {
 }
 
 impl Manager {
-    /// Starts the state servers that are due, and ends those that hang.
+    /// Starts state servers that are due, and ends those that hang.
     pub(super) fn look_after_state_servers(&mut self, now: u64) {
         for number in 0..self.server_guard.servers.len() as u16 {
             let present = self.workers.iter_mut().find(|worker| worker.peer.node == state_server_node(number));
@@ -280,7 +291,7 @@ impl Manager {
         let server = &mut self.server_guard.servers[usize::from(number)];
         server.lives.begun(now);
         server.count += 1;
-        // More lives than that of one manager's have pauses of seconds between them.
+        // A manager with more of them has pauses of seconds in between.
         let incarnation = manager << 16 | server.count & 0xffff;
         let past = Past { number, is_first: manager == 1 && server.count == 1, seed: self.flow_seed };
         let peer = Peer { node: state_server_node(number), incarnation };

@@ -1,7 +1,8 @@
-//! Where the coordinator's log lies: a redb database in one file, or what else keeps records.
+//! The coordinator's log: a redb database in one file, or another store of records.
 //!
-//! A log that need not outlive the machine is written without waiting for the disk: what the kernel has is safe from the end of a process. One in a
-//! state directory is flushed with every record; they are rare.
+//! A log that need not outlive the machine is written without flushing: the kernel's copy
+//! survives the process. A log in a state directory is flushed with every record; records
+//! are rare.
 
 use holdfast_node::coordinator::Record;
 use redb::{Database, ReadableDatabase, ReadableTable, StorageBackend, TableDefinition};
@@ -13,7 +14,7 @@ use std::path::Path;
 
 const RECORDS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("coordinator");
 
-/// What keeps a log from being read or written.
+/// The reason why a log cannot be read or written.
 #[derive(Debug)]
 pub(super) struct StoreError(String);
 
@@ -23,20 +24,22 @@ impl StoreError {
     }
 }
 
-/// Keeps records for the coordinator's next life.
+/// Keeps records for the coordinator's next incarnation.
 pub(super) trait LogStore {
-    /// Begins to keep records, after those before.
+    /// Begins to keep records, after the earlier ones.
     fn keep(&mut self, records: Vec<Record>) -> Result<(), StoreError>;
 
-    /// Whether all that was given is kept. After an error the coordinator must do nothing more.
+    /// True if all given records are kept. After an error the coordinator must do nothing
+    /// more.
     fn is_kept(&mut self) -> Result<bool, StoreError>;
 
-    /// Readable when that has changed, if it can change by itself, until [`LogStore::calm`].
+    /// Readable when this has changed, if it can change by itself, until
+    /// [`LogStore::calm`].
     fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
-    /// What has changed is going to be looked at.
+    /// Clears [`LogStore::wait_fd`], before the state is read.
     fn calm(&self) {}
 }
 
@@ -52,7 +55,7 @@ impl<E: Into<redb::Error>> From<E> for StoreError {
     }
 }
 
-/// The file. Its lock ends with the process.
+/// The file, with a lock that ends with the process.
 #[derive(Debug)]
 struct Backend {
     file: File,
@@ -81,17 +84,17 @@ impl StorageBackend for Backend {
     }
 }
 
-/// See the module.
+/// A log in a file; see the module.
 pub(super) struct Store {
     database: Database,
 }
 
 impl Store {
-    /// Opens or makes the file. `is_kept`: it outlives the machine.
+    /// Opens or makes the file. `is_kept`: the log outlives the machine.
     pub(super) fn open(path: &Path, is_kept: bool) -> Result<Store, StoreError> {
         let failed = |error: io::Error| StoreError(error.to_string());
         let mut options = File::options();
-        // Nobody may make us write to a file of his choice.
+        // Symbolic links are not followed: another user could make us write to any file.
         let flags = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
         options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(flags);
         let file = options.open(path).map_err(failed)?;
@@ -117,7 +120,7 @@ impl Store {
 }
 
 impl LogStore for Store {
-    /// All of them are kept then, or none if there is an error.
+    /// All records are kept on return, or none if there is an error.
     fn keep(&mut self, records: Vec<Record>) -> Result<(), StoreError> {
         let writing = self.database.begin_write()?;
         {
@@ -146,7 +149,8 @@ mod tests {
         Record { number, bytes: vec![number as u8; 3], replaces }
     }
 
-    /// What was kept is there for the next process, in order and without what a snapshot has replaced; while one has the file no other can.
+    /// Kept records are there for the next process, in order and without those that a
+    /// snapshot has replaced; while one has the file no other can.
     #[test]
     fn records_outlive_the_process_that_wrote_them() {
         let directory = tempfile::tempdir().unwrap();
@@ -164,7 +168,8 @@ mod tests {
         }
     }
 
-    /// A process is killed: what it had kept before is there, although it never closed the file.
+    /// A process is killed: what it had kept before is there, although it never closed
+    /// the file.
     #[test]
     fn nothing_is_lost_without_a_close() {
         let directory = tempfile::tempdir().unwrap();
@@ -179,7 +184,8 @@ mod tests {
         }
     }
 
-    /// What is no log is refused with words, not with a panic; so is a file that nobody may read, and a link to somebody's file.
+    /// A file that is no log is refused with an error, not a panic; so is an unreadable
+    /// file, and a symbolic link.
     #[test]
     fn what_is_no_log_is_refused() {
         let directory = tempfile::tempdir().unwrap();

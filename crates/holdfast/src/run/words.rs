@@ -1,4 +1,6 @@
-//! The ways of control messages between runtimes and the state server, as the configuration says. What cannot be opened is said once: they go on the fabric then, which is always there.
+//! The control transport between runtimes and the state server, as configured. A
+//! transport that cannot be opened is reported once: control messages then use the
+//! fabric, which is always there.
 
 use super::devices;
 use crate::config::{ServerTransport, StateServers};
@@ -8,7 +10,7 @@ use holdfast_io::words::shared_memory::{SharedMemoryWords, Side};
 use holdfast_io::words::{Driver, Words};
 use rustix::fd::BorrowedFd;
 
-/// Which way it is to be, in a process that may make others before any of them opens it.
+/// The configured transport, in a process that may fork before it is opened.
 pub(super) enum Way {
     Fabric,
     SharedMemory(Side),
@@ -16,7 +18,7 @@ pub(super) enum Way {
 }
 
 impl Way {
-    /// The configuration's. What takes long is done here.
+    /// The configured transport, with slow preparations done.
     pub(super) fn prepare(servers: &StateServers, side: Side) -> Way {
         match (servers.transport, &servers.provider) {
             (ServerTransport::SharedMemory, _) => Way::SharedMemory(side),
@@ -31,7 +33,7 @@ impl Way {
         }
     }
 
-    /// Opens it, in the process that works.
+    /// Opens the transport, in the process that works.
     pub(super) fn open(&self) -> Opened {
         let driver: Result<Box<dyn Driver>, String> = match self {
             Way::Fabric => return Opened(None),
@@ -52,28 +54,29 @@ fn say(why: &str) {
     devices::say(&format!("control messages of the state server go on the fabric: {why}"));
 }
 
-/// A way beside the fabric, if there is one. It belongs to this process.
+/// An open transport beside the fabric, if any. For this process only.
 pub(super) struct Opened(Option<Box<dyn Driver>>);
 
 impl Opened {
-    /// For a turn.
+    /// The transport for a turn.
     pub(super) fn words(&mut self) -> Option<&mut (dyn Words + 'static)> {
         self.0.as_deref_mut().map(|driver| driver as &mut dyn Words)
     }
 
-    /// The turn holds.
+    /// Publishes the turn's messages: the turn is committed.
     pub(super) fn publish(&mut self) {
         if let Some(driver) = &mut self.0 {
             driver.publish();
         }
     }
 
-    /// True if something has come that nobody has taken.
+    /// True if unread messages have come.
     pub(super) fn has_input(&mut self) -> bool {
         self.0.as_mut().is_some_and(|driver| driver.has_input())
     }
 
-    /// Sleeps until `other` is readable, something has come here, or so many ns have passed: not at all, if something has come meanwhile.
+    /// Sleeps until `other` is readable, a message has come, or `nanoseconds` have
+    /// passed; not at all if a message has come meanwhile.
     pub(super) fn sleep(&mut self, other: BorrowedFd<'_>, nanoseconds: u64) {
         let Some(driver) = &mut self.0 else { return sleep(&[other], nanoseconds) };
         if driver.prepare_sleep() {

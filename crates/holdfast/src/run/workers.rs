@@ -1,4 +1,5 @@
-//! The processes of runtimes and of the coordinator, as the manager sees them. The guard is their parent.
+//! The processes of runtimes and of the coordinator, as seen by the manager. The guard is
+//! their parent.
 
 use super::guard_link::{Buried, FromGuard, Stored, ToGuard};
 use super::role::{Assignment, Keys};
@@ -20,42 +21,42 @@ use std::fs::File;
 use std::sync::atomic::{AtomicU32, Ordering};
 use zeroize::Zeroizing;
 
-/// Runtimes that may end before the box is ready.
+/// Maximum number of runtimes that may end before the box is ready.
 const MAX_FAILED_STARTS: u32 = 12;
-/// A process that was fenced and neither ends nor wakes up is killed after so long, ns.
+/// Time-out after which a fenced process that neither ends nor wakes up is killed, ns.
 const ZOMBIE_PATIENCE: u64 = 60_000 * MILLISECOND;
-/// A coordinator may take so long to give its place up when the box ends, ns.
+/// Time-out for a coordinator to resign when the box ends, ns.
 const RESIGN_PATIENCE: u64 = 500 * MILLISECOND;
-/// Bytes of the capture of packets that are set aside.
+/// Maximum number of bytes of the capture of quarantined packets.
 pub(super) const MOST_QUARANTINED: u64 = 16 << 20;
 /// Timeout for a deputy to replace a keeper that has ended, ns. After it the keeper's
 /// other processes are killed.
 const DEPUTY_PATIENCE: u64 = 500 * MILLISECOND;
 /// Timeout after a keeper's end, ns. After it the keeper's processes count as ended.
 const ENDING_PATIENCE: u64 = 2_000 * MILLISECOND;
-/// Between two looks at whether a process has ended of which the guard has said nothing, ns.
+/// The pause between two checks for ended processes, besides the guard's reports, ns.
 const DEATH_LOOK_INTERVAL: u64 = 20 * MILLISECOND;
 
 /// The process of a runtime or of the coordinator, with its virtual port.
 pub(super) struct Worker {
     pub(super) peer: Peer,
     pub(super) id: u16,
-    /// None until the guard has started it.
+    /// The process; none until the guard has started it.
     pub(super) process: Option<Watched>,
-    /// By which it gets new keys, if there are any.
+    /// The pipe for new keys, if there are any.
     pub(super) stdin: Option<File>,
     pub(super) port: VportHost,
-    /// Turns of its loop when last looked at, and when that changed.
+    /// Turns of its loop when last looked at, and the time of their last change.
     pub(super) beats: u64,
     pub(super) alive_at: u64,
     /// Stall records of the process and of its standby, while its loop does not turn.
     stalls: [Stall; 2],
     pub(super) fenced_at: Option<u64>,
-    /// Why it ended, once it has.
+    /// The cause of its end, once it has ended.
     pub(super) cause: Option<String>,
-    /// It was seen to have ended before the guard said how.
+    /// True if it was seen to have ended before the guard's report.
     is_dead: bool,
-    /// When it was found that not all of its processes had ended with it.
+    /// Time at which some of its processes were found to outlive it.
     is_ending_since: Option<u64>,
 }
 
@@ -81,7 +82,7 @@ impl Worker {
         }
     }
 
-    /// Process id; 0 before there is one. Of a runtime that has a standby: whichever of its processes works.
+    /// Process id; 0 before there is one. With a standby: that of the worker.
     pub(super) fn pid(&self) -> u32 {
         match (self.port.pair().worker.load(Ordering::Relaxed), &self.process) {
             (0, process) => process.as_ref().map_or(0, Watched::pid),
@@ -153,7 +154,7 @@ impl Worker {
         still <= patience / 2 || waiting > 0
     }
 
-    /// Its standby, if it has or had one.
+    /// The standby's state, if it has or had one.
     pub(super) fn local_standby(&self) -> Option<LocalStandby> {
         let pair = self.port.pair();
         let (pid, worker) = (pair.standby.load(Ordering::Acquire), pair.worker.load(Ordering::Relaxed));
@@ -170,7 +171,8 @@ impl Worker {
 }
 
 impl Manager {
-    /// Whether each of these runtimes, as far as it is of this host, would go on if its process were killed now.
+    /// The protection, of those of these runtimes that run here, against the end of their
+    /// process.
     pub(super) fn protected_locally(&self, which: &[NodeId]) -> Protected {
         if which.is_empty() {
             return Protected::No;
@@ -180,7 +182,8 @@ impl Manager {
         if is_ready && self.host.hub.has_coordinator() { Protected::Yes } else { Protected::ReSynchronising }
     }
 
-    /// Takes over what an earlier life of the manager has left: processes that live on, with everything in their rings.
+    /// Adopts an earlier manager's processes, which live on, with everything in their
+    /// rings.
     pub(super) fn adopt(
         &mut self,
         processes: Vec<Stored>,
@@ -204,7 +207,8 @@ impl Manager {
                     worker.cause = stored.cause;
                     self.workers.push(worker);
                 }
-                // Nobody can say what it has. It ends before its buffers are free.
+                // The process's holdings are unknown: it ends before its buffers are
+                // freed.
                 Err(error) => {
                     devices::say(&format!("process {} cannot be taken over and is ended: {error}", stored.pid));
                     process.finish();
@@ -214,9 +218,10 @@ impl Manager {
         }
         let known: Vec<u16> = self.workers.iter().map(|worker| worker.id).collect();
         self.arena.reclaim_unknown(&known);
-        // Those that have ended meanwhile too: what they had sent is carried on before they are buried.
+        // Ended processes are included: frames that they have sent are processed before
+        // they are buried.
         let found: Vec<Peer> = self.workers.iter().map(|worker| worker.peer).collect();
-        // A candidate is nobody yet.
+        // A candidate is no coordinator yet.
         if let Some(coordinator) = found.iter().find(|peer| peer.node == COORDINATOR && peer.incarnation > 0) {
             self.host.hub.handle_coordinator(*coordinator);
         }
@@ -235,7 +240,8 @@ impl Manager {
         Ok(())
     }
 
-    /// The coordinator gave a runtime up. If its process is still there it was silent, and is told when it speaks again.
+    /// Notes that the coordinator gave a runtime up. A process that still runs was
+    /// silent, and is told when it speaks again.
     pub(super) fn note_fenced(&mut self, peer: Peer, now: u64) {
         if let Some(worker) = self.workers.iter_mut().find(|worker| worker.peer == peer)
             && worker.fenced_at.is_none()
@@ -246,14 +252,14 @@ impl Manager {
             if let Some(cause) = &worker.cause {
                 self.host.hub.manager.note_end(peer, Notice::new(cause, now.saturating_sub(worker.alive_at)));
             }
-            // If it had a packet in hand, that may be why.
+            // A packet that it was processing may be the cause.
             if let Some((switch, stamp)) = worker.port.take_hands() {
                 self.host.hub.handle_suspect(switch, stamp, now);
             }
         }
     }
 
-    /// Keeps what switches have set aside.
+    /// Writes the packets that switches have quarantined.
     fn keep_set_aside(&mut self) {
         for aside in self.host.hub.serving_mut().flat_map(Switch::take_set_aside) {
             let chain = self.plan.chain_name(aside.meta.chain);
@@ -270,7 +276,7 @@ impl Manager {
         }
     }
 
-    /// The runtime has nothing left to do. Its death is noticed as any other.
+    /// Ends a runtime that has nothing left to do. Its death is noticed as any other.
     pub(super) fn stop(&mut self, peer: Peer) {
         if let Some(process) = self.workers.iter().find(|worker| worker.peer == peer).and_then(|worker| worker.process.as_ref()) {
             process.terminate();
@@ -304,7 +310,8 @@ impl Manager {
         self.start_role("runtime", peer, role, now)
     }
 
-    /// Has the guard start this program in another of its roles, with a virtual port, and tell it in a line what to do.
+    /// Has the guard start this program in another role, with a virtual port and an
+    /// assignment.
     pub(super) fn start_role(&mut self, name: &str, peer: Peer, role: impl Serialize, now: u64) -> std::io::Result<()> {
         let assignment = Assignment {
             incarnation: peer.incarnation,
@@ -347,7 +354,7 @@ impl Manager {
         Ok(())
     }
 
-    /// What the guard has to tell.
+    /// Handles the guard's reports.
     fn hear_guard(&mut self, now: u64) {
         while let Some((message, fds)) = self.link.receive() {
             let (FromGuard::Started { id, .. } | FromGuard::Refused { id, .. } | FromGuard::Ended { id, .. }) = &message;
@@ -381,7 +388,8 @@ impl Manager {
 
     pub(super) fn look_after_processes(&mut self, now: u64) {
         self.hear_guard(now);
-        // The guard says who has ended, and how. It may stand still itself.
+        // The guard reports which processes have ended, and how, but may stand still
+        // itself.
         if now.saturating_sub(self.last_death_look) > DEATH_LOOK_INTERVAL {
             self.last_death_look = now;
             for worker in self.workers.iter_mut().filter(|worker| worker.cause.is_none()) {
@@ -404,7 +412,8 @@ impl Manager {
                 && let Some((pid, pidfd)) = worker.next_keeper()
                 && let Some(process) = &mut worker.process
             {
-                // If this cannot be said, nothing has changed, and it is tried again.
+                // If the guard cannot be told, nothing has changed, and it is tried
+                // again.
                 if self.link.send(&ToGuard::Passed { id: worker.id, pid }, &[pidfd.as_fd()]).is_ok() {
                     process.pass_to(pid, pidfd);
                     (worker.cause, worker.is_dead, worker.is_ending_since) = (None, false, None);
@@ -423,12 +432,13 @@ impl Manager {
         }
     }
 
-    /// How the runtimes end, if they cannot even begin to serve.
+    /// The end of the runtimes, if none of them can begin to serve.
     pub(super) fn hopeless_start(&self) -> Option<&str> {
         (!self.has_served && self.failed_starts >= MAX_FAILED_STARTS).then_some(self.last_cause.as_str())
     }
 
-    /// A process has ended: what it had sent is carried on, then its role is given up, then its buffers are free.
+    /// Buries an ended process: its sent frames are processed, its role is given up, its
+    /// buffers are freed.
     fn bury(&mut self, at: usize, now: u64) {
         let peer = self.workers[at].peer;
         let is_coordinator = peer.node == COORDINATOR;
@@ -449,10 +459,10 @@ impl Manager {
             self.host.handle_runtime(self.workers[at].peer, &mut self.rx, now, &mut self.out, &mut self.arena);
             self.carry_out(now);
         }
-        // A candidate's last word may have been that it leads.
+        // A candidate's last report may have been that it leads.
         let peer = self.workers[at].peer;
         if is_coordinator {
-            // What it had not read are messages, which its next life asks for again.
+            // The unread frames are messages, which its next incarnation asks for again.
             self.host.hub.handle_coordinator_ended(peer);
             self.guard.ended(self.workers[at].cause.as_deref().unwrap_or_default(), self.is_ready, now);
         } else if let Some(number) = state_server_number(peer.node) {
@@ -471,18 +481,19 @@ impl Manager {
         let worker = self.workers.swap_remove(self.workers.iter().position(|worker| worker.peer == peer).unwrap_or(at));
         let last = worker.last_word().heard();
         worker.port.reclaim(&mut self.arena);
-        // After its buffers: a life that begins before this is told of it once more.
+        // The guard is told after the buffers are freed: a manager that begins earlier
+        // repeats the burial.
         let _ = self.link.send(&ToGuard::Buried { id: worker.id, last }, &[]);
     }
 
-    /// Ends every process, and waits until they have.
+    /// Ends every process, and waits for their ends.
     pub(super) fn finish(mut self) {
         self.host.hub.abandon(&mut self.arena);
         if self.guard.election.is_some()
             && let Some(process) =
                 self.workers.iter().find(|worker| worker.peer.node == COORDINATOR).and_then(|worker| worker.process.as_ref())
         {
-            // Whoever waits to be elected need not wait for the end of its lease.
+            // A successor then need not wait for the end of the lease.
             process.terminate();
             sleep(&[process.wait_fd()], RESIGN_PATIENCE);
         }
@@ -492,7 +503,7 @@ impl Manager {
         self.guard.finish();
     }
 
-    /// The next life begins with the configuration that was applied.
+    /// Gives the guard the applied configuration for the next manager.
     pub(super) fn keep_text(&mut self) {
         if let Some(text) = self.applied.take() {
             let _ = self.link.send(&ToGuard::Text, &[text.as_fd()]);

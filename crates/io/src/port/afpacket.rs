@@ -1,8 +1,9 @@
 //! AF_PACKET: any Linux interface, no driver taken away from the kernel.
 //!
-//! Frames are received and sent in batches (recvmmsg, sendmmsg). The kernel says with each frame what an offload left undone
-//! (packet(7), PACKET_VNET_HDR and PACKET_AUXDATA), and this port does it: an unfilled transport checksum is completed, a packet of up to
-//! 64 KiB that was never cut into segments is cut, a VLAN tag that was moved out is put back.
+//! Frames are received and sent in batches (recvmmsg, sendmmsg). The kernel reports with
+//! each frame the work that an offload left (packet(7), PACKET_VNET_HDR and
+//! PACKET_AUXDATA), and this port does it: it completes a transport checksum, cuts an
+//! uncut packet of up to 64 KiB into segments, and puts a removed VLAN tag back.
 
 use super::losses::lose;
 use super::segments::{self, VirtioHeader};
@@ -27,7 +28,7 @@ const PACKET_STATISTICS: libc::c_int = 6;
 const TP_STATUS_VLAN_VALID: u32 = 1 << 4;
 const TP_STATUS_VLAN_TPID_VALID: u32 = 1 << 6;
 
-/// `struct tpacket_stats`: since it was read last.
+/// `struct tpacket_stats`: counts since the last read.
 #[derive(zerocopy::FromBytes)]
 #[repr(C)]
 struct Statistics {
@@ -35,7 +36,7 @@ struct Statistics {
     drops: u32,
 }
 
-/// See the module.
+/// An AF_PACKET port; see the module.
 pub struct AfPacket {
     name: String,
     index: u32,
@@ -75,7 +76,7 @@ impl AfPacket {
         port.option(libc::SOL_PACKET, libc::PACKET_AUXDATA, &1i32).map_err(|error| device::refused(&what, &error))?;
         port.option(libc::SOL_PACKET, PACKET_VNET_HDR, &1i32).map_err(|error| device::refused(&what, &error))?;
         port.option(libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, &1i32).map_err(|error| device::refused(&what, &error))?;
-        // Larger buffers where that is allowed; the default works too, with more loss in bursts.
+        // Larger buffers if allowed; the default works too, with more loss in bursts.
         let _ = port.option(libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &(8 << 20));
         let _ = port.option(libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &(8 << 20));
         device::join_promiscuous(port.fd.as_fd(), &device).map_err(|error| device::refused(&what, &error))?;
@@ -97,12 +98,13 @@ impl AfPacket {
         self.index
     }
 
-    /// Goes on from what was counted before.
+    /// Continues earlier counts.
     pub(super) fn adopt(&mut self, drops: &DropCounters) {
         self.drops.add(drops);
     }
 
-    /// Leaves the device. What was counted, and the buffers that the next frames would have come into.
+    /// Closes the device. Returns the counts, and the buffers prepared for the next
+    /// frames.
     pub(super) fn close(self) -> (DropCounters, Vec<Packet>) {
         (self.drops, self.spare)
     }
@@ -111,7 +113,8 @@ impl AfPacket {
         device::option(self.fd.as_fd(), level, name, value)
     }
 
-    /// Makes packets of a received frame. `len` is the frame's whole length; what does not fit into the buffer is in `overflow`.
+    /// Makes packets of a received frame. `len` is the frame's whole length; the part
+    /// that does not fit into the buffer is in `overflow`.
     fn finish(
         &mut self,
         at: usize,
@@ -148,7 +151,7 @@ impl AfPacket {
         }
         if let Some((tpid, tci)) = tag {
             for packet in &mut into[before..] {
-                // Without headroom it stays a frame without a tag.
+                // A frame without headroom stays without its tag.
                 let _ = packet.push_tag(tpid, tci);
             }
         }
@@ -208,8 +211,9 @@ impl Port for AfPacket {
             messages[at].msg_hdr.msg_control = control[at].as_mut_ptr().cast();
             messages[at].msg_hdr.msg_controllen = CONTROL_LEN;
         }
-        // SAFETY: every vector points into a header, a buffer or an overflow of its own, every control pointer into `control`; all of them
-        // outlive the call, and any bytes are a valid header.
+        // SAFETY: every vector points into a header, a buffer or an overflow of its own,
+        // every control pointer into `control`; all of them outlive the call, and any
+        // bytes are a valid header.
         let got = unsafe {
             libc::recvmmsg(self.fd.as_raw_fd(), messages.as_mut_ptr(), want as u32, libc::MSG_DONTWAIT, core::ptr::null_mut())
         };
@@ -256,7 +260,8 @@ impl Port for AfPacket {
                 messages[at].msg_hdr.msg_iovlen = 2;
             }
             let AfPacket { fd, up, drops, .. } = self;
-            // SAFETY: every vector points to `header` or the bytes of a frame in `batch`, both of which outlive the call.
+            // SAFETY: every vector points to `header` or the bytes of a frame in `batch`,
+            // both of which outlive the call.
             unsafe { device::send_batch(fd.as_fd(), &mut messages[..batch.len()], up, is_down, drops) };
         }
         for frame in frames.drain(..) {
@@ -280,8 +285,9 @@ impl Port for AfPacket {
 }
 
 fn auxdata(message: &libc::msghdr) -> Option<libc::tpacket_auxdata> {
-    // SAFETY: the kernel has filled the control buffer and its length; the macros stay inside them, and the data is copied out of a
-    // message that is long enough, without assuming an alignment.
+    // SAFETY: the kernel has filled the control buffer and its length; the macros stay
+    // inside them, and the data is copied out of a message that is long enough, without
+    // assuming an alignment.
     unsafe {
         let mut header = libc::CMSG_FIRSTHDR(message);
         while !header.is_null() {

@@ -1,4 +1,5 @@
-//! What the drivers of Linux interfaces have in common: finding the device, its addresses, its refusals.
+//! The common part of drivers of Linux interfaces: finding the device, its addresses, its
+//! errors.
 
 use super::losses::lose;
 use super::{Loss, Losses, PortError};
@@ -18,19 +19,19 @@ pub(super) struct Device {
     pub(super) mtu: u16,
 }
 
-/// What may change about an interface while it is used.
+/// Changeable properties of an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct State {
-    /// Another one: another device of the same name.
+    /// The index; another index means another device of the same name.
     pub(super) index: u32,
     pub(super) mtu: u16,
     pub(super) is_up: bool,
 }
 
-/// Looks for an interface by its name.
+/// Finds an interface by its name.
 ///
 /// # Errors
-/// There is none, or it cannot be found out.
+/// If there is none, or its properties cannot be read.
 pub(super) fn find(name: &str) -> Result<Device, PortError> {
     let missing = || PortError::Unavailable(format!("there is no device `{name}`: `ip link` lists those that are there"));
     let State { index, mtu, .. } = state(name)
@@ -45,10 +46,10 @@ pub(super) fn find(name: &str) -> Result<Device, PortError> {
     Ok(Device { index, mac, mtu })
 }
 
-/// An interface as it is now; `None` if there is none of this name.
+/// The interface's present state; `None` if there is none of this name.
 ///
 /// # Errors
-/// It cannot be found out.
+/// If its state cannot be read.
 pub(super) fn state(name: &str) -> io::Result<Option<State>> {
     if name.is_empty() || name.contains('/') {
         return Ok(None);
@@ -60,7 +61,7 @@ pub(super) fn state(name: &str) -> io::Result<Option<State>> {
     };
     let Ok(index) = index.parse() else { return Ok(None) };
     let mtu = mtu.parse::<u32>().unwrap_or(1500).min(u32::from(u16::MAX)) as u16;
-    // `unknown` is what a driver says that does not report its carrier.
+    // Drivers that do not report their carrier say `unknown`.
     let is_up = !matches!(operational.as_str(), "down" | "lowerlayerdown" | "notpresent");
     Ok(Some(State { index, mtu, is_up }))
 }
@@ -76,19 +77,20 @@ const COUNTERS: [(&str, Loss); 5] = [
     ("tx_errors", Loss::DeviceTxErrors),
 ];
 
-/// The place of `rx_dropped` in [`COUNTERS`].
+/// The index of `rx_dropped` in [`COUNTERS`].
 const RX_DROPPED: usize = 0;
 
-/// Drivers that count among the frames that they dropped those for which an XDP socket had no room (Linux: `rx_drops` in drivers/net/veth.c, `drops` in
-/// drivers/net/virtio_net.c, `tun_xdp_act` in drivers/net/tun.c). Others have a counter of their own for them, or none.
+/// Drivers that count frames for which an XDP socket had no room as dropped (Linux:
+/// `rx_drops` in drivers/net/veth.c, `drops` in drivers/net/virtio_net.c, `tun_xdp_act`
+/// in drivers/net/tun.c). Others have a separate counter, or none.
 const COUNT_SOCKETS: [&str; 3] = ["veth", "virtio_net", "tun"];
 
-/// A device's counters as they were looked at last.
+/// A device's counters at the last look.
 pub(super) struct Counters {
     seen: [u64; COUNTERS.len()],
     /// See [`COUNT_SOCKETS`].
     counts_sockets: bool,
-    /// Frames that sockets have counted and the device has not counted yet.
+    /// Frames that sockets have counted and the device has not yet.
     ahead: u64,
 }
 
@@ -103,14 +105,15 @@ impl Counters {
         COUNTERS.map(|(file, _)| read(file).unwrap_or(0))
     }
 
-    /// Counts since the last look. A counter that went back is that of a device that begins anew.
+    /// Counts since the last look. A counter that went back is a new device's.
     pub(super) fn look(&mut self, name: &str) -> [u64; COUNTERS.len()] {
         let before = core::mem::replace(&mut self.seen, Counters::read(name));
         core::array::from_fn(|at| self.seen[at].saturating_sub(before[at]))
     }
 
-    /// Adds what [`Counters::look`] has found, without the frames that the port's XDP sockets, which were asked behind it, count themselves: `at_sockets` since
-    /// they were asked before.
+    /// Adds the counts of [`Counters::look`], without those that the port's XDP sockets
+    /// count themselves. The sockets are read after the device; `at_sockets` is their
+    /// count since the last time.
     pub(super) fn add(&mut self, mut found: [u64; COUNTERS.len()], at_sockets: u64, into: &mut Losses) {
         if self.counts_sockets {
             let of_sockets = self.ahead + at_sockets;
@@ -139,18 +142,21 @@ fn driver_of(name: &str) -> Option<String> {
         *to = from as libc::c_char;
     }
     request.ifr_ifru.ifru_data = (&raw mut info).cast();
-    // SAFETY: the request names a buffer as long as the kernel's structure, and both outlive the call.
+    // SAFETY: the request names a buffer as long as the kernel's structure, and both
+    // outlive the call.
     if unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL as _, &raw mut request) } < 0 {
         return None;
     }
     CStr::from_bytes_until_nul(&info[4..36]).ok()?.to_str().ok().map(str::to_owned)
 }
 
-/// Sends the messages of one batch. A full queue is given a moment; a message that the kernel does not take then, or ever, is dropped and counted. `up`
-/// says afterwards whether the device was there, where that is known; `is_down` knows the errors that mean that it is not.
+/// Sends the messages of one batch. A full queue gets a moment; a message that the kernel
+/// still refuses is dropped and counted. `up` afterwards tells if the device was there,
+/// if known; `is_down` recognises the errors of a missing device.
 ///
 /// # Safety
-/// Every name and vector of the messages points to something that lives until this returns, and is as long as it says.
+/// Every name and vector of the messages must point to memory that lives until this
+/// returns, of the stated length.
 pub(super) unsafe fn send_batch(
     fd: BorrowedFd<'_>,
     messages: &mut [libc::mmsghdr],
@@ -185,10 +191,10 @@ pub(super) unsafe fn send_batch(
     }
 }
 
-/// The MTU of the device that has this address.
+/// The MTU of the device with this address.
 ///
 /// # Errors
-/// None has it, or it cannot be found out.
+/// If no device has it, or it cannot be read.
 pub(super) fn mtu_at(address: IpAddr) -> io::Result<usize> {
     let name = name_at(address)?;
     let none = || io::Error::from(io::ErrorKind::AddrNotAvailable);
@@ -223,7 +229,8 @@ fn name_at(address: IpAddr) -> io::Result<Option<String>> {
             }
         };
         if is_meant {
-            // SAFETY: the name is a string that ends with 0 and lives as long as the list.
+            // SAFETY: the name is a string that ends with 0 and lives as long as the
+            // list.
             found = Some(unsafe { CStr::from_ptr(entry.ifa_name) }.to_string_lossy().into_owned());
         }
     }
@@ -232,12 +239,12 @@ fn name_at(address: IpAddr) -> io::Result<Option<String>> {
     Ok(found)
 }
 
-/// `None` if the device is not there, or goes at this moment.
+/// Reads a sysfs file; `None` if the device is not there, or goes at this moment.
 fn read_sys(name: &str, file: &str) -> io::Result<Option<String>> {
     match std::fs::read_to_string(format!("/sys/class/net/{name}/{file}")) {
         Ok(text) => Ok(Some(text.trim().to_owned())),
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV | libc::ENOTDIR)) => Ok(None),
-        // What sysfs says of a device that is being deleted.
+        // sysfs's error for a device that is being deleted.
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(None),
         Err(error) => Err(error),
     }
@@ -252,7 +259,7 @@ fn parse_mac(text: &str) -> Option<Mac> {
     Some(mac)
 }
 
-/// What a refusal means to a user.
+/// The error's meaning for a user.
 pub(super) fn refused(what: &str, error: &io::Error) -> PortError {
     match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => PortError::Permission(format!(
@@ -265,10 +272,10 @@ pub(super) fn refused(what: &str, error: &io::Error) -> PortError {
     }
 }
 
-/// A packet socket. Until it is bound to a protocol it receives nothing.
+/// A packet socket, which receives nothing until it is bound to a protocol.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub(super) fn packet_socket() -> io::Result<OwnedFd> {
     // SAFETY: no pointers.
     let raw = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0) };
@@ -282,7 +289,7 @@ pub(super) fn packet_socket() -> io::Result<OwnedFd> {
 /// Sets a socket option.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub(super) fn option<T>(fd: BorrowedFd<'_>, level: libc::c_int, name: libc::c_int, value: &T) -> io::Result<()> {
     // SAFETY: the pointer is to a value of the length given; the kernel copies it.
     let result = unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, (&raw const *value).cast(), size_of::<T>() as u32) };
@@ -292,19 +299,21 @@ pub(super) fn option<T>(fd: BorrowedFd<'_>, level: libc::c_int, name: libc::c_in
 /// Reads a socket option.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub(super) fn read_option<T: FromBytes>(fd: BorrowedFd<'_>, level: libc::c_int, name: libc::c_int) -> io::Result<T> {
     let mut value = T::new_zeroed();
     let mut len = size_of::<T>() as libc::socklen_t;
-    // SAFETY: the pointers are to a structure, of which any bytes are a value, and its length: the kernel writes no more.
+    // SAFETY: the pointers are to a structure, of which any bytes are a value, and its
+    // length: the kernel writes no more.
     let result = unsafe { libc::getsockopt(fd.as_raw_fd(), level, name, (&raw mut value).cast(), &raw mut len) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(value) }
 }
 
-/// The device takes every frame (multicast of neighbour discovery, addresses of chains) as long as this socket is in it.
+/// Makes the device take every frame (multicast of neighbour discovery, addresses of
+/// chains) while this socket is open.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub(super) fn join_promiscuous(fd: BorrowedFd<'_>, device: &Device) -> io::Result<()> {
     // SAFETY: all zero is a valid value of this plain structure.
     let mut membership: libc::packet_mreq = unsafe { zeroed() };
@@ -316,7 +325,7 @@ pub(super) fn join_promiscuous(fd: BorrowedFd<'_>, device: &Device) -> io::Resul
 /// Keeps a device promiscuous until the descriptor is closed.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub(super) fn promiscuous(device: &Device) -> io::Result<OwnedFd> {
     use rustix::fd::AsFd;
     let socket = packet_socket()?;
@@ -332,7 +341,8 @@ mod tests {
         Counters { seen: [0; COUNTERS.len()], counts_sockets, ahead: 0 }
     }
 
-    /// The device's frames beyond those of the sockets, whichever of the two is the first to count one.
+    /// The device's frames beyond those of the sockets, whichever of the two is the first
+    /// to count one.
     #[test]
     fn a_frame_that_a_socket_had_no_room_for_is_counted_once() {
         let mut counters = counters(true);

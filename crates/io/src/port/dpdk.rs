@@ -1,9 +1,12 @@
-//! DPDK: a network card that is taken away from the kernel, or any of DPDK's virtual devices (`net_pcap0,…`, `net_af_packet0,…`).
+//! DPDK: a network card taken away from the kernel, or a virtual device of DPDK
+//! (`net_pcap0,…`, `net_af_packet0,…`).
 //!
-//! In: frames that the device has received. Out: frames to send. DPDK itself is behind a shim of our own (`dpdk/shim.h`): a shared object that
-//! is part of this program's file and is loaded, and DPDK with it, when the first port is opened. A box without DPDK ports neither
-//! needs nor starts DPDK. One call per burst; frames are copied between DPDK's buffers and the arena's. A device has no descriptor to
-//! wait for: it is looked at every [`POLL_INTERVAL`].
+//! In: frames that the device has received. Out: frames to send. DPDK is behind a shim of
+//! our own (`dpdk/shim.h`): a shared object inside this program's file, loaded together
+//! with DPDK when the first port is opened. A box without DPDK ports neither needs nor
+//! starts DPDK. Each burst takes one call; frames are copied between DPDK's buffers and
+//! the arena's. A device has no descriptor to wait for: it is polled every
+//! [`POLL_INTERVAL`].
 
 use super::losses::lose;
 use super::{Loss, Losses, Port, PortError};
@@ -19,16 +22,18 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-// IMAGE: the shim, if DPDK was there when this was built; ABSENT: otherwise why not.
+// IMAGE: the shim, if DPDK was present at build time; ABSENT: else the reason.
 include!(concat!(env!("OUT_DIR"), "/dpdk_shim.rs"));
 
 /// HF_ABI and HF_BURST in dpdk/shim.h.
 const ABI: u32 = 2;
 const BATCH: usize = 64;
-/// Between two looks at a device while there is nothing to do, ns. The kernel adds as much again (its timers' slack); after that, at 15 million
-/// frames a second, a quarter of the device's descriptors is still free.
+/// The pause between two looks at an idle device, ns. The kernel adds as much again (its
+/// timers' slack); after that, at 15 million frames a second, a quarter of the device's
+/// descriptors is still free.
 const POLL_INTERVAL: u64 = 50_000;
-/// Receive calls between two looks at the device's own counters, which some devices take long to answer.
+/// Receive calls between two looks at the device's own counters, which are slow on some
+/// devices.
 const STATS_INTERVAL: u32 = 4096;
 
 /// `struct hf_frame`.
@@ -60,7 +65,7 @@ struct Stats {
     transmit_errors: u64,
 }
 
-/// `struct hf_port`, whose inside is the shim's business.
+/// `struct hf_port`, opaque here.
 enum Device {}
 
 type AbiFn = unsafe extern "C" fn() -> u32;
@@ -72,7 +77,7 @@ type ReceiveFn = unsafe extern "C" fn(*mut Device, *mut Frame, u32) -> u32;
 type TransmitFn = unsafe extern "C" fn(*mut Device, *const Frame, u32) -> u32;
 type StatsFn = unsafe extern "C" fn(*const Device, *mut Stats) -> c_int;
 
-/// The shim's functions, and DPDK's environment, which is started.
+/// The shim's functions; DPDK's environment is started.
 struct Shim {
     open: OpenFn,
     close: CloseFn,
@@ -82,15 +87,15 @@ struct Shim {
     stats: StatsFn,
 }
 
-/// DPDK's environment starts once per process, and cannot be tried again.
+/// DPDK's environment starts once per process, and cannot be started again.
 static SHIM: OnceLock<Result<Shim, String>> = OnceLock::new();
 /// Devices are opened and closed one after the other.
 static CONTROL: Mutex<()> = Mutex::new(());
 
-/// What DPDK adds to every error of a device.
+/// Texts that DPDK adds to every error of a device.
 const ECHOES: [&str; 2] = ["EAL: Failed to attach device", "EAL: Driver cannot attach the device"];
 
-/// Room for what DPDK said.
+/// Room for DPDK's error text.
 struct Why([u8; 512]);
 
 impl Why {
@@ -102,7 +107,8 @@ impl Why {
         (self.0.as_mut_ptr().cast(), self.0.len())
     }
 
-    /// What DPDK said, each line once, or else the error's number in words: drivers say more than their numbers, which are often just -1.
+    /// DPDK's error text, each line once, or else the error's number in words: drivers
+    /// say more than their numbers, which are often just -1.
     fn explain(&self, errno: c_int) -> String {
         let said = String::from_utf8_lossy(self.0.split(|byte| *byte == 0).next().unwrap_or_default()).into_owned();
         let mut lines: Vec<&str> = Vec::new();
@@ -125,8 +131,8 @@ fn descriptors() -> BTreeSet<c_int> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// Runs `open`, and keeps the descriptors that it opened from processes that are started later: one that outlives this one would otherwise
-/// keep its devices.
+/// Runs `open`, and sets close-on-exec for the descriptors that it opened: a process that
+/// is started later and outlives this one would otherwise keep its devices.
 fn without_inheritance<T>(open: impl FnOnce() -> T) -> T {
     let before = descriptors();
     let result = open();
@@ -142,7 +148,7 @@ fn without_inheritance<T>(open: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Bytes of huge pages that nobody uses.
+/// Free bytes of huge pages.
 pub fn free_huge_pages() -> u64 {
     let sizes = std::fs::read_dir("/sys/kernel/mm/hugepages").into_iter().flatten().flatten();
     let free = |directory: std::fs::DirEntry| -> Option<u64> {
@@ -158,8 +164,9 @@ fn load() -> Result<Shim, String> {
     let image = IMAGE.ok_or(ABSENT)?;
     let failed = |what: &str, error: &dyn core::fmt::Display| format!("loading DPDK: {what}: {error}");
     let image = Image::lay_out("holdfast-dpdk", image).map_err(|error| failed("its memory", &error))?;
-    // SAFETY: the image is the shim that was built with this program; its only initialisation, and its libraries', is DPDK's, which registers
-    // drivers. Nothing else of this process is touched.
+    // SAFETY: the image is the shim that was built with this program; its only
+    // initialisation, and its libraries', is DPDK's, which registers drivers. No other
+    // part of this process is touched.
     let library = unsafe { Library::open(Some(&image.path()), RTLD_NOW | RTLD_LOCAL) }.map_err(|error| {
         format!("DPDK's libraries, which this program was built with, cannot be loaded: {error}: `apt-get install libdpdk-dev`")
     })?;
@@ -179,7 +186,7 @@ fn load() -> Result<Shim, String> {
     };
     // The functions stay good for the life of the process: the library is never unloaded.
     core::mem::forget(library);
-    // SAFETY: it takes and touches nothing.
+    // SAFETY: the function has no arguments and touches nothing.
     let found = unsafe { abi() };
     if found != ABI {
         return Err(format!("the DPDK shim's ABI is {found}, not {ABI}: build again"));
@@ -195,7 +202,7 @@ fn load() -> Result<Shim, String> {
     Ok(shim)
 }
 
-/// A port of DPDK's. See the module.
+/// A port of DPDK; see the module.
 pub struct Dpdk {
     name: String,
     shim: &'static Shim,
@@ -209,19 +216,21 @@ pub struct Dpdk {
     spare: Vec<Packet>,
 }
 
-// SAFETY: the shim's functions for one port may be called by any thread, one at a time, which `&mut self` is; `hf_link` only asks.
+// SAFETY: the shim's functions for one port may be called by any thread, one at a time,
+// which `&mut self` is; `hf_link` only asks.
 unsafe impl Send for Dpdk {}
 
 impl Dpdk {
-    /// Free huge pages from which they are used, bytes.
+    /// The least free huge pages with which they are used, bytes.
     pub const ENOUGH_HUGE: u64 = 64 << 20;
 
-    /// Why this program has no DPDK, and what to do about it; `None` if it has.
+    /// The reason why this program has no DPDK, and the remedy; `None` if it has.
     pub fn absent() -> Option<&'static str> {
         IMAGE.is_none().then_some(ABSENT)
     }
 
-    /// Opens a PCI device, or a virtual device with its arguments: `0000:01:00.0`, `net_pcap0,rx_pcap=in.pcap,tx_pcap=out.pcap`.
+    /// Opens a PCI device, or a virtual device with its arguments: `0000:01:00.0`,
+    /// `net_pcap0,rx_pcap=in.pcap,tx_pcap=out.pcap`.
     ///
     /// # Errors
     /// See [`PortError`].
@@ -239,8 +248,9 @@ impl Dpdk {
         let (mut info, mut errno, mut why) = (Info::default(), 0, Why::new());
         let (text, len) = why.parts();
         let found = without_inheritance(|| {
-            // SAFETY: `arguments` ends with a zero byte; the shim writes to `info`, `errno` and the `len` bytes of `text`, which outlive the
-            // call; CONTROL is held.
+            // SAFETY: `arguments` ends with a zero byte; the shim writes to `info`,
+            // `errno` and the `len` bytes of `text`, which outlive the call; CONTROL is
+            // held.
             unsafe { (shim.open)(arguments.as_ptr(), BUFFER_LEN as u32, &raw mut info, &raw mut errno, text, len) }
         });
         let Some(found) = NonNull::new(found) else { return Err(refused(device, errno, &why)) };
@@ -258,7 +268,7 @@ impl Dpdk {
         })
     }
 
-    /// Counts what the device lost since the last look.
+    /// Counts the device's losses since the last look.
     fn look_at_stats(&mut self) {
         self.until_stats = STATS_INTERVAL;
         let mut stats = Stats::default();
@@ -302,7 +312,7 @@ fn is_pci(device: &str) -> bool {
     name.contains(':') && name.chars().all(|c| c.is_ascii_hexdigit() || matches!(c, ':' | '.'))
 }
 
-/// A locally administered address for a virtual device that has none: the same one each time.
+/// A locally administered address for a virtual device without one: the same each time.
 fn made_up_mac(device: &str) -> Mac {
     let hash = holdfast_wire::fnv1a(device.as_bytes());
     let [a, b, c, d, e, ..] = hash.to_be_bytes();
@@ -312,7 +322,7 @@ fn made_up_mac(device: &str) -> Mac {
 impl Drop for Dpdk {
     fn drop(&mut self) {
         let _one_at_a_time = CONTROL.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: the device is open and nobody uses it any more; CONTROL is held.
+        // SAFETY: the device is open and not used any more; CONTROL is held.
         unsafe { (self.shim.close)(self.device.as_ptr()) }
     }
 }
@@ -359,7 +369,8 @@ impl Port for Dpdk {
             let room = &mut packet.buffer_mut()[HEADROOM..];
             *frame = Frame { data: room.as_mut_ptr(), room: room.len() as u32, len: 0 };
         }
-        // SAFETY: the device is open; each frame is the room of a buffer of its own, to which nobody else writes, and `want` is at most BATCH.
+        // SAFETY: the device is open; each frame is the room of a buffer of its own, to
+        // which no other code writes, and `want` is at most BATCH.
         let got = unsafe { (self.shim.receive)(self.device.as_ptr(), frames.as_mut_ptr(), want as u32) } as usize;
         for (mut packet, frame) in self.spare.drain(..got).zip(&frames) {
             if packet.set_range(HEADROOM, frame.len as usize) {
@@ -384,8 +395,8 @@ impl Port for Dpdk {
                 list[count] = Frame { data: bytes.as_ptr().cast_mut(), room: 0, len: bytes.len() as u32 };
                 count += 1;
             }
-            // SAFETY: the device is open; each frame is the bytes of a packet in `batch`, which outlives the call and is only read; `count`
-            // is at most BATCH.
+            // SAFETY: the device is open; each frame is the bytes of a packet in `batch`,
+            // which outlives the call and is only read; `count` is at most BATCH.
             let sent = unsafe { (self.shim.transmit)(self.device.as_ptr(), list.as_ptr(), count as u32) } as usize;
             if sent < count {
                 let reason = if self.is_up() { DropReason::QueueFull } else { DropReason::PortDown };

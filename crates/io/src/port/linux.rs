@@ -1,7 +1,9 @@
-//! A Linux interface that may go and come back: AF_XDP or AF_PACKET, opened again by name.
+//! A Linux interface that may go and come back: AF_XDP or AF_PACKET, opened again by
+//! name.
 //!
-//! A driver's sockets belong to one device; when that is deleted they are of no use, and a new device of the same name is another one. Names are
-//! what a configuration has. The port keeps the MAC address that it began with: it is the address that the neighbours know.
+//! A driver's sockets belong to one device. After its deletion they are useless, and a
+//! new device of the same name is another one. Configurations have names. The port keeps
+//! the MAC address that it began with: neighbours know it.
 
 use super::device::{self, Counters, State};
 use super::losses::lose;
@@ -11,10 +13,10 @@ use holdfast_wire::header::Mac;
 use holdfast_wire::{DropCounters, DropReason, Packet, PacketPool};
 use rustix::fd::BorrowedFd;
 
-/// Which driver a configuration wants.
+/// The configured driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wanted {
-    /// AF_XDP if the device can, otherwise AF_PACKET.
+    /// AF_XDP if the device supports it, otherwise AF_PACKET.
     Any,
     Xdp,
     Packet,
@@ -31,9 +33,9 @@ impl Driver {
         let xdp = || AfXdp::open(name).map(|port| Driver::Xdp(Box::new(port)));
         let packet = || AfPacket::open(name).map(|port| Driver::Packet(Box::new(port)));
         match wanted {
-            // AF_PACKET says what is wrong, if it is not just AF_XDP.
+            // AF_PACKET reports the error, unless only AF_XDP fails.
             Wanted::Any => xdp().or_else(|error| match error {
-                // Beside another program that takes every frame there would be nothing to receive.
+                // Another program takes every frame: AF_PACKET would receive nothing.
                 PortError::Busy(_) => Err(error),
                 _ => packet(),
             }),
@@ -56,7 +58,7 @@ impl Driver {
         }
     }
 
-    /// The device's, for as long as it is the same one.
+    /// The device's index, which changes if the device is replaced.
     fn index(&self) -> u32 {
         match self {
             Driver::Xdp(port) => port.index(),
@@ -64,7 +66,7 @@ impl Driver {
         }
     }
 
-    /// Goes on from what was counted before.
+    /// Continues earlier counts.
     fn adopt(&mut self, drops: &DropCounters) {
         match self {
             Driver::Xdp(port) => port.adopt(drops),
@@ -72,7 +74,7 @@ impl Driver {
         }
     }
 
-    /// Leaves the device. What was counted, and the buffers that it had.
+    /// Closes the device. Returns the counts, and the device's buffers.
     fn close(self) -> (DropCounters, Vec<Packet>) {
         match self {
             Driver::Xdp(port) => (port.drops().clone(), Vec::new()),
@@ -81,7 +83,7 @@ impl Driver {
     }
 }
 
-/// See the module.
+/// A Linux interface; see the module.
 pub(super) struct Linux {
     name: String,
     wanted: Wanted,
@@ -90,11 +92,11 @@ pub(super) struct Linux {
     mac: Mac,
     state: State,
     counters: Counters,
-    /// What was counted, while there is no driver that counts.
+    /// The counts, while no driver has them.
     drops: DropCounters,
-    /// Buffers of a driver that was closed, for the pool when it is at hand.
+    /// Buffers of a closed driver, for the pool when it is at hand.
     stranded: Vec<Packet>,
-    /// Why it could not be opened again, as far as it was said.
+    /// The latest reported reason why it could not be opened again.
     refusal: Option<String>,
 }
 
@@ -114,7 +116,7 @@ impl Linux {
             stranded: Vec::new(),
             refusal: None,
         };
-        // Whether it is up.
+        // This sets whether the device is up.
         port.look();
         Ok(port)
     }
@@ -127,7 +129,7 @@ impl Linux {
         }
     }
 
-    /// AF_XDP's frames are as long as the MTU needed when it was opened.
+    /// True if AF_XDP's frames, sized for the MTU at its opening, are too short now.
     fn is_outgrown(&self, state: State) -> bool {
         matches!(&self.driver, Some(Driver::Xdp(port)) if state.mtu > port.mtu())
     }
@@ -137,7 +139,7 @@ impl Linux {
             Ok(mut driver) => {
                 driver.adopt(&self.drops);
                 self.driver_name = driver.port().driver();
-                // Should it have been replaced since, the next look finds that.
+                // The next look finds a device that was replaced since.
                 if self.state.index != driver.index() {
                     self.counters = Counters::of(&self.name);
                 }
@@ -189,7 +191,7 @@ impl Port for Linux {
                 self.close();
                 return if was_there { Look::Gone } else { Look::Same };
             }
-            // What cannot be found out (no descriptor is free) has not changed.
+            // An unknown state (no free descriptor) counts as unchanged.
             Err(_) => return Look::Same,
         };
         let is_same = self.driver.is_some() && state.index == self.state.index;
@@ -197,7 +199,7 @@ impl Port for Linux {
             self.state = state;
             return Look::Same;
         }
-        // The old sockets and the old program first: a device has one program.
+        // The old sockets and the old program go first: a device has one program.
         self.close();
         match self.reopen(state) {
             Look::Back if is_same => Look::Same,
@@ -236,7 +238,8 @@ impl Port for Linux {
 
     fn take_losses(&mut self, into: &mut Losses) {
         if let Some(driver) = &mut self.driver {
-            // In this order: a device counts a frame of a socket later than that does.
+            // The device is read first: it counts a socket's frame later than the socket
+            // does.
             let found = self.counters.look(&self.name);
             let mut own = Losses::new();
             driver.port_mut().take_losses(&mut own);
@@ -252,8 +255,9 @@ mod tests {
     use crate::port::Loss;
     use holdfast_wire::MemoryPool;
 
-    /// A device goes, and the buffers for its next frames with it: the pool gets them back, and frames for it are counted, on top of what was
-    /// counted before; a look finds that the device is there after all, and goes on counting.
+    /// A device goes, and the buffers for its next frames with it: the pool gets them
+    /// back, and frames for it are counted, on top of what was counted before; a look
+    /// finds that the device is there after all, and goes on counting.
     #[test]
     fn a_closed_device_keeps_no_buffers_and_no_counts() {
         let mut port = match Linux::open(Wanted::Packet, "lo") {
@@ -268,7 +272,8 @@ mod tests {
             port.receive(64, pool, &mut received);
             received.into_iter().for_each(|packet| pool.put(packet));
         };
-        // The driver keeps buffers ready, unless as many frames came: others use the loopback device, too.
+        // The driver keeps buffers ready, unless as many frames came: others use the
+        // loopback device, too.
         while pool.free() == 64 {
             into(&mut port, &mut pool);
         }
@@ -288,7 +293,8 @@ mod tests {
         assert!(matches!(port.look(), Look::Same));
     }
 
-    /// More comes than the socket has room for, and nobody takes it: each frame is received or among the losses, and a loss is told once.
+    /// More comes than the socket has room for, and nobody takes it: each frame is
+    /// received or among the losses, and a loss is told once.
     #[test]
     fn what_the_kernel_lost_is_counted() {
         const SENT: u64 = 6000;

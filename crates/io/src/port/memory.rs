@@ -1,4 +1,5 @@
-//! A port in memory: what one end transmits the other receives. For tests, and for benchmarks without a device.
+//! A port in memory: each end receives what the other transmits. For tests, and for
+//! benchmarks without a device.
 
 use super::Port;
 use holdfast_protection::Released;
@@ -10,10 +11,10 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Frames that wait in one direction.
+/// Maximum number of frames that wait in one direction.
 const QUEUE: usize = 4096;
 
-/// One direction: frames, and a descriptor that is readable while there are some.
+/// A direction: frames, and a descriptor that is readable while frames wait.
 struct Queue {
     frames: Mutex<VecDeque<Vec<u8>>>,
     readable: OwnedFd,
@@ -25,7 +26,7 @@ impl Queue {
         Ok(Arc::new(Queue { frames: Mutex::new(VecDeque::with_capacity(QUEUE)), readable }))
     }
 
-    /// False if there is no room.
+    /// False if the queue is full.
     fn push(&self, frame: Vec<u8>) -> bool {
         let mut frames = self.frames.lock().unwrap_or_else(PoisonError::into_inner);
         if frames.len() == QUEUE {
@@ -47,7 +48,7 @@ impl Queue {
     }
 }
 
-/// The end that a box has.
+/// The box's end.
 pub struct MemoryPort {
     name: String,
     mac: Mac,
@@ -57,17 +58,17 @@ pub struct MemoryPort {
     drops: DropCounters,
 }
 
-/// The end that stands for the network.
+/// The network's end.
 pub struct MemoryLink {
     to_port: Arc<Queue>,
     from_port: Arc<Queue>,
 }
 
 impl MemoryPort {
-    /// A port and what it is connected to.
+    /// A port and its network end.
     ///
     /// # Errors
-    /// There are no descriptors left.
+    /// If no descriptor is free.
     pub fn new(name: &str, mac: Mac, mtu: u16) -> io::Result<(MemoryPort, MemoryLink)> {
         let (incoming, outgoing) = (Queue::new()?, Queue::new()?);
         let link = MemoryLink { to_port: incoming.clone(), from_port: outgoing.clone() };
@@ -81,7 +82,7 @@ impl MemoryLink {
         self.to_port.push(frame.to_vec())
     }
 
-    /// The next frame that the port has transmitted.
+    /// The next transmitted frame.
     pub fn receive(&self) -> Option<Vec<u8>> {
         self.from_port.pop()
     }

@@ -1,4 +1,4 @@
-//! Ports: where packets come in and go out.
+//! Ports, by which packets come in and go out.
 
 mod afpacket;
 mod afxdp;
@@ -26,12 +26,12 @@ use holdfast_wire::{DropCounters, Packet, PacketPool};
 use linux::{Linux, Wanted};
 use rustix::fd::BorrowedFd;
 
-/// Why a port cannot be opened, with the remedy.
+/// The reason why a port cannot be opened, with the remedy.
 #[derive(Debug)]
 pub enum PortError {
-    /// There is no such device, or it is not usable.
+    /// The device does not exist, or is not usable.
     Unavailable(String),
-    /// Another program has it.
+    /// Another program has the device.
     Busy(String),
     /// The process lacks a privilege.
     Permission(String),
@@ -47,54 +47,59 @@ impl core::fmt::Display for PortError {
 
 impl std::error::Error for PortError {}
 
-/// What a look at a port's device has found.
+/// The result of a look at a port's device.
 #[derive(Debug)]
 pub enum Look {
-    /// It is there, or gone, as before.
+    /// The device is there, or gone, as before.
     Same,
-    /// It is gone. The port drops what it is given until the device is there again.
+    /// The device has gone. The port drops frames until it is back.
     Gone,
-    /// It is there again, or another one of its name is in its place; the port uses it.
+    /// The device is back, or another one of its name is in its place; the port uses it.
     Back,
-    /// It is there again and cannot be used for this reason, which is said once. Every further look tries again.
+    /// The device is back and cannot be used for this reason, which is reported once.
+    /// Every further look tries again.
     Refused(PortError),
 }
 
 /// A port. It transmits only what was released.
 pub trait Port: Send {
-    /// The name, for people.
+    /// The name, for operators.
     fn name(&self) -> &str;
-    /// How it reaches the device: `afxdp`, `afpacket`, …
+    /// The driver: `afxdp`, `afpacket`, …
     fn driver(&self) -> &'static str;
-    /// Its MAC address.
+    /// The MAC address.
     fn mac(&self) -> Mac;
     /// Largest IP packet, bytes.
     fn mtu(&self) -> u16;
     /// False once the device is down or gone.
     fn is_up(&self) -> bool;
-    /// Looks at its device: [`Port::mtu`] and [`Port::is_up`] are as of now; a device that went and came back is opened again. Cheap, but not for
-    /// every packet. A port without a device has nothing to look at.
+    /// Looks at the device: updates [`Port::mtu`] and [`Port::is_up`], and opens a device
+    /// again that went and came back. Cheap, but not for every packet. A port without a
+    /// device has nothing to look at.
     fn look(&mut self) -> Look {
         Look::Same
     }
-    /// Takes up to `max` frames that have come.
+    /// Takes up to `max` received frames.
     fn receive(&mut self, max: usize, pool: &mut dyn PacketPool, into: &mut Vec<Packet>);
-    /// Sends frames; all buffers return to the pool, those that could not be sent are counted.
+    /// Sends frames; all buffers return to the pool, and unsent frames are counted.
     fn transmit(&mut self, frames: &mut Vec<Released<Packet>>, pool: &mut dyn PacketPool);
-    /// Readable when a frame has come.
+    /// Readable when a frame has come; none for a port that must be polled.
     fn wait_fd(&self) -> Option<BorrowedFd<'_>>;
-    /// How long one may sleep, at most, before looking for frames again, ns: for a port that has nothing to wait for.
+    /// The longest sleep between two looks for frames, ns, for a port without a
+    /// descriptor.
     fn poll_interval(&self) -> Option<u64> {
         None
     }
-    /// A node of the fabric is on this host, counted from 0, or nobody knows where. Only for a port that must know: an Ethernet finds its own ways.
+    /// Notes the host of a node of the fabric, counted from 0, or that it is unknown.
+    /// Only for a port that must know: an Ethernet needs no places.
     fn place(&mut self, node: NodeId, host: Option<u16>) {
         let _ = (node, host);
     }
     /// Drops by reason.
     fn drops(&self) -> &DropCounters;
-    /// Adds what the kernel and the device have lost since it was asked last: frames that came and that the port never had, and frames that it gave away. Cheap, but
-    /// not for every packet.
+    /// Adds the losses of kernel and device since the last call: frames that never
+    /// reached the port, and frames lost after it sent them. Cheap, but not for every
+    /// packet.
     fn take_losses(&mut self, into: &mut Losses) {
         let _ = into;
     }
@@ -105,8 +110,9 @@ pub const DRIVERS: &str = "`afxdp:NAME`, `afpacket:NAME`, `dpdk:DEVICE`, `pcap:I
 
 /// Opens the port that a configuration's `device` names.
 ///
-/// A name alone is a Linux interface: AF_XDP if its driver can, otherwise AF_PACKET. With a driver in front (`afxdp:eth0`, `afpacket:eth0`) there
-/// is no other way.
+/// A name alone is a Linux interface: AF_XDP if its driver supports it, otherwise
+/// AF_PACKET. A driver in front (`afxdp:eth0`, `afpacket:eth0`) is used or the opening
+/// fails.
 ///
 /// # Errors
 /// See [`PortError`].

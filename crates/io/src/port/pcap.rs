@@ -1,7 +1,9 @@
-//! Capture files as a port: `pcap:IN,OUT` receives the frames of one file and writes what is transmitted to another.
+//! Capture files as a port: `pcap:IN,OUT` receives the frames of one file and writes
+//! transmitted frames to another.
 //!
-//! A capture was made for other machines: unicast frames are addressed anew to this port, and the port answers the questions for neighbours
-//! (ARP, RFC 826; neighbour discovery, RFC 4861) that nobody in a file could answer. Frames come as fast as they are taken.
+//! A capture was made for other machines: unicast frames are readdressed to this port,
+//! and the port answers the requests for neighbours (ARP, RFC 826; neighbour discovery,
+//! RFC 4861) that no host in a file could answer. Frames come as fast as they are taken.
 
 use super::{Port, PortError};
 use holdfast_protection::Released;
@@ -18,7 +20,7 @@ use std::io::BufReader;
 use std::time::{Duration, SystemTime};
 
 const MTU: u16 = 1500;
-/// Who answers for every neighbour.
+/// The MAC address of every neighbour.
 const NEIGHBOUR: Mac = [0x02, 0, 0, 0, 0, 0xfe];
 /// Answers that wait to be received.
 const ANSWERS: usize = 64;
@@ -30,14 +32,14 @@ fn next_mac() -> Mac {
     [0x02, 0, 0, 0, 1, NEXT.fetch_add(1, Ordering::Relaxed)]
 }
 
-/// See the module.
+/// A capture port; see the module.
 pub struct Pcap {
     name: String,
     mac: Mac,
     reader: Option<PcapReader<BufReader<File>>>,
     writer: Option<PcapWriter<File>>,
     answers: VecDeque<Vec<u8>>,
-    /// Readable as long as there may be something to receive.
+    /// Readable as long as there may be frames to receive.
     readable: OwnedFd,
     up: bool,
     drops: DropCounters,
@@ -100,7 +102,8 @@ impl Pcap {
         }
         match self.reader.as_mut()?.next_packet() {
             Some(Ok(read)) => {
-                // A frame that was cut when it was captured is damaged; so are its checksums, and the chain will say so.
+                // A truncated frame is damaged; so are its checksums, and the chain
+                // reports it.
                 let fits = packet.copy_from(&read.data);
                 if fits && packet.len() >= 14 && packet.bytes()[0] & 1 == 0 {
                     packet.bytes_mut()[..6].copy_from_slice(&self.mac);
@@ -108,7 +111,7 @@ impl Pcap {
                 Some(fits)
             }
             Some(Err(_)) => {
-                // The rest of the file cannot be told apart.
+                // The rest of the file has no recognisable packets.
                 self.drops.count(DropReason::Malformed);
                 self.reader = None;
                 None
@@ -138,7 +141,7 @@ impl Pcap {
     }
 }
 
-/// The answer to a question for a neighbour.
+/// The answer to a request for a neighbour.
 fn answer(frame: &[u8]) -> Option<Vec<u8>> {
     match frame.get(12..14)? {
         [0x08, 0x06] => arp_answer(frame),
@@ -166,7 +169,7 @@ fn arp_answer(frame: &[u8]) -> Option<Vec<u8>> {
 fn solicitation_answer(frame: &[u8]) -> Option<Vec<u8>> {
     let (ip, icmp) = (frame.get(14..54)?, frame.get(54..78)?);
     let target: &[u8; 16] = icmp[8..24].try_into().ok()?;
-    // A solicitation (RFC 4861, section 4.3), and not one that looks for a duplicate of the asker's own address.
+    // A solicitation (RFC 4861, section 4.3), but not duplicate address detection.
     if ip[6] != 58 || icmp[..2] != [135, 0] || ip[8..24] == [0; 16] || ip[8..24] == *target {
         return None;
     }
@@ -176,7 +179,8 @@ fn solicitation_answer(frame: &[u8]) -> Option<Vec<u8>> {
     reply.extend_from_slice(&[0x86, 0xdd, 0x60, 0, 0, 0, 0, 32, 58, 255]);
     reply.extend_from_slice(target);
     reply.extend_from_slice(&ip[8..24]);
-    // An advertisement (section 4.4): solicited, override, with the target's link-layer address.
+    // An advertisement (section 4.4): solicited, override, with the target's link-layer
+    // address.
     let start = reply.len();
     reply.extend_from_slice(&[136, 0, 0, 0, 0x60, 0, 0, 0]);
     reply.extend_from_slice(target);

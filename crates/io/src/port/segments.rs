@@ -1,7 +1,9 @@
-//! What a device's offloads left undone: checksums not filled in, packets not cut into segments.
+//! Work left by a device's offloads: checksums not filled in, packets not cut into
+//! segments.
 //!
-//! With offloads on, which is how a user's machine comes, the kernel hands over TCP "packets" of up to 64 KiB and transport headers whose
-//! checksum is only the pseudo-header's sum. A header in front of the frame says so (virtio specification, section 5.1.6).
+//! With offloads on, the usual setting, the kernel hands over TCP "packets" of up to 64
+//! KiB, and transport headers whose checksum is only the pseudo-header's sum. A header in
+//! front of the frame reports it (virtio specification, section 5.1.6).
 
 use holdfast_wire::header::{Tcp, Udp, proto, tcp_flags};
 use holdfast_wire::{DropReason, Layers, Network, Packet, PacketPool, checksum};
@@ -25,12 +27,12 @@ const SEGMENT_UDP: u8 = 5;
 const WITH_ECN: u8 = 0x80;
 
 impl VirtioHeader {
-    /// The packet is to be cut.
+    /// True if the packet must be cut.
     pub(super) fn is_uncut(&self) -> bool {
         self.segmentation != 0
     }
 
-    /// The transport checksum is not filled in.
+    /// True if the transport checksum is not filled in.
     pub(super) fn is_checksum_missing(&self) -> bool {
         self.flags & NEEDS_CHECKSUM != 0
     }
@@ -46,8 +48,8 @@ pub(super) fn complete_checksum(packet: &mut Packet) {
     fill_checksum(bytes, &layers);
 }
 
-/// The same where nothing says whether it was left: a packet that has the pseudo-header's sum in place of its checksum is completed. If the two happen
-/// to be equal, nothing changes.
+/// As [`complete_checksum`], without a report: a packet with the pseudo-header's sum in
+/// place of its checksum is completed. If the two happen to be equal, nothing changes.
 pub(super) fn complete_partial_checksum(packet: &mut Packet) {
     if packet.parse().is_err() || packet.layers.fragment {
         return;
@@ -63,7 +65,7 @@ pub(super) fn complete_partial_checksum(packet: &mut Packet) {
     }
 }
 
-/// Where the checksum is in the transport header.
+/// The offset of the checksum in the transport header.
 fn checksum_offset(layers: &Layers) -> Option<usize> {
     match layers.protocol {
         proto::TCP => Some(16),
@@ -72,7 +74,8 @@ fn checksum_offset(layers: &Layers) -> Option<usize> {
     }
 }
 
-/// The sum of the pseudo-header without its length (RFC 9293, section 3.1; RFC 8200, section 8.1).
+/// The sum of the pseudo-header without its length (RFC 9293, section 3.1; RFC 8200,
+/// section 8.1).
 fn pseudo_sum(frame: &[u8], layers: &Layers) -> u64 {
     let l3 = layers.l3 as usize;
     let addresses = if layers.network == Network::V4 { l3 + 12..l3 + 20 } else { l3 + 8..l3 + 40 };
@@ -92,7 +95,8 @@ fn fill_checksum(frame: &mut [u8], layers: &Layers) {
     segment[at..at + 2].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// Cuts a packet into segments as the device would have: each with the packet's headers, its own lengths, sequence number and checksums.
+/// Cuts a packet into segments as the device would have: each with the packet's headers,
+/// its own lengths, sequence number and checksums.
 pub(super) fn cut(
     frame: &[u8],
     header: VirtioHeader,
@@ -130,7 +134,8 @@ pub(super) fn cut(
     Ok(())
 }
 
-/// Adapts the copied headers of segment `number`, which begins `offset` bytes into the payload and has `l4_len` bytes of transport.
+/// Adapts the copied headers of segment `number`, which begins `offset` bytes into the
+/// payload and has `l4_len` bytes of transport.
 fn set_headers(frame: &mut [u8], layers: &Layers, number: usize, offset: usize, l4_len: usize, is_last: bool) {
     let (l3, l4) = (layers.l3 as usize, layers.l4 as usize);
     let mut own = *layers;

@@ -1,9 +1,12 @@
-//! The hosts' network over UDP, where it cannot be an Ethernet of their own: each frame in a datagram between the hosts' configured addresses.
+//! The hosts' network over UDP, if they have no Ethernet of their own: each frame in a
+//! datagram between the hosts' configured addresses.
 //!
-//! Frames that are for a node whose host is known go there, all others to every host, as on an Ethernet. Who tells where nodes are has heard it from the
-//! hosts themselves, through messages that are authenticated; nothing is learned from datagrams, because an address is easily forged. A datagram from
-//! an address that no host has is dropped; whether one from such an address is a host's is decided by whoever opens what is in it. Datagrams are
-//! not fragmented: what is too long for the way is dropped and counted.
+//! A frame for a node on a known host goes there; all others go to every host, as on an
+//! Ethernet. Places of nodes come from the hosts' authenticated messages. The port learns
+//! nothing from datagrams, because an address is easily forged. A datagram from an
+//! address of no host is dropped; the receiver that opens its content decides whether one
+//! from a host's address is genuine. Datagrams are not fragmented: one too long for the
+//! path is dropped and counted.
 
 use super::{Port, PortError, device};
 use holdfast_node::address::{NodeId, node_of};
@@ -20,7 +23,7 @@ const BATCH: usize = 32;
 const ETHERNET_LEN: usize = 14;
 const UDP_LEN: usize = 8;
 
-/// An address as the kernel takes and gives it.
+/// A socket address in the kernel's form.
 #[derive(Clone, Copy)]
 #[repr(C)]
 union Name {
@@ -31,7 +34,8 @@ union Name {
 
 impl Name {
     const EMPTY: Name = Name {
-        // SAFETY: all zero is a valid value of this plain structure, and it is the largest of the union: every byte is set.
+        // SAFETY: all zero is a valid value of this plain structure, and it is the
+        // largest of the union: every byte is set.
         v6: unsafe { zeroed() },
     };
 
@@ -60,9 +64,10 @@ impl Name {
         }
     }
 
-    /// Address and port, as far as the kernel has written one.
+    /// Address and port, if the kernel has written one.
     fn read(&self) -> Option<(std::net::IpAddr, u16)> {
-        // SAFETY: every byte of a `Name` is set from its beginning on, and every value is valid for these plain numbers, whichever of the structures the kernel wrote.
+        // SAFETY: every byte of a `Name` is set from its beginning on, and every value is
+        // valid for these plain numbers, for either structure that the kernel may write.
         unsafe {
             match libc::c_int::from(self.family) {
                 libc::AF_INET => {
@@ -79,7 +84,7 @@ impl Name {
     }
 }
 
-/// See the module.
+/// A UDP port; see the module.
 pub struct Udp {
     name: String,
     socket: UdpSocket,
@@ -87,7 +92,7 @@ pub struct Udp {
     up: bool,
     /// The other hosts, by their numbers; `None` for this one.
     hosts: Vec<Option<SocketAddr>>,
-    /// By node, the number of the host that it is on.
+    /// The number of each node's host.
     places: Vec<Option<u16>>,
     drops: DropCounters,
     spare: Vec<Packet>,
@@ -95,8 +100,9 @@ pub struct Udp {
 }
 
 impl Udp {
-    /// A socket at this host's address, among the hosts with these addresses; this one is at its own number. `path` is the largest packet that the way to the
-    /// others takes, bytes, IP header included, where that is less than the MTU of this host's device.
+    /// Opens a socket at this host's address, among the hosts with these addresses; this
+    /// host's number is `own`. `path` is the largest packet of the path to the others,
+    /// bytes, IP header included, if that is less than the MTU of this host's device.
     ///
     /// # Errors
     /// See [`PortError`].
@@ -121,9 +127,9 @@ impl Udp {
             SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER),
             SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER),
         };
-        // Nothing is fragmented, and what routers say of the way is not believed: anybody can say it, below the key.
+        // The path's MTU is not discovered: routers' messages are unauthenticated.
         device::option(socket.as_fd(), level, discover, &libc::IP_PMTUDISC_PROBE).map_err(refused)?;
-        // Larger buffers where that is allowed; the default works too, with more loss in bursts.
+        // Larger buffers if allowed; the default works too, with more loss in bursts.
         let _ = device::option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &(8 << 20));
         let _ = device::option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &(8 << 20));
         let ways: Vec<io::Result<()>> = hosts.iter().flatten().map(|peer| find_way(local, *peer)).collect();
@@ -150,7 +156,7 @@ impl Udp {
         })
     }
 
-    /// The host that has the node for which a frame is, if that is known.
+    /// The host of a frame's destination node, if known.
     #[inline]
     fn place_of(&self, frame: &[u8]) -> Option<u16> {
         let node = node_of(frame.first_chunk::<6>()?)?;
@@ -162,7 +168,7 @@ fn is_down(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENETDOWN | libc::ENETUNREACH | libc::EHOSTUNREACH))
 }
 
-/// Whether the kernel knows a way from one address to another.
+/// Checks that the kernel has a route from one address to another.
 fn find_way(from: SocketAddr, to: SocketAddr) -> io::Result<()> {
     UdpSocket::bind(SocketAddr::new(from.ip(), 0))?.connect(to)
 }
@@ -177,7 +183,7 @@ impl Port for Udp {
     }
 
     fn mac(&self) -> Mac {
-        // Frames name nodes; the socket has no address of that kind.
+        // Frames name nodes; the socket has no MAC address.
         [0x02, 0, 0, 0, 0, 0]
     }
 
@@ -219,8 +225,9 @@ impl Port for Udp {
             messages[at].msg_hdr.msg_iov = &raw mut vectors[at];
             messages[at].msg_hdr.msg_iovlen = 1;
         }
-        // SAFETY: every vector points into a buffer of its own, every name to one of `names`; all of them outlive the call, and the kernel writes no more
-        // than their lengths.
+        // SAFETY: every vector points into a buffer of its own, every name to one of
+        // `names`; all of them outlive the call, and the kernel writes no more than their
+        // lengths.
         let got = unsafe {
             libc::recvmmsg(self.socket.as_raw_fd(), messages.as_mut_ptr(), want as u32, libc::MSG_DONTWAIT, core::ptr::null_mut())
         };
@@ -271,7 +278,8 @@ impl Port for Udp {
                 messages[filled].msg_hdr.msg_iovlen = 1;
                 filled += 1;
                 if filled == BATCH {
-                    // SAFETY: every name is one of `names`, every vector the bytes of one of `frames`; both outlive the call.
+                    // SAFETY: every name is one of `names`, every vector the bytes of one
+                    // of `frames`; both outlive the call.
                     unsafe { device::send_batch(self.socket.as_fd(), &mut messages, &mut self.up, is_down, &mut self.drops) };
                     filled = 0;
                 }
@@ -322,7 +330,7 @@ mod tests {
         assert!(released.is_empty());
     }
 
-    /// What is there. Loopback delivers before sending returns.
+    /// All received frames. Loopback delivers before sending returns.
     fn received(port: &mut Udp, pool: &mut MemoryPool) -> Vec<Vec<u8>> {
         let mut packets = Vec::new();
         loop {
@@ -346,7 +354,8 @@ mod tests {
         [&mac_of(to)[..], &[2, 0, 0, 0, 0, 1, 0x88, 0xb6, number]].concat()
     }
 
-    /// A frame for a node that nobody knows goes to every other host; when it is known, there only, and again to all when it is not there any more.
+    /// A frame for a node that nobody knows goes to every other host; when it is known,
+    /// there only, and again to all when it is not there any more.
     #[test]
     fn frames_go_where_their_node_is() {
         for ip in ["127.0.0.1", "::1"] {
@@ -372,7 +381,8 @@ mod tests {
         }
     }
 
-    /// More frames at once than a system call takes, in their order; every buffer comes back.
+    /// More frames at once than a system call takes, in their order; every buffer comes
+    /// back.
     #[test]
     fn a_burst_arrives_whole_and_in_order() {
         let (_, mut ports) = ports("127.0.0.1", 3);
@@ -388,7 +398,8 @@ mod tests {
         assert_eq!(pool.free(), pool.total());
     }
 
-    /// A datagram from an address that no host has, and one from a host's address but another port, are counted and not taken.
+    /// A datagram from an address that no host has, and one from a host's address but
+    /// another port, are counted and not taken.
     #[test]
     fn strangers_are_not_heard() {
         let (addresses, mut ports) = ports("127.0.0.1", 2);

@@ -1,11 +1,15 @@
-//! The heap that two processes share: everything that a worker's state is made of lies in it, at the same addresses in both.
+//! The heap that two processes share: the whole state of a worker, at the same addresses
+//! in both.
 //!
-//! Theory of operation. One mapping, made before the processes part ways, so that both have it at the same place and a pointer means the same in both.
-//! Blocks have sizes of few classes; a freed one goes to its class's list, and what is in no list yet is cut off the end. The lists' heads and the end lie in the
-//! mapping too, so that whatever is undone of the state is undone of its heap as well.
+//! Theory of operation. A single mapping, made before the fork, is at the same place in
+//! both processes, so that a pointer means the same in both. Blocks have sizes of few
+//! classes. A freed block goes to its class's list; new blocks are cut off the end. The
+//! lists' heads and the end are in the mapping too, so undoing the state undoes its heap
+//! as well.
 //!
-//! A thread allocates here while it is in [`enter`], and from the system otherwise; a block goes back to where it came from, which its address tells. Only one
-//! thread of one process at a time is ever in `enter`: the worker's.
+//! A thread allocates here inside [`enter`], and from the system otherwise. A block's
+//! address tells where it goes back to. Only one thread of one process at a time is ever
+//! in `enter`: the worker's.
 
 use rustix::mm::{MapFlags, ProtFlags};
 use std::alloc::Layout;
@@ -13,12 +17,13 @@ use std::cell::Cell;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Addresses kept for the heap, bytes. Memory is taken page by page, when it is first written.
+/// Addresses reserved for the heap, bytes. Memory is taken page by page, at the first
+/// write.
 const SPAN: usize = 64 << 30;
 pub(super) const PAGE: usize = 4096;
-/// The smallest block, 1 << this.
+/// The smallest block is 1 << this.
 const SMALLEST: u32 = 4;
-/// Blocks up to this are powers of two.
+/// Blocks up to this size are powers of two.
 const SMALL: usize = PAGE;
 /// Classes: one per power of two, and four between two powers beyond [`SMALL`].
 const CLASSES: usize = 160;
@@ -29,10 +34,10 @@ thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// What the mapping begins with.
+/// The beginning of the mapping.
 #[repr(C)]
 struct Head {
-    /// Where no block has been cut off yet.
+    /// The end of the blocks cut off so far.
     end: usize,
     /// First free block of each class, 0 for none; its first word is the next one.
     free: [usize; CLASSES],
@@ -46,11 +51,13 @@ pub(super) fn create() -> io::Result<()> {
     let fd = rustix::fs::memfd_create("holdfast-heap", rustix::fs::MemfdFlags::CLOEXEC)?;
     rustix::fs::ftruncate(&fd, SPAN as u64)?;
     let flags = MapFlags::SHARED | MapFlags::NORESERVE;
-    // SAFETY: a fresh mapping at an address of the kernel's choice overlaps nothing. Nobody else has the file, so it stays as long as it is.
+    // SAFETY: a fresh mapping at an address of the kernel's choice overlaps nothing. No
+    // other process has the file, so its size stays.
     let start =
         unsafe { rustix::mm::mmap(core::ptr::null_mut(), SPAN, ProtFlags::READ | ProtFlags::WRITE, flags, &fd, 0)? } as usize;
     let head = start as *mut Head;
-    // SAFETY: the mapping begins with a page of zeroes, which is a valid `Head`, aligned to a page; nobody else knows of it yet.
+    // SAFETY: the mapping begins with a page of zeroes, which is a valid `Head`, aligned
+    // to a page; no other code knows of it yet.
     unsafe { (*head).end = start + PAGE };
     BASE.store(start, Ordering::Relaxed);
     Ok(())
@@ -61,35 +68,37 @@ pub(super) fn base() -> usize {
     BASE.load(Ordering::Relaxed)
 }
 
-/// The addresses that the heap may ever have.
+/// True if the address is within the heap's reserved range.
 #[inline]
 pub(super) fn contains(address: usize) -> bool {
     let base = base();
     base != 0 && address.wrapping_sub(base) < SPAN
 }
 
-/// All addresses.
+/// The reserved range.
 pub(super) fn span() -> (usize, usize) {
     (base(), SPAN)
 }
 
-/// Bytes from the beginning on that were ever in use.
+/// Bytes from the start that were ever in use.
 pub(super) fn used() -> usize {
     let base = base();
     if base == 0 {
         return 0;
     }
-    // SAFETY: the head is in the mapping; the one word that another process may be writing is only read, and whatever it is, it was the end once.
+    // SAFETY: the head is in the mapping. The one word that another process may be
+    // writing is only read, and any value of it was once the end.
     let end = unsafe { core::ptr::read_volatile(&raw const (*(base as *const Head)).end) };
     end - base
 }
 
-/// What `act` allocates lies in the shared heap, if there is one.
+/// Makes allocations of `act` in the shared heap, if there is one.
 pub fn enter<R>(act: impl FnOnce() -> R) -> R {
     allocating(base() != 0, act)
 }
 
-/// What `act` allocates is this process's own, in the middle of [`enter`] too: nobody else has a use for it.
+/// Makes allocations of `act` outside the shared heap, also inside [`enter`]: only this
+/// process uses them.
 pub(crate) fn outside<R>(act: impl FnOnce() -> R) -> R {
     allocating(false, act)
 }
@@ -111,20 +120,20 @@ pub(crate) fn is_inside() -> bool {
     INSIDE.try_with(Cell::get).unwrap_or(false)
 }
 
-/// True if the block was made here.
+/// True if the block is of this heap.
 #[inline]
 pub(crate) fn owns(pointer: *mut u8) -> bool {
     contains(pointer as usize)
 }
 
-/// Class of blocks that have room for so much, and their size.
+/// The class of blocks for this size, and their size.
 fn class(size: usize) -> (usize, usize) {
     let size = size.max(1 << SMALLEST);
     if size <= SMALL {
         let bits = size.next_power_of_two().trailing_zeros();
         return ((bits - SMALLEST) as usize, 1 << bits);
     }
-    // Quarters of the power of two below.
+    // Classes are quarters of the power of two below.
     let bits = (size - 1).ilog2();
     let quarter = 1usize << (bits - 2);
     let quarters = size.div_ceil(quarter);
@@ -132,7 +141,7 @@ fn class(size: usize) -> (usize, usize) {
     (class, quarters * quarter)
 }
 
-/// A block. Small ones are aligned to their size, others to a page.
+/// Allocates a block. Small ones are aligned to their size, others to a page.
 ///
 /// # Safety
 /// The calling thread is in [`enter`].
@@ -142,8 +151,9 @@ pub(crate) unsafe fn allocate(layout: Layout) -> *mut u8 {
         return core::ptr::null_mut();
     }
     let head = base() as *mut Head;
-    // SAFETY: the head is in the mapping, and by the caller's promise nobody else uses it now. A list's blocks are free blocks of this heap, of at least
-    // 16 bytes, whose first word is the list's.
+    // SAFETY: the head is in the mapping, and the caller promises that no other thread
+    // uses it now. A list's blocks are free blocks of this heap, of at least 16 bytes,
+    // whose first word is the list's.
     unsafe {
         let first = (*head).free[class];
         if first != 0 && first.is_multiple_of(layout.align()) {
@@ -167,7 +177,7 @@ pub(crate) unsafe fn allocate_zeroed(layout: Layout) -> *mut u8 {
     let end = used() + base();
     // SAFETY: the caller's promise is passed on.
     let pointer = unsafe { allocate(layout) };
-    // What was just cut off is as the kernel gave it: whatever is undone was zero before.
+    // A block just cut off is zero as the kernel gave it, also after an undo.
     if !pointer.is_null() && (pointer as usize) < end {
         // SAFETY: the block has at least so many bytes, and is the caller's.
         unsafe { core::ptr::write_bytes(pointer, 0, layout.size()) };
@@ -175,17 +185,19 @@ pub(crate) unsafe fn allocate_zeroed(layout: Layout) -> *mut u8 {
     pointer
 }
 
-/// Takes a block back.
+/// Frees a block.
 ///
 /// # Safety
-/// It was made by [`allocate`] with this layout, nobody uses it any more, and the calling thread is the only one that uses this heap now.
+/// The block was made by [`allocate`] with this layout and is not used any more, and the
+/// calling thread is the only one that uses this heap now.
 pub(crate) unsafe fn free(pointer: *mut u8, layout: Layout) {
     let (class, size) = class(layout.size().max(if layout.align() <= SMALL { layout.align() } else { 0 }));
     if size >= PAGE && super::log::keeps(pointer as usize, size) {
         return;
     }
     let head = base() as *mut Head;
-    // SAFETY: the block is of this class and nobody's; the head is in the mapping, and only this thread uses it now.
+    // SAFETY: the block is of this class and unused; the head is in the mapping, and only
+    // this thread uses it now.
     unsafe {
         *(pointer as *mut usize) = (*head).free[class];
         (*head).free[class] = pointer as usize;

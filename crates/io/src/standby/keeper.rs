@@ -15,27 +15,27 @@ use std::io;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Workers that may end one after the other without finishing a turn.
+/// Maximum number of workers that may end in succession without finishing a turn.
 const MAX_STRIKES: u32 = 8;
-/// Packets that are processed one by one after a worker has ended by what it did itself.
+/// Packets that are processed one by one after a worker has crashed.
 const CAREFUL: u32 = 128;
 /// Exit code of a standby that cannot take over, and of a process whose starter is dead.
 const NO_WAY_BACK: i32 = 3;
 /// Signal by which the kernel reports the parent's end.
 const PARENT_ENDED: Signal = Signal::USR2;
 
-/// The process that started the first keeper. It adopts the children of a keeper that
-/// ends.
+/// The process that started the first keeper. The starter adopts the children of a keeper
+/// that ends.
 static STARTER: AtomicU32 = AtomicU32::new(0);
 
-/// How it is known that a worker hangs.
+/// The detection of a worker that hangs.
 #[derive(Clone, Copy)]
 pub struct Watch {
-    /// Counts the worker's turns, also those without anything to do.
+    /// The worker's turns, also those without work.
     pub beats: &'static AtomicU64,
-    /// A worker that has not turned for so long is killed if it was stopped, sleeps, or
-    /// has had a processor for half of that time. A worker that waits for a processor
-    /// does not hang.
+    /// Time-out of a turn. A worker that has not turned for so long is killed if it was
+    /// stopped, sleeps, or has had a processor for half of that time. A worker that waits
+    /// for a processor does not hang.
     pub patience: Duration,
 }
 
@@ -56,7 +56,8 @@ impl Watch {
     /// Waits until a child may have ended; meanwhile kills a worker that hangs.
     fn wait(&self, pair: Pair, seen: &mut Seen) {
         let look = (self.patience / 8).clamp(Duration::from_millis(5), Duration::from_millis(100));
-        // SAFETY: a set of signals on this stack, and a time; the signal is blocked, so that it stays until it is waited for.
+        // SAFETY: a set of signals on this stack, and a time; the signal is blocked, so
+        // that it stays until it is waited for.
         unsafe {
             let mut signals = core::mem::zeroed::<libc::sigset_t>();
             libc::sigemptyset(&mut signals);
@@ -73,7 +74,7 @@ impl Watch {
         let enough = self.patience.as_nanos() as u64 / 2;
         let Some(waits) = seen.stall.waits(number(worker), beats, enough) else { return };
         if !waits && seen.since.elapsed() >= self.patience {
-            // The packet in hand may be why it hangs: the next worker takes packets one
+            // The in-flight packet may be why it hangs: the next worker takes packets one
             // by one.
             log::note_crash();
             let _ = rustix::process::kill_process(worker, Signal::KILL);
@@ -101,8 +102,8 @@ fn number(pid: Pid) -> u32 {
     pid.as_raw_nonzero().get() as u32
 }
 
-/// A process that outlives the keeper must be adopted by the starter, and ends with it;
-/// otherwise it ends at once.
+/// Makes sure that a process that outlives the keeper is adopted by the starter and ends
+/// with it, or else ends at once.
 fn watch_parent() -> io::Result<()> {
     extern "C" fn on_end(_: i32) {
         let is_adopted = || parent() == STARTER.load(Ordering::Relaxed);
@@ -113,7 +114,8 @@ fn watch_parent() -> io::Result<()> {
         }
     }
     STARTER.store(parent(), Ordering::Relaxed);
-    // SAFETY: the handler only makes system calls that a handler may make, and reads a word.
+    // SAFETY: the handler only makes system calls that a handler may make, and reads a
+    // word.
     unsafe {
         let mut action = core::mem::zeroed::<libc::sigaction>();
         action.sa_sigaction = on_end as extern "C" fn(i32) as usize;
@@ -125,7 +127,7 @@ fn watch_parent() -> io::Result<()> {
     }
 }
 
-/// A process that a keeper looks after, this one or the one before it.
+/// A process under a keeper, this one or the one before it.
 #[derive(Clone, Copy)]
 struct Member {
     pid: Pid,
@@ -143,8 +145,8 @@ impl Member {
         Pid::from_raw(word.load(Ordering::SeqCst) as i32).map(|pid| Member { pid, is_child: false })
     }
 
-    /// Whether the process has ended, and its exit status, if that can be known. A
-    /// child's status can be read only once.
+    /// `Some` if the process has ended, with its exit status if known. A child's status
+    /// can be read only once.
     fn ended(self) -> Option<Option<WaitStatus>> {
         if !self.is_child {
             return (!process::lives(number(self.pid))).then_some(None);
@@ -171,12 +173,14 @@ fn forget_ended(member: &mut Option<Member>, word: &AtomicU32) {
     }
 }
 
-/// Runs `work` in a process that has a standby, until it returns; then this process, which has one thread, returns its result. If the worker ends in another way and
-/// no standby can go on, this process ends as the worker did. If this process is killed its deputy goes on, and returns from here in its place. Once, after
+/// Runs `work` in a process with a standby until it returns; this process, which must
+/// have one thread, then returns its result. If the worker ends in another way and no
+/// standby can go on, this process ends as the worker did. If this process is killed, its
+/// deputy goes on, and returns from here in its place. Call it once, after
 /// [`create`](super::create).
 ///
 /// # Errors
-/// What the kernel says when it refuses the first process.
+/// The kernel's error, if it refuses the first process.
 pub fn supervise(pair: Pair, watch: Watch, mut work: impl FnMut(Turns) -> i32) -> io::Result<i32> {
     let shared = Shared::create(pair)?;
     let shared = SHARED.get_or_init(|| shared);
@@ -189,7 +193,7 @@ pub fn supervise(pair: Pair, watch: Watch, mut work: impl FnMut(Turns) -> i32) -
     result
 }
 
-/// See the module.
+/// A keeper; see the module.
 struct Keeper {
     shared: &'static Shared,
     watch: Watch,
@@ -232,7 +236,7 @@ impl Keeper {
         }
     }
 
-    /// How the worker ended, if it has and that can be known.
+    /// `Some` if the worker has ended, with its status if known.
     fn worker_ended(&self) -> Option<Option<WaitStatus>> {
         let is_replaced = self.shared.pair.worker.load(Ordering::SeqCst) != number(self.worker.pid);
         if !self.worker.is_child && is_replaced { Some(None) } else { self.worker.ended() }
@@ -273,7 +277,7 @@ impl Keeper {
         }
     }
 
-    /// Makes a deputy. True in the deputy, when it has become the keeper.
+    /// Forks a deputy. Returns true in the deputy, once it has become the keeper.
     fn deputise(&mut self) -> bool {
         let keeper = rustix::process::getpid();
         // SAFETY: this process has one thread, so the child has all that there is.
@@ -282,7 +286,7 @@ impl Keeper {
                 self.succeed(keeper);
                 true
             }
-            // There is no process left for it.
+            // The kernel has no room for another process.
             ..0 => false,
             pid => {
                 self.shared.pair.deputy.store(pid as u32, Ordering::SeqCst);
@@ -329,8 +333,8 @@ impl Keeper {
 }
 
 impl Member {
-    /// Whether the process has ended, and if so, whether because it could not take over.
-    /// Its exit status can be read once more.
+    /// `Some` if the process has ended, with true if it could not take over. Its exit
+    /// status can be read once more.
     fn has_refused(self) -> Option<bool> {
         if !self.is_child {
             return (!process::lives(number(self.pid))).then_some(false);
@@ -350,16 +354,17 @@ impl Member {
 }
 
 impl Shared {
-    /// Exit code of the worker, if its work is done.
+    /// The worker's exit code, if its work is done.
     fn code(&self) -> Option<i32> {
         self.finished.load(Ordering::SeqCst).checked_sub(1).map(|code| code as i32)
     }
 }
 
-/// Ends this process as another one ended, as far as is known.
+/// Ends this process in the same way as another one, as far as known.
 fn end_as(status: Option<WaitStatus>) -> ! {
     if let Some(signal) = status.and_then(WaitStatus::terminating_signal) {
-        // SAFETY: the signal's default action, and the signal itself, which ends this process without running anything more of it.
+        // SAFETY: the signal's default action, and the signal itself, which ends this
+        // process without running anything more of it.
         unsafe {
             libc::signal(signal, libc::SIG_DFL);
             libc::raise(signal);
@@ -368,7 +373,7 @@ fn end_as(status: Option<WaitStatus>) -> ! {
     std::process::exit(status.and_then(WaitStatus::exit_status).unwrap_or(1))
 }
 
-/// Makes a process that becomes the worker when there is none.
+/// Forks a process that becomes the worker when there is none.
 fn start(shared: &'static Shared, work: &mut impl FnMut(Turns) -> i32) -> io::Result<Pid> {
     let keeper = std::process::id();
     // SAFETY: this process has one thread, so the child has all that there is.
@@ -399,7 +404,7 @@ fn live(shared: &Shared, keeper: u32, work: &mut impl FnMut(Turns) -> i32) -> i3
         hasty = 2;
         pair.standby.store(me, Ordering::SeqCst);
         if parent() != keeper {
-            // The next keeper may not have seen this standby, and starts another one.
+            // The next keeper may not have seen this standby, and will start another one.
             let _ = pair.standby.compare_exchange(me, 0, Ordering::SeqCst, Ordering::Relaxed);
             return NO_WAY_BACK;
         }

@@ -1,13 +1,21 @@
-//! What there was before: the log by which a turn that was not finished is undone, and how it is noticed what a turn changes.
+//! The undo log: restores the state before an unfinished turn, and detects a turn's
+//! changes.
 //!
-//! Theory of operation. The heap's pages are read-only until something is written to one: the fault's handler copies the page into the log and makes it writable. At the
-//! turn's end, [`commit`], the log is emptied by one store, which is what makes the turn's changes valid, and the pages are made read-only again. Pages that are written again and again
-//! are not: they are copied when a turn begins. Large tables that are written here and there are [`exempt`], and whoever writes them says so first ([`before`]), which costs a
-//! fraction of a fault. So is [`scratch`], of which nobody says anything: it means nothing between two turns, so whatever lies there when a turn is undone is as good as what lay there
-//! before. What is exempt stays what it is: such a block is never used for anything else ([`keeps`]). If the process dies in a turn, whoever takes over copies what the log has back, the last entry first, and has the state as it was at the
-//! last turn's end. A copy is in the log before the change that it is for, so that holds at every instruction; and copying back may be done again from the start.
+//! Theory of operation. The heap's pages are read-only until one is written: the fault's
+//! handler copies the page into the log and makes it writable. At the turn's end,
+//! [`commit`] empties the log by one store, which makes the turn's changes valid, and
+//! makes the pages read-only again. Pages that are written again and again stay writable:
+//! they are copied when a turn begins. Large tables with scattered writes are [`exempt`]:
+//! their writers announce writes ([`before`]), at a fraction of a fault's cost.
+//! [`scratch`] memory is exempt without announcements: its content between two turns is
+//! meaningless, so any content will do after an undo. Exempt blocks stay exempt: such a
+//! block is never used for anything else ([`keeps`]). If the process dies in a turn, its
+//! successor copies the log back, the last entry first, and has the state at the last
+//! turn's end. A copy is in the log before the change that it is for, so this holds at
+//! every instruction; and copying back may be repeated from the start.
 //!
-//! The log lies in a mapping of its own, which both processes have. A turn that changes more than it has room for cannot be undone: while it goes on, the log says so.
+//! The log is in a mapping of its own, which both processes have. A turn that changes
+//! more than the log can hold cannot be undone: the log says so until the turn's end.
 
 use super::heap::{self, PAGE};
 use crate::shared_memory::SharedMemory;
@@ -18,7 +26,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering,
 
 /// Bytes of entries.
 const ROOM: usize = 32 << 20;
-/// Where the entries begin, behind the words below.
+/// The offset of the entries, behind the words below.
 const ENTRIES: usize = PAGE;
 const AT_USED: usize = 0;
 const AT_VALID: usize = 8;
@@ -26,18 +34,18 @@ const AT_CRASHED: usize = 12;
 const AT_TURN: usize = 16;
 const AT_HOT_COUNT: usize = 1024;
 const AT_HOT: usize = AT_HOT_COUNT + 8;
-/// What others keep beside the log.
+/// The offset of words that other modules keep beside the log.
 pub(super) const AT_OTHERS: usize = 256;
 
-/// Pages that one turn may touch and still be undone page by page.
+/// Maximum number of pages that one turn may touch and still be undone page by page.
 const TOUCHED: usize = 4096;
-/// Pages that are copied when a turn begins, instead of waiting for the fault.
+/// Maximum number of pages that are copied when a turn begins, instead of on a fault.
 const HOT: usize = 48;
-/// A page is hot that was touched in so many of the last turns that touched any.
+/// Touches of a page, in successive turns that touched any, after which it is hot.
 const HOT_AFTER: u8 = 3;
-/// Turns after which hot pages must prove it again.
+/// Turns after which hot pages must prove themselves again.
 const COOL_EVERY: u64 = 4096;
-/// Ranges that are announced before they are written.
+/// Maximum number of exempt ranges.
 const EXEMPT: usize = 256;
 
 struct Log {
@@ -45,9 +53,9 @@ struct Log {
     used: &'static AtomicU64,
     valid: &'static AtomicU32,
     crashed: &'static AtomicU32,
-    /// Turns that have begun, whoever took them.
+    /// Turns begun, by any worker.
     turn: &'static AtomicU32,
-    /// Pages that are copied when a turn begins. Whoever takes over knows them from the beginning.
+    /// Pages that are copied when a turn begins. A successor knows them from the start.
     hot_count: &'static AtomicU32,
     hot: &'static [AtomicU64],
     entries: usize,
@@ -60,15 +68,16 @@ impl Log {
 }
 
 static LOG: OnceLock<Log> = OnceLock::new();
-/// This process notices what it changes.
+/// True if this process notes its changes.
 static IS_TRACKING: AtomicBool = AtomicBool::new(false);
-/// This process does not yet, but has made its heap read-only and knows which pages are not: see [`prepare`].
+/// True if this process has made its heap read-only and knows the writable pages, but
+/// does not note changes yet: see [`prepare`].
 static IS_PREPARED: AtomicBool = AtomicBool::new(false);
 static TURN: AtomicU64 = AtomicU64::new(1);
-/// Pages that this turn made writable, or, before the first one, what came before it.
+/// Pages that this turn, or the time before the first one, made writable.
 static TOUCHED_COUNT: AtomicUsize = AtomicUsize::new(0);
 static TOUCHED_PAGES: [AtomicUsize; TOUCHED] = [const { AtomicUsize::new(0) }; TOUCHED];
-/// How often pages were touched lately, by hash of the page: page number and count.
+/// Recent touches by hash of the page: page number and count.
 static HEAT: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
 static EXEMPT_COUNT: AtomicUsize = AtomicUsize::new(0);
 static EXEMPT_RANGES: [(AtomicUsize, AtomicUsize); EXEMPT] = [const { (AtomicUsize::new(0), AtomicUsize::new(0)) }; EXEMPT];
@@ -93,12 +102,12 @@ pub(super) fn memory() -> Option<&'static SharedMemory> {
     LOG.get().map(|log| &log.memory)
 }
 
-/// These bytes of the heap are announced before they are written: no fault tells of them.
+/// Exempts these bytes of the heap from faults: writes to them are announced.
 pub(super) fn exempt(bytes: &[u8]) {
     scratch(bytes.as_ptr() as usize, bytes.len());
 }
 
-/// What lies there in the heap means nothing between two turns.
+/// Exempts heap memory whose content between two turns is meaningless.
 pub(super) fn scratch(address: usize, len: usize) {
     let start = address.next_multiple_of(PAGE);
     let end = (address + len) / PAGE * PAGE;
@@ -113,19 +122,19 @@ pub(super) fn scratch(address: usize, len: usize) {
     }
 }
 
-/// The block is exempt, or a part of it, and must stay what it is.
+/// True if the block, or a part of it, is exempt and must stay so.
 pub(super) fn keeps(address: usize, len: usize) -> bool {
     let ranges = EXEMPT_RANGES[..EXEMPT_COUNT.load(Ordering::Relaxed)].iter();
     let mut ranges = ranges.map(|(from, to)| (from.load(Ordering::Relaxed), to.load(Ordering::Relaxed)));
     ranges.any(|(from, to)| address < to && from < address + len)
 }
 
-/// The number of the turn, for whoever wants to know whether it is still the same: see [`crate::standby::turn`].
+/// The number of the turn: see [`crate::standby::turn`].
 pub(super) fn turn() -> Option<&'static AtomicU32> {
     LOG.get().map(|log| log.turn)
 }
 
-/// These bytes are about to change.
+/// Announces that these bytes are about to change.
 #[inline]
 pub(super) fn before(bytes: &[u8]) {
     if IS_TRACKING.load(Ordering::Relaxed) {
@@ -138,19 +147,22 @@ fn round(len: usize) -> usize {
     len.next_multiple_of(8)
 }
 
-/// Copies what lies there into the log. An entry is its bytes, then its address and length, so that it can be read from behind.
+/// Copies bytes into the log. An entry is the bytes, then their address and length, so
+/// that it can be read backwards.
 #[inline]
 fn record(address: usize, len: usize) {
     let Some(log) = LOG.get() else { return };
     let used = log.used.load(Ordering::Relaxed) as usize;
     let next = used + round(len) + 16;
     if next > ROOM {
-        // From here on there is no way back, until the turn has ended.
+        // This turn cannot be undone from here on.
         log.valid.store(0, Ordering::SeqCst);
         return;
     }
-    // SAFETY: the entry lies inside the log's mapping, which nobody else writes while this process is the worker; what is copied is memory of this process that
-    // the caller has borrowed, or a page of the heap that is mapped, readable, and used by no other thread.
+    // SAFETY: the entry lies inside the log's mapping, which no other process writes
+    // while this one is the worker. The source is memory of this process that the caller
+    // has borrowed, or a page of the heap that is mapped, readable, and used by no other
+    // thread.
     unsafe {
         let entry = (log.entries + used) as *mut u8;
         core::ptr::copy_nonoverlapping(address as *const u8, entry, len);
@@ -158,12 +170,12 @@ fn record(address: usize, len: usize) {
         *tail = address;
         *tail.add(1) = len;
     }
-    // The entry before the word, and the word before whatever the caller changes.
+    // The entry is stored before the word, and the word before the caller's change.
     log.used.store(next as u64, Ordering::Release);
     compiler_fence(Ordering::SeqCst);
 }
 
-/// A turn begins. Nothing of the state may have changed since the last one ended.
+/// Begins a turn. The state must not have changed since the last one ended.
 pub(super) fn begin() {
     let Some(log) = LOG.get() else { return };
     log.turn.store(log.turn.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
@@ -175,7 +187,7 @@ pub(super) fn begin() {
     }
 }
 
-/// The turn has ended: what it changed holds.
+/// Ends the turn: its changes are valid.
 pub(super) fn commit() {
     if !IS_TRACKING.load(Ordering::Relaxed) {
         return;
@@ -209,7 +221,7 @@ pub(super) fn commit() {
     }
 }
 
-/// Counts that a page was touched. True if it is hot from now on.
+/// Counts a touch of a page. True if it is hot from now on.
 fn warm(log: &Log, page: usize) -> bool {
     let number = (page / PAGE) as u64;
     let heat = &HEAT[number as usize % HEAT.len()];
@@ -218,7 +230,7 @@ fn warm(log: &Log, page: usize) -> bool {
     heat.store(number << 8 | u64::from(count), Ordering::Relaxed);
     let at = log.hot().len();
     if count < HOT_AFTER || at == HOT {
-        // Too many to copy each turn: it goes on to fault.
+        // Too many hot pages to copy each turn: this one goes on to fault.
         heat.store(number << 8 | u64::from(count.min(HOT_AFTER)), Ordering::Relaxed);
         return false;
     }
@@ -227,8 +239,8 @@ fn warm(log: &Log, page: usize) -> bool {
     true
 }
 
-/// In a process that may take over: makes its heap read-only while there is time, so that [`track`] need not. What is written before that is written to pages that
-/// are known.
+/// Prepares a process that may take over: makes its heap read-only while there is time,
+/// so that [`track`] need not. Pages written before that are known.
 pub(super) fn prepare() {
     let Some(log) = LOG.get() else { return };
     let (start, len) = heap::span();
@@ -237,18 +249,18 @@ pub(super) fn prepare() {
     }
     TOUCHED_COUNT.store(0, Ordering::Relaxed);
     IS_PREPARED.store(true, Ordering::SeqCst);
-    // Those that will be hot, as far as is known yet.
+    // The pages that will be hot, as far as known yet.
     for page in log.hot() {
         handle_fault(page.load(Ordering::Relaxed) as usize);
     }
 }
 
-/// From now on what changes is noticed. Between two turns.
+/// Begins to note changes. Call it between two turns.
 pub(super) fn track() {
     let Some(log) = LOG.get() else { return };
     log.used.store(0, Ordering::Relaxed);
     IS_TRACKING.store(true, Ordering::SeqCst);
-    // Those of the worker before are this one's, too.
+    // The former worker's hot pages are this one's too.
     let hot = log.hot();
     let is_hot = |page: usize| hot.iter().any(|hot| hot.load(Ordering::Relaxed) as usize == page);
     let is_prepared = IS_PREPARED.swap(false, Ordering::Relaxed);
@@ -260,7 +272,7 @@ pub(super) fn track() {
         _ => protect_all(),
     }
     hot.iter().for_each(|page| set_writable(page.load(Ordering::Relaxed) as usize, PAGE, true));
-    // Unless a page could not be made read-only: see [`give_up`].
+    // The log stays invalid if a page could not be made read-only: see [`give_up`].
     log.valid.store(u32::from(is_tracking()), Ordering::SeqCst);
 }
 
@@ -268,7 +280,7 @@ pub(super) fn is_tracking() -> bool {
     IS_TRACKING.load(Ordering::Relaxed)
 }
 
-/// The pages from `start` on, `len` bytes, without those that are exempt: beginnings and lengths.
+/// The pages from `start` on, `len` bytes, without exempt ones: starts and lengths.
 pub(super) fn ranges(start: usize, len: usize) -> impl Iterator<Item = (usize, usize)> {
     let mut exempt = [(usize::MAX, usize::MAX); EXEMPT];
     let count = EXEMPT_COUNT.load(Ordering::Relaxed);
@@ -285,7 +297,7 @@ pub(super) fn ranges(start: usize, len: usize) -> impl Iterator<Item = (usize, u
     })
 }
 
-/// Makes all of the heap read-only but what is exempt.
+/// Makes the heap read-only, except exempt ranges.
 fn protect_all() {
     let (start, len) = heap::span();
     for (start, len) in ranges(start, len) {
@@ -293,21 +305,23 @@ fn protect_all() {
     }
 }
 
-/// False if the kernel refuses.
+/// Changes the protection of pages. False if the kernel refuses.
 fn protect(start: usize, len: usize, flags: MprotectFlags) -> bool {
-    // SAFETY: pages of the heap's mapping, whole ones; they stay readable, and one that is written although it is read-only is made writable by the fault's handler.
+    // SAFETY: pages of the heap's mapping, whole ones; they stay readable, and one that
+    // is written although it is read-only is made writable by the fault's handler.
     unsafe { mprotect(start as *mut core::ffi::c_void, len, flags) }.is_ok()
 }
 
 fn set_writable(start: usize, len: usize, is_writable: bool) {
     let flags = if is_writable { MprotectFlags::READ | MprotectFlags::WRITE } else { MprotectFlags::READ };
     if !protect(start, len, flags) && !is_writable {
-        // A page that stays writable would change unnoticed: nobody may rely on the log any more.
+        // A page that stays writable would change unnoticed: the log is not reliable any
+        // more.
         give_up();
     }
 }
 
-/// What changes cannot be noticed any more: no way back from here on.
+/// Marks the log as unusable, because changes cannot be noted any more.
 fn give_up() {
     if let Some(log) = LOG.get() {
         IS_TRACKING.store(false, Ordering::SeqCst);
@@ -315,9 +329,10 @@ fn give_up() {
     }
 }
 
-/// A write to a read-only page. False if it is none of the heap.
+/// Handles a write to a read-only page. False if the page is not the heap's.
 ///
-/// It is called by a signal's handler, in the middle of anything: it only reads and writes words and the log, and makes one system call.
+/// Called by a signal handler, at any point: it only reads and writes words and the log,
+/// and makes one system call.
 pub(super) fn handle_fault(address: usize) -> bool {
     if !heap::contains(address) {
         return false;
@@ -337,14 +352,14 @@ pub(super) fn handle_fault(address: usize) -> bool {
     protect(page, PAGE, MprotectFlags::READ | MprotectFlags::WRITE)
 }
 
-/// The worker ends by what it did itself.
+/// Notes that the worker crashed by its own doing.
 pub(crate) fn note_crash() {
     if let Some(log) = LOG.get() {
         log.crashed.store(1, Ordering::SeqCst);
     }
 }
 
-/// Whether the worker that is no more ended by what it did itself; told once.
+/// True if the dead worker crashed by its own doing; returned once.
 pub(super) fn take_crash() -> bool {
     LOG.get().is_some_and(|log| log.crashed.swap(0, Ordering::SeqCst) != 0)
 }
@@ -363,8 +378,10 @@ pub(super) fn undo() -> Option<bool> {
     }
     let was_in_turn = used > 0;
     while used > 0 {
-        // SAFETY: entries lie one behind the other from the log's beginning to `used`, each ending with its address and length; the worker that wrote them is dead,
-        // and this process is the only one that uses log and heap now. An address is of the heap, or of a packet's buffer that the worker had.
+        // SAFETY: entries lie one behind the other from the log's start to `used`, each
+        // ending with its address and length. The worker that wrote them is dead, and
+        // only this process uses log and heap now. An address is of the heap, or of a
+        // packet's buffer that the worker had.
         unsafe {
             let tail = (log.entries + used) as *const usize;
             let (address, len) = (*tail.sub(2), *tail.sub(1));

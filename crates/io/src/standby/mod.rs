@@ -1,6 +1,7 @@
-//! A worker that outlives its process: its state lies in memory that a second process has too, and that one goes on where the first one was killed.
+//! A worker that outlives its process: a second process shares the memory of its state,
+//! and goes on where the first one was killed.
 //!
-//! Theory of operation. One process, the *keeper*, builds the state in a heap of its own
+//! Theory of operation. A process, the *keeper*, builds the state in a heap of its own
 //! ([`heap`]). From then on it only starts the other processes and learns of their ends:
 //! the *worker*, which takes turns, and the *standby*, which sleeps. Both are forked from
 //! the keeper, so that everything lies at the same addresses; neither ever forks. The
@@ -12,10 +13,13 @@
 //! output of the undone turn was never visible. The keeper then forks another standby.
 //! The keeper's own death ends no other process ([`keeper`]).
 //!
-//! If worker and standby die together, the keeper makes another process, which finds everything as the standby would have. What has no way back ends with its worker, and then the
-//! keeper ends as the worker did: a turn that changed more than the log holds, and a turn that one worker after the other does not finish.
+//! If worker and standby die together, the keeper forks another process, which finds
+//! everything as the standby would have. Two kinds of turns cannot be recovered: one that
+//! changed more than the log holds, and one that successive workers do not finish. The
+//! keeper then ends as the worker did.
 //!
-//! REINFORCE, local standby: there the state is copied at the end of each batch, and the manager wakes the standby.
+//! REINFORCE, local standby: the paper copies the state at the end of each batch, and the
+//! manager wakes the standby.
 
 mod heap;
 mod keeper;
@@ -43,7 +47,7 @@ const AT_SUSPECT: usize = AT_STRIKES + 8;
 /// memory that other processes may read.
 #[derive(Clone, Copy)]
 pub struct Pair {
-    /// The process that works, 0 before there is one.
+    /// The worker's process, 0 before there is one.
     pub worker: &'static AtomicU32,
     /// The process of a standby that can take over, 0 for none.
     pub standby: &'static AtomicU32,
@@ -55,19 +59,19 @@ pub struct Pair {
     pub deputy: &'static AtomicU32,
 }
 
-/// What the three processes share besides the state.
+/// Words that the processes share besides the state.
 struct Shared {
     lock: *mut libc::pthread_mutex_t,
     pair: Pair,
-    /// Workers that have begun since a turn was finished.
+    /// Workers that have begun since a turn was last finished.
     strikes: &'static AtomicU32,
-    /// The worker has ended because its work was done: its exit code and one more.
+    /// The exit code plus one of a worker whose work is done.
     finished: &'static AtomicU32,
-    /// A careful turn is under way.
+    /// Set while a careful turn is under way.
     suspect: &'static AtomicU32,
 }
 
-// SAFETY: the pointer is to a lock in shared memory, which is made to be used by several processes.
+// SAFETY: the pointer is to a lock in shared memory, made for several processes.
 unsafe impl Send for Shared {}
 // SAFETY: as above.
 unsafe impl Sync for Shared {}
@@ -83,7 +87,8 @@ impl Shared {
         let memory = log::memory().ok_or(io::ErrorKind::NotFound)?;
         let lock = (memory.address() + AT_LOCK) as *mut libc::pthread_mutex_t;
         const { assert!(size_of::<libc::pthread_mutex_t>() <= LOCK_LEN) };
-        // SAFETY: the lock lies in the mapping, aligned, and nobody uses it yet; attributes live on this stack until they are destroyed.
+        // SAFETY: the lock lies in the mapping, aligned and unused so far; attributes
+        // live on this stack until they are destroyed.
         unsafe {
             let mut attributes = core::mem::zeroed::<libc::pthread_mutexattr_t>();
             check(libc::pthread_mutexattr_init(&mut attributes))?;
@@ -101,9 +106,10 @@ impl Shared {
         })
     }
 
-    /// Waits until the worker is no more, or for nobody if there was none yet. True if there was one that died.
+    /// Waits until there is no worker. True if there was one that died.
     fn wait(&self) -> io::Result<bool> {
-        // SAFETY: the lock was made before the processes parted, and nobody destroys it. It is held until the process ends.
+        // SAFETY: the lock was made before the fork, and is never destroyed. The process
+        // holds it until it ends.
         unsafe {
             match libc::pthread_mutex_lock(self.lock) {
                 0 => Ok(false),
@@ -118,25 +124,28 @@ impl Shared {
 #[derive(Default)]
 pub struct Turns {
     takes_over: bool,
-    /// Turns that begin before this process stands back: see [`warm::go_first`].
+    /// Turns that begin before this process gives its priority up: see
+    /// [`warm::go_first`].
     hasty: u8,
     careful: u32,
     is_poisoned: bool,
 }
 
 impl Turns {
-    /// The worker before this one has died, and its state is as at the end of its last turn. Told once.
+    /// True if the former worker has died; the state is that at the end of its last turn.
+    /// Returned once.
     pub fn takes_over(&mut self) -> bool {
         core::mem::take(&mut self.takes_over)
     }
 
-    /// There is, or may be, somebody to take over: beginnings and ends of turns cost something.
+    /// True if there is, or may be, a standby: turns then have a cost at their beginnings
+    /// and ends.
     pub fn are_logged(&self) -> bool {
         SHARED.get().is_some()
     }
 
-    /// A turn begins, which takes at most `burst` packets. Returns how many it should take: one, after a worker that ended by what it did itself, until it is
-    /// known which packet that was.
+    /// Begins a turn of at most `burst` packets. Returns how many it should take: one,
+    /// after a worker that crashed, until the packet at fault is known.
     #[inline]
     pub fn begin(&mut self, burst: usize) -> usize {
         let Some(shared) = SHARED.get() else { return burst };
@@ -158,7 +167,7 @@ impl Turns {
         1
     }
 
-    /// The turn has ended: what it did holds, and may be shown.
+    /// Ends the turn: its changes are valid, and its output may be shown.
     #[inline]
     pub fn commit(&mut self) {
         let Some(shared) = SHARED.get() else { return };
@@ -169,38 +178,42 @@ impl Turns {
         }
     }
 
-    /// The next packet has ended two workers, each of which had no other in hand. Told once; nobody should process it.
+    /// True if the next packet has ended two workers, each of which processed no other.
+    /// Returned once; the packet must not be processed.
     pub fn is_poisoned(&mut self) -> bool {
         core::mem::take(&mut self.is_poisoned)
     }
 }
 
-/// These bytes of the heap will be announced to [`before`] whenever they change, all of them.
+/// Exempts these bytes of the heap: every write to them will be announced to [`before`].
 pub fn exempt(bytes: &[u8]) {
     log::exempt(bytes);
 }
 
-/// What lies at this address of the heap, so many bytes, means nothing between two turns: it may be anything when one is undone. It stays what it is: a block of a page or more that is given
-/// back is not used again.
+/// Exempts `len` bytes of the heap whose content between two turns is meaningless: they
+/// may be anything after an undo. The range stays exempt: a freed block of a page or more
+/// is not used again.
 pub fn scratch(address: usize, len: usize) {
     log::scratch(address, len);
 }
 
-/// The number of the turn, after [`create`]. It changes when one begins, and goes on counting when a standby takes over.
+/// The number of the turn, after [`create`]. The number changes when a turn begins, and
+/// goes on counting after a takeover.
 pub fn turn() -> Option<&'static AtomicU32> {
     log::turn()
 }
 
-/// These bytes, in the heap or in a packet's buffer, are about to change.
+/// Announces that these bytes, in the heap or in a packet's buffer, are about to change.
 #[inline]
 pub fn before(bytes: &[u8]) {
     log::before(bytes);
 }
 
-/// Makes what the processes share. Once, before [`enter`] makes the state, while this process has one thread.
+/// Makes the shared memory and lock. Call it once, before [`enter`] makes the state,
+/// while this process has one thread.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub fn create() -> io::Result<()> {
     heap::create()?;
     log::create()?;
@@ -212,19 +225,23 @@ pub fn create() -> io::Result<()> {
     watch_faults()
 }
 
-/// Writes to read-only pages are told to the log; other faults end the process as ever, after the log has heard of it.
+/// Makes the log handle writes to read-only pages; other faults end the process, after
+/// the log has noted them.
 fn watch_faults() -> io::Result<()> {
     extern "C" fn on_fault(signal: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
-        // SAFETY: the kernel gives a handler with SA_SIGINFO valid information, and for this signal an address.
+        // SAFETY: the kernel gives a handler with SA_SIGINFO valid information, and for
+        // this signal an address.
         if signal == libc::SIGSEGV && log::handle_fault(unsafe { (*info).si_addr() } as usize) {
             return;
         }
         log::note_crash();
-        // SAFETY: what has happened happens again when the handler returns, and then ends the process.
+        // SAFETY: the same fault happens again when the handler returns, and then ends
+        // the process.
         unsafe { libc::signal(signal, libc::SIG_DFL) };
     }
     for signal in [libc::SIGSEGV, libc::SIGBUS, libc::SIGABRT, libc::SIGILL, libc::SIGFPE] {
-        // SAFETY: the handler only does what a handler may: it reads and writes words and memory of its own, and makes system calls.
+        // SAFETY: the handler only does what a handler may: it reads and writes words and
+        // memory of its own, and makes system calls.
         unsafe {
             let mut action = core::mem::zeroed::<libc::sigaction>();
             action.sa_sigaction = on_fault as extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) as usize;

@@ -1,6 +1,7 @@
 //! Processes that are killed at instructions drawn by chance, and what their heirs find.
 //!
-//! The heap, the log and the lock are a process's own, so each test runs in a process that the harness starts for it: this binary, with the test's name.
+//! The heap, the log and the lock are a process's own, so each test runs in a process
+//! that the harness starts for it: this binary, with the test's name.
 
 use super::*;
 use crate::process;
@@ -42,7 +43,7 @@ impl Board {
         self.memory.word64(at * 8)
     }
 
-    /// Nobody hangs.
+    /// A time-out under which no worker hangs.
     fn watch(&self) -> Watch {
         Watch { beats: self.word(9), patience: Duration::MAX }
     }
@@ -53,7 +54,8 @@ impl Board {
     }
 }
 
-/// A state with everything in it that allocates, moves and links: what it is after so many turns follows from their number.
+/// A state with everything in it that allocates, moves and links: what it is after so
+/// many turns follows from their number.
 struct World {
     turn: u64,
     map: BTreeMap<u64, Vec<u8>>,
@@ -66,10 +68,11 @@ struct World {
 
 /// Kills, each at another point of a turn.
 const KILLS: u32 = 100;
-/// Nobody waits longer for them.
+/// The longest wait for them.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// Turns after which everything begins anew, so that it does not take long to play them again.
+/// Turns after which everything begins anew, so that it does not take long to play them
+/// again.
 const ROUND: u64 = 500;
 
 impl World {
@@ -143,7 +146,8 @@ impl World {
     }
 }
 
-/// Announces a change of shared state. A world that a test computes for comparison is not shared.
+/// Announces a change of shared state. A world that a test computes for comparison is not
+/// shared.
 fn announce(bytes: &[u8]) {
     if heap::contains(bytes.as_ptr() as usize) {
         before(bytes);
@@ -160,7 +164,8 @@ impl Bytes for [u64] {
     }
 }
 
-/// Kills the worker `kills` times, each after a while drawn by chance, through a thread-less process that the keeper knows nothing of; and ends the work after that.
+/// Kills the worker `kills` times, each after a while drawn by chance, through a
+/// thread-less process that the keeper knows nothing of; and ends the work after that.
 fn killer(board: &Board, kills: u32) {
     // SAFETY: the keeper has one thread still.
     if unsafe { libc::fork() } != 0 {
@@ -174,7 +179,8 @@ fn killer(board: &Board, kills: u32) {
         random ^= random >> 7;
         random ^= random << 17;
         let (worker, standby) = (pair.worker.load(Ordering::SeqCst), pair.standby.load(Ordering::SeqCst));
-        // Only where somebody can take over, and the worker has begun to note what it does.
+        // Only where somebody can take over, and the worker has begun to note what it
+        // does.
         if standby == 0 || worker == standby || board.word(1).load(Ordering::SeqCst) != u64::from(worker) {
             rustix::thread::sched_yield();
             continue;
@@ -195,8 +201,9 @@ fn killer(board: &Board, kills: u32) {
     unsafe { libc::_exit(0) };
 }
 
-/// A state is changed by turns, and who does it is killed again and again. After each turn the number of turns is shown: it is never behind what was shown before, and the state
-/// is always what so many turns make of it.
+/// A state is changed by turns, and who does it is killed again and again. After each
+/// turn the number of turns is shown: it is never behind what was shown before, and the
+/// state is always what so many turns make of it.
 #[test]
 fn every_heir_finds_the_last_turn_s_end() {
     apart("every_heir_finds_the_last_turn_s_end", || {
@@ -234,7 +241,8 @@ fn every_heir_finds_the_last_turn_s_end() {
     });
 }
 
-/// A turn that changes more than the log holds cannot be undone; whoever is killed in it has no heir. Once it has ended all is as before.
+/// A turn that changes more than the log holds cannot be undone; whoever is killed in it
+/// has no heir. Once it has ended all is as before.
 #[test]
 fn a_turn_too_large_for_the_log_has_no_way_back_until_it_ends() {
     apart("a_turn_too_large_for_the_log_has_no_way_back_until_it_ends", || {
@@ -244,7 +252,8 @@ fn a_turn_too_large_for_the_log_has_no_way_back_until_it_ends() {
         let code = supervise(board.pair(), board.watch(), |mut turns| {
             let me = std::process::id();
             if turns.takes_over() {
-                // The third worker finds what the first had committed, whatever the second was at.
+                // The third worker finds what the first had committed, whatever the
+                // second was at.
                 return if world.iter().all(|value| *value == 2) { 0 } else { 9 };
             }
             while !log::is_tracking() {
@@ -267,7 +276,8 @@ fn a_turn_too_large_for_the_log_has_no_way_back_until_it_ends() {
     });
 }
 
-/// A worker that has taken over may have long to do before its first turn. Killed at that, it has an heir, who finds what the first one had committed.
+/// A worker that has taken over may have long to do before its first turn. Killed at
+/// that, it has an heir, who finds what the first one had committed.
 #[test]
 fn a_worker_is_replaced_before_its_first_turn() {
     apart("a_worker_is_replaced_before_its_first_turn", || {
@@ -300,7 +310,8 @@ fn a_worker_is_replaced_before_its_first_turn() {
     });
 }
 
-/// What ends its worker by itself, again and again, is known by the second time: then the worker had only one packet in hand.
+/// A packet that ends its worker again and again is known by the second time: then the
+/// worker had only one packet in hand.
 #[test]
 fn a_poisoned_packet_is_known_at_the_third_worker() {
     apart("a_poisoned_packet_is_known_at_the_third_worker", || {
@@ -353,7 +364,8 @@ fn a_worker_that_hangs_is_replaced() {
                 turns.begin(1);
                 turns.commit();
                 if log::is_tracking() {
-                    // SAFETY: this process stands still, as one does that a debugger or an operator has stopped.
+                    // SAFETY: this process stands still, as one does that a debugger or
+                    // an operator has stopped.
                     unsafe { libc::raise(libc::SIGSTOP) };
                 }
             }
@@ -364,9 +376,9 @@ fn a_worker_that_hangs_is_replaced() {
     });
 }
 
-/// Starts a keeper of a world whose turns go on until the board's first word is set; then it ends with 7. This process
-/// is to its keepers what a guard is. Each heir checks the world that it finds. Returns the word in which the number of
-/// turns is shown.
+/// Starts a keeper of a world whose turns go on until the board's first word is set; then
+/// it ends with 7. This process is to its keepers what a guard is. Each heir checks the
+/// world that it finds. Returns the word in which the number of turns is shown.
 fn keep_a_world(board: &Board) -> &'static AtomicU64 {
     let (ends, shown) = (board.word(0), board.word(2));
     process::adopt_orphans().unwrap();
@@ -406,7 +418,8 @@ fn is_whole(pair: &Pair) -> bool {
     all[0] != all[1] && all.into_iter().all(process::lives)
 }
 
-/// Keepers are killed, and now and then a worker: those that are there live on, somebody else keeps them, and the next worker finds what the last one left.
+/// Keepers are killed, and now and then a worker: those that are there live on, somebody
+/// else keeps them, and the next worker finds what the last one left.
 #[test]
 fn a_keeper_s_end_takes_nobody_along() {
     apart("a_keeper_s_end_takes_nobody_along", || {
@@ -430,7 +443,8 @@ fn a_keeper_s_end_takes_nobody_along() {
             let turns = shown.load(Ordering::SeqCst);
             let mut struck = vec![keeper];
             kill(keeper);
-            // At once, after a while, or not at all; and the one who works, or the one who stands by.
+            // At once, after a while, or not at all; and the one who works, or the one
+            // who stands by.
             match round % 6 {
                 0 => struck.push(worker),
                 1 => struck.push(standby),
@@ -461,7 +475,8 @@ fn a_keeper_s_end_takes_nobody_along() {
     });
 }
 
-/// Keeper and deputy are killed together: the worker goes on, and when it is killed the standby finds what it left. There is no other one then: whoever started the keeper
+/// Keeper and deputy are killed together: the worker goes on, and when it is killed the
+/// standby finds what it left. There is no other one then: whoever started the keeper
 /// learns of its end, and gives all of them up.
 #[test]
 fn without_keeper_and_deputy_the_standby_is_the_last() {
@@ -563,7 +578,8 @@ fn all_end_with_who_has_started_them() {
     });
 }
 
-/// Workers that end one after the other before any has finished a turn take the keeper along, which says how they ended.
+/// Workers that end one after the other before any has finished a turn take the keeper
+/// along, which says how they ended.
 #[test]
 fn without_a_turn_the_keeper_ends_as_its_workers_did() {
     apart("without_a_turn_the_keeper_ends_as_its_workers_did", || {

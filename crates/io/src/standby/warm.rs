@@ -1,15 +1,18 @@
-//! What a standby does while there is time, so that it waits for nothing when there is none.
+//! Preparations of a standby, so that its takeover waits for nothing.
 //!
-//! Everything that is there is mapped into its process. A process that was just made of another one has the other's private memory only to read, and of what is shared nothing at all: its first turn would fault on every page of
-//! code, state, rings and packets. Of shared memory those pages are mapped that exist, so that nothing grows by it; private ones become its own.
+//! All memory is mapped into the process. A forked process has its parent's private
+//! memory read-only, and shared memory not at all: its first turn would fault on every
+//! page of code, state, rings and packets. Only existing pages of shared memory are
+//! mapped, so that memory does not grow; private pages are copied.
 //!
-//! And it is run as soon as it wakes up. Otherwise, where no processor is idle, it would wait for whoever has one to have used its time up, some milliseconds. That lasts until it has taken a
-//! turn: then it is a worker like any other.
+//! The process is scheduled as soon as it wakes up. Without an idle processor it would
+//! otherwise wait for other processes' time slices, some milliseconds. After its first
+//! turns it is a worker like any other.
 
 use super::heap::{self, PAGE};
 use std::ops::Range;
 
-/// Maps what there is. Whatever is refused is mapped when it is touched, as ever.
+/// Maps all memory. Refused pages are mapped when they are touched.
 pub(super) fn populate() {
     let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return };
     for Mapping { mut pages, is_writable, is_shared } in maps.lines().filter_map(Mapping::parse) {
@@ -18,36 +21,38 @@ pub(super) fn populate() {
         }
         let advice = if is_writable { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
         let mut advise = |pages: Range<usize>| {
-            // SAFETY: advice that changes no content, about pages that this process, which has one thread, has mapped.
+            // SAFETY: advice that changes no content, about pages that this process,
+            // which has one thread, has mapped.
             unsafe { libc::madvise(pages.start as *mut libc::c_void, pages.len(), advice) };
         };
         if is_shared { resident(pages).into_iter().for_each(&mut advise) } else { advise(pages) }
     }
 }
 
-/// From now on this process is run at once when it wakes up: before all that has no such privilege, or, if it may not ask for that, as one that wants only a little time.
+/// Makes the kernel run this process at once when it wakes up: before all unprivileged
+/// ones, or without the privilege, as a process that needs only little time.
 pub(super) fn go_first() {
     if !schedule(libc::SCHED_FIFO, 1, 0) {
         schedule(libc::SCHED_OTHER, 0, SHORT);
     }
 }
 
-/// As every process.
+/// Returns to ordinary scheduling.
 pub(super) fn stand_back() {
     schedule(libc::SCHED_OTHER, 0, 0);
 }
 
-/// Time that it asks for, ns: the least that the kernel knows.
+/// The requested time slice, ns: the least that the kernel knows.
 const SHORT: u64 = 100_000;
 
-/// False if it was refused.
+/// Sets the scheduling policy. False if refused.
 fn schedule(policy: i32, priority: u32, slice: u64) -> bool {
     // SAFETY: a number is returned, no memory is touched.
     let nice = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
     let attributes = libc::sched_attr {
         size: size_of::<libc::sched_attr>() as u32,
         sched_policy: policy as u32,
-        // Threads of it are as others are.
+        // Threads that this process makes have ordinary scheduling.
         sched_flags: libc::SCHED_FLAG_RESET_ON_FORK as u64,
         sched_nice: nice,
         sched_priority: priority,
@@ -55,7 +60,8 @@ fn schedule(policy: i32, priority: u32, slice: u64) -> bool {
         sched_deadline: 0,
         sched_period: 0,
     };
-    // SAFETY: the kernel reads as many bytes as the structure says that it has. No other memory is touched.
+    // SAFETY: the kernel reads as many bytes as the structure says that it has. No other
+    // memory is touched.
     unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) == 0 }
 }
 
@@ -66,7 +72,7 @@ struct Mapping {
 }
 
 impl Mapping {
-    /// A line of the kernel's list, if the memory can be read.
+    /// Reads a line of the kernel's list, if the memory is readable.
     fn parse(line: &str) -> Option<Mapping> {
         let mut words = line.split(' ');
         let (start, end) = words.next()?.split_once('-')?;
@@ -76,7 +82,7 @@ impl Mapping {
     }
 }
 
-/// Of these pages of a shared mapping those that exist, in runs.
+/// The existing pages among these pages of a shared mapping, in runs.
 fn resident(pages: Range<usize>) -> Vec<Range<usize>> {
     let mut exist = vec![0u8; pages.len() / PAGE];
     // SAFETY: the kernel writes one byte per page, and there are as many.
@@ -112,7 +118,7 @@ mod tests {
         assert_eq!(parsed(""), None);
     }
 
-    /// Of memory that was written here and there only that is found.
+    /// Only written pages of a sparsely written memory are found.
     #[test]
     fn pages_that_were_never_written_are_left_out() {
         let memory = SharedMemory::create("holdfast-test", 64 * PAGE).unwrap();

@@ -1,7 +1,8 @@
 //! The runtime's half of a virtual port.
 //!
-//! What a turn takes out and puts in moves the rings only when it is told to ([`VportGuest::publish`]): a turn that is undone because its process has died
-//! takes the same frames out again, and nobody has seen what it had put in.
+//! A turn moves the rings only by [`VportGuest::publish`]. If a turn is undone because
+//! its process has died, the same frames come again, and no other process has seen its
+//! output.
 
 use super::{AT_GUEST_SLEEPS, AT_HANDS, AT_HEARTBEAT, AT_HOST_SLEEPS, AT_LAST_WORD, CACHE, DONE, FILL, RX, TX, pair, ring};
 use crate::arena::ArenaMemory;
@@ -14,7 +15,7 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::io;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// The runtime's half. It is also the runtime's packet pool.
+/// The runtime's half. This is also the runtime's packet pool.
 pub struct VportGuest {
     arena: ArenaMemory,
     rx: Consumer<'static>,
@@ -34,10 +35,12 @@ pub struct VportGuest {
 }
 
 impl VportGuest {
-    /// Attaches to a port by the descriptors that the manager passed: the arena, then those of [`VportHost::fds`].
+    /// Attaches to a port by the manager's descriptors: the arena, then
+    /// [`VportHost::fds`].
     ///
     /// # Errors
-    /// `InvalidData` if they are not a port of this version and its arena; else what the kernel says.
+    /// `InvalidData` if they are not a port of this version and its arena; else the
+    /// kernel's error.
     pub fn attach(arena: OwnedFd, port: OwnedFd, wake_host: OwnedFd, wake_guest: OwnedFd) -> io::Result<VportGuest> {
         let arena = ArenaMemory::open(arena)?;
         let memory = super::open(port, arena.count())?;
@@ -60,32 +63,33 @@ impl VportGuest {
         })
     }
 
-    /// Readable when the manager has something for a runtime that sleeps.
+    /// Readable when the manager has woken a sleeping runtime.
     pub fn wait_fd(&self) -> BorrowedFd<'_> {
         self.wake_guest.as_fd()
     }
 
-    /// Counts what [`VportGuest::beat`] says.
+    /// The counter of [`VportGuest::beat`].
     pub fn beats(&self) -> &'static AtomicU64 {
         self.heartbeat
     }
 
-    /// Says that the runtime's loop turns.
+    /// Notes that the runtime's loop has turned.
     pub fn beat(&self) {
         self.heartbeat.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Two words that outlive this process: the stamp of the packet that functions have in their hands, 0 for none, and the node of the switch that gave it.
+    /// Two words that outlive this process: the stamp of the in-flight packet, 0 for
+    /// none, and the node of the switch that gave it.
     pub fn hands(&self) -> [&'static AtomicU64; 2] {
         self.hands
     }
 
-    /// A word that outlives this process, for what it says last; 0 at first.
+    /// A word that outlives this process, for its last message; 0 at first.
     pub fn last_word(&self) -> &'static AtomicU64 {
         self.last_word
     }
 
-    /// True if a frame is there to take.
+    /// True if a frame has come.
     #[inline]
     pub fn has_input(&self) -> bool {
         self.rx.has_more()
@@ -95,12 +99,14 @@ impl VportGuest {
     pub fn receive(&mut self, max: usize, into: &mut Vec<Packet>) {
         let before = into.len();
         while into.len() - before < max {
-            // A manager gone mad is nothing that a runtime can mend: it sees an empty ring, and is declared hung.
+            // A runtime cannot mend a manager that corrupts rings: it sees an empty ring,
+            // and is found to hang.
             let Ok(Some(descriptor)) = self.rx.pop() else { break };
             if descriptor.buffer >= self.arena.count() {
                 continue;
             }
-            // SAFETY: the manager recorded this buffer as the port's before it put the descriptor into the ring, so nobody else has it.
+            // SAFETY: the manager recorded this buffer as the port's before it put the
+            // descriptor into the ring, so nobody else has it.
             let mut packet = unsafe { self.arena.packet(descriptor.buffer, self.handles.take()) };
             if packet.set_range(descriptor.offset as usize, descriptor.len as usize) {
                 into.push(packet);
@@ -116,14 +122,16 @@ impl VportGuest {
             let descriptor = Descriptor { offset: packet.offset() as u16, len: packet.len() as u16, buffer: packet.id() };
             let (id, handle) = packet.into_id();
             self.handles.put(handle);
-            // The ring has room for every buffer that the manager ever hands out; if it does not, the manager is gone.
+            // The ring has room for every buffer that the manager ever hands out; if it
+            // is full, the manager is broken.
             if !self.tx.push(descriptor) {
                 self.cache.push(id);
             }
         }
     }
 
-    /// Shows what was sent and given back, gives the room of what was taken back, and wakes the manager if it sleeps and there is something for it.
+    /// Shows sent frames and returned buffers, releases the room of taken ones, and wakes
+    /// a sleeping manager if there is something for it.
     pub fn publish(&mut self) {
         if self.rx.has_taken() {
             self.rx.release();
@@ -140,15 +148,16 @@ impl VportGuest {
         }
     }
 
-    /// The worker before this one has died, at whatever point: what it had committed is shown, and the manager woken in case it was not.
+    /// Takes over from a dead worker: its committed output is shown, and the manager
+    /// woken in case it was not.
     pub fn take_over(&mut self) {
-        // Nobody has that packet in hand any more.
+        // The in-flight packet died with the worker.
         self.hands[0].store(0, Ordering::Relaxed);
         self.publish();
         bell::wake(self.host_sleeps, &self.wake_host);
     }
 
-    /// Takes the next frame away unseen, and returns a copy of it.
+    /// Removes the next frame unprocessed, and returns a copy of it.
     pub fn discard(&mut self) -> Option<Vec<u8>> {
         let mut frames = Vec::new();
         self.receive(1, &mut frames);
@@ -168,12 +177,13 @@ impl VportGuest {
         &self.cache
     }
 
-    /// The runtime is about to sleep. False if something has come in the meantime: then it must not.
+    /// Prepares for the runtime's sleep. False if something has come meanwhile: it must
+    /// not sleep then.
     pub fn prepare_sleep(&mut self) -> bool {
         doorbell::may_sleep(self.guest_sleeps, || self.rx.is_empty())
     }
 
-    /// The runtime is awake again.
+    /// Ends the runtime's sleep.
     pub fn awake(&mut self) {
         self.guest_sleeps.store(0, Ordering::Relaxed);
         bell::drain(&self.wake_guest);
@@ -195,7 +205,8 @@ impl PacketPool for VportGuest {
                 self.cache.pop()?
             }
         };
-        // SAFETY: a buffer of the cache came from the manager through `fill` or `rx`, is recorded as this port's, and has just left the cache.
+        // SAFETY: a buffer of the cache came from the manager through `fill` or `rx`, is
+        // recorded as this port's, and has just left the cache.
         Some(unsafe { self.arena.packet(id, self.handles.take()) })
     }
 

@@ -15,12 +15,12 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::io;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// What happened at a port.
+/// Losses at a port.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct VportCounters {
-    /// Frames for the runtime that found its ring full.
+    /// Frames for the runtime that were dropped because its ring was full.
     pub full: u64,
-    /// Descriptors that the runtime had no right to.
+    /// Descriptors that did not belong to the runtime.
     pub refused: u64,
 }
 
@@ -34,7 +34,7 @@ struct Rings {
 
 /// The manager's half.
 pub struct VportHost {
-    /// Who the port is in the arena's record; never the manager's own number.
+    /// The port's owner number in the arena's record; never the manager's own.
     id: u16,
     memory: SharedMemory,
     rx: Producer<'static>,
@@ -57,7 +57,7 @@ impl VportHost {
     /// A new port. `id` is unique among the ports that live, and not 0.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn create(id: u16, arena: &mut Arena) -> io::Result<VportHost> {
         assert_ne!(id, 0, "0 is the manager");
         let memory = SharedMemory::create("holdfast-vport", LEN)?;
@@ -74,12 +74,14 @@ impl VportHost {
         Ok(host)
     }
 
-    /// The port of a manager that is dead, by what [`VportHost::fds`] was there; its runtime may live and goes on. What that manager had put into
-    /// the rings is shown, what it had taken out is passed over. All ports are adopted before the arena gives anything away.
+    /// Adopts the port of a dead manager, by its [`VportHost::fds`]; its runtime may
+    /// still run, and goes on. Descriptors that the manager had put into the rings are
+    /// shown; those it had taken out are passed over. All ports must be adopted before
+    /// the arena gives anything away.
     ///
     /// # Errors
-    /// `InvalidData` if they are not a port of this version and arena, or its rings make no sense: then its runtime can only be ended. Else what the
-    /// kernel says.
+    /// `InvalidData` if they are not a port of this version and arena, or its rings are
+    /// corrupt: its runtime can then only be ended. Else the kernel's error.
     pub fn adopt(id: u16, rings: OwnedFd, wake_host: OwnedFd, wake_guest: OwnedFd, arena: &Arena) -> io::Result<VportHost> {
         assert_ne!(id, 0, "0 is the manager");
         let memory = super::open(rings, arena.total() as u32)?;
@@ -93,7 +95,7 @@ impl VportHost {
         };
         let mut host = VportHost::new(id, memory, rings, wake_host, wake_guest);
         host.outstanding = arena.held_by(id) as u32;
-        // It may have died asleep, or between showing something and ringing.
+        // The dead manager may have slept, or not have rung after showing something.
         host.awake();
         host.guest_sleeps.store(0, Ordering::Relaxed);
         bell::ring(&host.wake_guest);
@@ -121,12 +123,13 @@ impl VportHost {
         }
     }
 
-    /// What the runtime's process needs: rings, the descriptor that wakes the manager, the one that wakes the runtime.
+    /// Descriptors for the runtime's process: rings, the manager's bell, the runtime's
+    /// bell.
     pub fn fds(&self) -> [BorrowedFd<'_>; 3] {
         [self.memory.fd(), self.wake_host.as_fd(), self.wake_guest.as_fd()]
     }
 
-    /// Readable when the runtime has something for a manager that sleeps.
+    /// Readable when the runtime has woken a sleeping manager.
     pub fn wait_fd(&self) -> BorrowedFd<'_> {
         self.wake_host.as_fd()
     }
@@ -141,26 +144,28 @@ impl VportHost {
         pair(&self.memory)
     }
 
-    /// Turns of the runtime's loop so far: it stands still if the runtime does.
+    /// Turns of the runtime's loop so far; the count stands still if the runtime does.
     pub fn heartbeat(&self) -> u64 {
         self.heartbeat.load(Ordering::Relaxed)
     }
 
-    /// The packet that functions had in their hands when the runtime died, or stood still: its switch's node and its stamp. Told once.
+    /// The in-flight packet when the runtime died or stood still: its switch's node and
+    /// its stamp. Returned once.
     pub fn take_hands(&self) -> Option<(u16, u64)> {
         let [stamp, switch] = self.hands;
         let stamp = stamp.swap(0, Ordering::Acquire);
         u16::try_from(switch.load(Ordering::Relaxed)).ok().filter(|_| stamp != 0).map(|switch| (switch, stamp))
     }
 
-    /// The runtime's last word. It outlives the runtime and the manager that had started it, and can be read
-    /// for as long as this process lives.
+    /// The runtime's last word. The word outlives the runtime and its manager, and can be
+    /// read for as long as this process lives.
     pub fn last_word(&self) -> &'static AtomicU64 {
         self.last_word
     }
 
-    /// Puts a packet into the runtime's ring; [`VportHost::flush`] shows it. Gives it back if there is no room but what is kept for messages: a
-    /// runtime that gets more packets than it can take must still be heard and hear, or it would be taken for dead.
+    /// Puts a packet into the runtime's ring; [`VportHost::flush`] shows it. Gives it
+    /// back if only the room reserved for messages is left: an overloaded runtime must
+    /// still be heard and hear, or it would be given up.
     ///
     /// # Errors
     /// The packet.
@@ -173,7 +178,8 @@ impl VportHost {
         self.send(packet, arena)
     }
 
-    /// Puts a frame into the runtime's ring, if need be into the part that is kept free for messages: see [`VportHost::send_data`].
+    /// Puts a frame into the runtime's ring, also into the part reserved for messages:
+    /// see [`VportHost::send_data`].
     ///
     /// # Errors
     /// The packet.
@@ -184,7 +190,7 @@ impl VportHost {
             return Err(packet);
         }
         let descriptor = Descriptor { buffer: packet.id(), offset: packet.offset() as u16, len: packet.len() as u16 };
-        // There is room: it was looked at above.
+        // The check above has found room.
         if !self.rx.push(descriptor) {
             return Err(packet);
         }
@@ -193,7 +199,8 @@ impl VportHost {
         Ok(())
     }
 
-    /// Shows the runtime what was sent, and wakes it if it sleeps. Without anything for it, it sleeps on.
+    /// Shows the runtime all sent frames, and wakes it if it sleeps. Without new frames
+    /// it sleeps on.
     pub fn flush(&mut self) {
         if self.rx.has_hidden() {
             self.rx.publish();
@@ -201,7 +208,8 @@ impl VportHost {
         }
     }
 
-    /// Takes up to `max` frames that the runtime sent; buffers that it is through with become free.
+    /// Takes up to `max` frames that the runtime sent; frees the buffers that it has
+    /// returned.
     pub fn receive(&mut self, max: usize, into: &mut Vec<Packet>, arena: &mut Arena) {
         let mut count = 0;
         while count < max && !self.broken {
@@ -264,13 +272,13 @@ impl VportHost {
         self.fill.publish();
     }
 
-    /// Frames of the runtime that are there to take.
+    /// The number of the runtime's frames to take.
     #[inline]
     pub fn waiting(&self) -> usize {
         self.tx.waiting()
     }
 
-    /// Frames that the runtime has not taken yet.
+    /// The number of frames that the runtime has not taken yet.
     pub fn unread(&mut self) -> usize {
         self.rx.publish();
         self.rx.unread().unwrap_or(0)
@@ -281,18 +289,19 @@ impl VportHost {
         self.outstanding as usize
     }
 
-    /// The manager is about to sleep. False if something has come in the meantime: then it must not.
+    /// Prepares for the manager's sleep. False if something has come meanwhile: it must
+    /// not sleep then.
     pub fn prepare_sleep(&mut self) -> bool {
         doorbell::may_sleep(self.host_sleeps, || self.tx.is_empty())
     }
 
-    /// The manager is awake again.
+    /// Ends the manager's sleep.
     pub fn awake(&mut self) {
         self.host_sleeps.store(0, Ordering::Relaxed);
         bell::drain(&self.wake_host);
     }
 
-    /// The runtime's process is dead: everything that it had is free again. Frames that it sent before should be received first.
+    /// Frees all buffers of a dead runtime. Receive the frames that it had sent before.
     pub fn reclaim(self, arena: &mut Arena) -> usize {
         arena.reclaim(self.id)
     }

@@ -1,13 +1,17 @@
 //! A virtual port: the four rings between the manager and one runtime.
 //!
-//! Theory of operation. `rx` carries frames to the runtime, `tx` frames from it, `fill` free buffers to it, `done` buffers that it is through
-//! with. The manager hands out no more buffers than a ring has entries, so the runtime's rings never overflow. A side that is about to
-//! sleep says so in a word of its own and looks once more; a side that has put something in looks at that word and, if it is
-//! set, writes to an eventfd. Whatever comes out of the runtime's rings is checked against the manager's own record.
+//! Theory of operation. `rx` carries frames to the runtime, `tx` frames from it, `fill`
+//! free buffers to it, `done` returned buffers. The manager hands out no more buffers
+//! than a ring has entries, so the runtime's rings never overflow. A side that is about
+//! to sleep says so in a word of its own and looks once more. A side that has put
+//! something in looks at that word and, if it is set, writes to an eventfd. Everything
+//! from the runtime's rings is checked against the manager's own record.
 //!
-//! The manager may die at any instruction, and its next life adopts the port while the runtime goes on. The rings tell it what had been put in and
-//! not shown, and what had been taken out and not released ([`crate::ring`]); how many buffers the runtime has is counted in the record; and since
-//! nobody knows whether the bell had been rung, it is rung once more. A frame that the manager had in hand is lost, and none comes twice.
+//! The manager may die at any instruction; its next incarnation adopts the port while the
+//! runtime goes on. The rings show which descriptors had been put in and not shown, and
+//! which had been taken out and not released ([`crate::ring`]). The record has the number
+//! of the runtime's buffers. The bell is rung once more, because it may not have been
+//! rung. A frame that the manager was processing is lost; none comes twice.
 
 mod guest;
 mod host;
@@ -24,15 +28,15 @@ use rustix::fd::OwnedFd;
 use std::io;
 use std::sync::atomic::Ordering;
 
-/// Changes with what follows.
+/// The version changes with the offsets below.
 const LAYOUT: Layout = Layout { name: "the virtual port", magic: 0x686f_6c64_6661_7374, version: 6 };
-/// Entries of every ring, and buffers that a runtime may have at a time.
+/// Entries of every ring, and most buffers of a runtime.
 const ENTRIES: usize = 8192;
-/// Entries of the runtime's ring that packets leave to messages.
+/// Entries of the runtime's ring reserved for messages.
 const RESERVE: usize = 1024;
-/// Free buffers that a runtime is kept supplied with.
+/// Free buffers to keep in `fill`.
 const FILL_TARGET: u32 = 1024;
-/// Buffers that a runtime keeps for itself instead of giving them back at once.
+/// Buffers that a runtime keeps instead of returning them at once.
 const CACHE: usize = 256;
 
 const HEADER_LEN: usize = 4096;
@@ -48,7 +52,8 @@ const AT_BUFFERS: usize = Layout::LEN;
 const AT_HOST_SLEEPS: usize = 64;
 const AT_GUEST_SLEEPS: usize = 128;
 const AT_HEARTBEAT: usize = 192;
-/// The stamp of the packet that the runtime has in its functions' hands, 0 for none, and which switch gave it.
+/// The stamp of the in-flight packet, 0 for none, and the node of the switch that gave
+/// it.
 const AT_HANDS: usize = 256;
 /// The runtime's last word.
 const AT_LAST_WORD: usize = 272;
@@ -73,7 +78,7 @@ fn ring(memory: &SharedMemory, which: usize) -> Memory<'static> {
     memory.ring(HEADER_LEN + which * RING_LEN, ENTRIES)
 }
 
-/// The memory of a port that another process made.
+/// Opens the memory of a port that another process made.
 fn open(fd: OwnedFd, buffers: u32) -> io::Result<SharedMemory> {
     let invalid = |text: &str| io::Error::new(io::ErrorKind::InvalidData, text.to_owned());
     let memory = SharedMemory::open(fd)?;

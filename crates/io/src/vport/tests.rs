@@ -1,4 +1,5 @@
-//! A manager that is killed before any store that outlives it, and adopted: every buffer is in one place, and no frame comes twice.
+//! A manager that is killed before any store that outlives it, and adopted: every buffer
+//! is in one place, and no frame comes twice.
 
 use super::{DONE, FILL, RX, TX, VportGuest, VportHost, ring};
 use crate::arena::{Arena, MANAGER};
@@ -16,7 +17,7 @@ fn own(fd: &impl rustix::fd::AsFd) -> OwnedFd {
     fd.as_fd().try_clone_to_owned().expect("descriptors are left")
 }
 
-/// What outlives the manager.
+/// The parts of a port that outlive the manager.
 struct Port {
     id: u16,
     fds: [OwnedFd; 3],
@@ -180,7 +181,8 @@ impl World {
         port.guest.publish();
     }
 
-    /// Everything on its way, in all rings and both directions, and then a turn of the manager in which it does everything that it ever does.
+    /// Everything on its way, in all rings and both directions, and then a turn of the
+    /// manager in which it does everything that it ever does.
     fn fill_up(&mut self) {
         for at in 0..PORTS {
             (0..20).for_each(|_| self.send(at));
@@ -209,8 +211,10 @@ impl World {
     }
 }
 
-/// A manager in the middle of everything is killed before a store, each of the first and then one of 13: what repeats itself does so every one
-/// to three stores. Now and then its next life is killed before each store of the adoption too, and the one after that adopts: every buffer is in one place, no frame comes twice, and the guests go on.
+/// A manager in the middle of everything is killed before a store, each of the first and
+/// then one of 13: what repeats itself does so every one to three stores. Now and then
+/// its next life is killed before each store of the adoption too, and the one after that
+/// adopts: every buffer is in one place, no frame comes twice, and the guests go on.
 #[test]
 fn death_before_any_store() {
     let mut deaths = 0;
@@ -262,7 +266,8 @@ fn only_who_has_something_is_woken() {
     assert!(!rings(&world, 0) && rings(&world, 1));
 }
 
-/// What the manager had sent and not shown is shown by its next life, which wakes the guest for it; what the guest had sent meanwhile is received.
+/// Frames that the manager had sent and not shown are shown by its next incarnation,
+/// which wakes the guest for it; what the guest had sent meanwhile is received.
 #[test]
 fn nothing_in_the_rings_is_lost() {
     let mut world = World::new();
@@ -280,7 +285,8 @@ fn nothing_in_the_rings_is_lost() {
     world.account();
 }
 
-/// Buffers of a port whose process the next life never heard of are free; so are those that were being reclaimed.
+/// Buffers of a port whose process the next life never heard of are free; so are those
+/// that were being reclaimed.
 #[test]
 fn a_port_that_nobody_knows_is_reclaimed() {
     let mut world = World::new();
@@ -291,7 +297,8 @@ fn a_port_that_nobody_knows_is_reclaimed() {
     world.account();
 }
 
-/// A million steps of a manager and its guests in an order drawn by chance, with deaths at stores drawn by chance.
+/// A million steps of a manager and its guests in an order drawn by chance, with deaths
+/// at stores drawn by chance.
 #[test]
 fn a_million_steps_with_deaths() {
     let mut world = World::new();
@@ -331,8 +338,8 @@ fn a_million_steps_with_deaths() {
     assert!(world.ports.iter().all(|port| port.seen > 100_000 && port.host_seen > 100_000));
 }
 
-/// Last words can be read when the runtimes and their manager are dead. They do not disturb the words beside
-/// them, which say what a runtime had in hand.
+/// Last words can be read when the runtimes and their manager are dead. They do not
+/// disturb the words beside them, which say what a runtime had in hand.
 #[test]
 fn last_words_outlive_runtime_and_manager() {
     let world = World::new();
@@ -352,7 +359,8 @@ fn last_words_outlive_runtime_and_manager() {
     assert_eq!(heard.collect::<Vec<_>>(), [(8, Some((77, 77))), (3, Some((77, 77)))]);
 }
 
-/// A guest that wrote nonsense where the manager keeps its count: its port is refused, and the arena and the other port are as before.
+/// A guest that wrote nonsense where the manager keeps its count: its port is refused,
+/// and the arena and the other port are as before.
 #[test]
 fn spoilt_rings_are_refused() {
     for (which, written) in [(RX, 9000), (FILL, 5), (FILL, u32::MAX)] {
@@ -368,7 +376,8 @@ fn spoilt_rings_are_refused() {
     assert!(Arena::adopt(own(&world.fds[0]), own(&world.fds[0])).is_err(), "no record at all");
 }
 
-/// Memory of another build: whoever is given it touches nothing in it, and says both versions.
+/// Memory of another build: whoever is given it touches nothing in it, and says both
+/// versions.
 #[test]
 fn another_version_is_refused_by_name() {
     let world = World::new();

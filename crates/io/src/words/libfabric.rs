@@ -1,12 +1,21 @@
-//! Words as remote writes that carry nothing but their immediate data (RESCue, section IV), by any provider of libfabric's: `tcp;ofi_rxm`, `shm`, `verbs;ofi_rxm` and others.
+//! Control messages as remote writes that carry only their immediate data (RESCue,
+//! section IV), by any provider of libfabric: `tcp;ofi_rxm`, `shm`, `verbs;ofi_rxm` and
+//! others.
 //!
-//! Theory of operation. libfabric is behind a shim of our own (`libfabric/shim.h`): a shared object that is part of this program's file and is loaded, and libfabric with it, when a configuration asks
-//! for it. That takes a tenth of a second and is done once, ahead of all processes that are made of this one ([`prepare`]); what they open themselves they open in a millisecond. An end is an endpoint of its own, with its own address, queue and memory key, made for one session: providers
-//! need not tell whose word it is, and what an earlier session's other side still writes finds nobody. A word is the lower half of the data; where there is an upper half it has a number that the end's address
-//! named, because addresses are used again. Without room for a word ([`WORD_BYTES`]) a provider is refused.
+//! Theory of operation. libfabric is behind a shim of our own (`libfabric/shim.h`): a
+//! shared object inside this program's file, loaded together with libfabric when a
+//! configuration asks for it. Loading takes a tenth of a second and is done once, before
+//! any fork ([`prepare`]); a process opens its own objects in a millisecond. An end is an
+//! endpoint with its own address, queue and memory key, made for one session: providers
+//! need not tell words' senders, and late writes of an earlier session reach no end. A
+//! word is the lower half of the data. The upper half, if there is one, has a number that
+//! the end's address named, because addresses are used again. A provider without room for
+//! a word ([`WORD_BYTES`]) is refused.
 //!
-//! A provider with descriptors is waited for; at others the worker looks every [`POLL_INTERVAL`]. One that breaks a connection and makes it anew does so between two calls of ours: what was lost is a call's words from some
-//! word on, which is what sessions expect. Endpoints are never inherited: the process that works opens them.
+//! A provider with descriptors is waited for; others are polled every [`POLL_INTERVAL`].
+//! A provider that remakes a broken connection does so between two calls of ours: a
+//! call's words are lost from some word on, as sessions expect. Endpoints are never
+//! inherited: the process that works opens them.
 
 use super::{Address, Driver, Lost, Transport, Words};
 use crate::image::Image;
@@ -20,24 +29,28 @@ use std::ffi::{CStr, CString, c_char, c_int};
 use std::ptr::NonNull;
 use std::sync::OnceLock;
 
-// IMAGE: the shim, if libfabric was there when this was built; ABSENT: otherwise why not.
+// IMAGE: the shim, if libfabric was present at build time; ABSENT: else the reason.
 include!(concat!(env!("OUT_DIR"), "/libfabric_shim.rs"));
 
 /// HF_WORDS_ABI and HF_WORDS_ADDRESS in libfabric/shim.h.
 const ABI: u32 = 1;
 const _: () = assert!(Address::LONGEST == 160);
-/// Bytes of data that a remote write has to bring along, and with how many it says whose it is too.
+/// Bytes of immediate data that a remote write must carry. With more, it also tells its
+/// session.
 const WORD_BYTES: u32 = 4;
 const TAGGED_BYTES: u32 = 8;
-/// Words that wait at an end for the provider to take them, at most.
+/// Maximum number of words of an end that wait for the provider.
 const STAGED: usize = 1024;
-/// Words that are taken from the provider at a time.
+/// Words taken from the provider at a time.
 const BURST: usize = 256;
-/// Between two looks at an end that has no descriptor, or whose provider has not taken everything, ns.
+/// The pause between two looks at an end without a descriptor, or whose provider has not
+/// taken everything, ns.
 const POLL_INTERVAL: u64 = 50_000;
 
-/// What libraries are told by the environment, where the operator has said nothing. Those of some cards would otherwise write about a process's end to its output, and `ofi_rxm` would
-/// fill thirty megabytes with buffers whenever an end is opened, which takes longer than a worker may stand still.
+/// Environment variables for libraries, unless the operator has set them. Some cards'
+/// libraries would otherwise write about a process's end to its output, and `ofi_rxm`
+/// would fill thirty megabytes with buffers for every end, which takes longer than a
+/// worker may stand still.
 const SETTINGS: [(&str, &str); 5] = [
     ("HFI_NO_BACKTRACE", "1"),
     ("IPATH_NO_BACKTRACE", "1"),
@@ -54,7 +67,7 @@ struct Info {
     name: [c_char; 128],
 }
 
-/// `struct hf_words`, `struct hf_end`, whose insides are the shim's business.
+/// `struct hf_words`, `struct hf_end`, opaque here.
 enum RawProvider {}
 enum RawEnd {}
 
@@ -89,16 +102,19 @@ fn load() -> Result<Shim, String> {
     let failed = |what: &str, error: &dyn core::fmt::Display| format!("loading libfabric: {what}: {error}");
     let image = Image::lay_out("holdfast-libfabric", image).map_err(|error| failed("its memory", &error))?;
     for (variable, value) in SETTINGS.into_iter().filter(|(variable, _)| std::env::var_os(variable).is_none()) {
-        // SAFETY: nobody else reads or changes the environment by the C library meanwhile: this is done once, before this process has started anything of it.
+        // SAFETY: no other code reads or changes the environment through the C library
+        // meanwhile: this is done once, before this process has started any of it.
         unsafe { std::env::set_var(variable, value) };
     }
-    // SAFETY: the image is the shim that was built with this program; its only initialisation is that of its libraries, libfabric and what that needs, which
+    // SAFETY: the image is the shim that was built with this program; its only
+    // initialisation is that of its libraries, libfabric and what that needs, which
     // touches nothing else of this process.
     let library = unsafe { Library::open(Some(&image.path()), RTLD_NOW | RTLD_LOCAL) }.map_err(|error| {
         format!("libfabric, which this program was built with, cannot be loaded: {error}: `apt-get install libfabric1`")
     })?;
     let missing = |error: libloading::Error| failed("the shim", &error);
-    // SAFETY: each type is the function's in libfabric/shim.h, from which the image was built.
+    // SAFETY: each type is the function's in libfabric/shim.h, from which the image was
+    // built.
     let (abi, shim) = unsafe {
         let shim = Shim {
             start: *library.get::<StartFn>(b"hf_words_start\0").map_err(missing)?,
@@ -115,17 +131,17 @@ fn load() -> Result<Shim, String> {
     };
     // The functions stay good for the life of the process: the library is never unloaded.
     core::mem::forget(library);
-    // SAFETY: it takes and touches nothing.
+    // SAFETY: the function has no arguments and touches nothing.
     let found = unsafe { abi() };
     if found == ABI { Ok(shim) } else { Err(format!("the libfabric shim's ABI is {found}, not {ABI}: build again")) }
 }
 
-/// Why this program has no libfabric, and what to do about it; `None` if it has.
+/// The reason why this program has no libfabric, and the remedy; `None` if it has.
 pub fn absent() -> Option<&'static str> {
     IMAGE.is_none().then_some(ABSENT)
 }
 
-/// A provider's domain, open.
+/// An open domain of a provider.
 struct Provider {
     shim: &'static Shim,
     domain: NonNull<RawProvider>,
@@ -133,7 +149,8 @@ struct Provider {
     has_descriptors: bool,
 }
 
-// SAFETY: whoever has the provider calls the shim's functions with it, and it is handed from the thread that opened it to the one that uses it: one at a time.
+// SAFETY: the provider's owner calls the shim's functions with it, and ownership moves
+// from the thread that opened it to the one that uses it: one at a time.
 unsafe impl Send for Provider {}
 
 impl Provider {
@@ -141,7 +158,8 @@ impl Provider {
         let shim = SHIM.get_or_init(load).as_ref().map_err(Clone::clone)?;
         let failed = |why: &str| format!("libfabric's provider `{name}`: {why}");
         let provider = CString::new(name).map_err(|_| failed("a name has no zero byte"))?;
-        // Both sides are on this host. What goes by IP goes by an address that every host has.
+        // Both sides are on this host. Providers over IP use an address that every host
+        // has.
         if name.split(';').next() == Some("sockets") {
             return Err(failed("its threads crash when the other side closes: use `tcp;ofi_rxm`"));
         }
@@ -149,7 +167,8 @@ impl Provider {
         let source = if by_ip { c"127.0.0.1".as_ptr() } else { core::ptr::null() };
         let mut info = Info { data_size: 0, has_descriptor: 0, name: [0; 128] };
         let mut why = [0u8; 256];
-        // SAFETY: both names end with a zero byte; the shim writes to `info` and to the bytes of `why`, which outlive the call.
+        // SAFETY: both names end with a zero byte; the shim writes to `info` and to the
+        // bytes of `why`, which outlive the call.
         let domain = unsafe { (shim.start)(provider.as_ptr(), source, &raw mut info, why.as_mut_ptr().cast(), why.len()) };
         let Some(domain) = NonNull::new(domain) else {
             let why = CStr::from_bytes_until_nul(&why).map(CStr::to_string_lossy).unwrap_or_default();
@@ -169,22 +188,23 @@ impl Provider {
 
 impl Drop for Provider {
     fn drop(&mut self) {
-        // SAFETY: the domain is open, and its ends have been closed: they are dropped before it.
+        // SAFETY: the domain is open, and its ends have been closed: they are dropped
+        // before it.
         unsafe { (self.shim.stop)(self.domain.as_ptr()) };
     }
 }
 
-/// An end that is open.
+/// An open end.
 struct End {
     shim: &'static Shim,
     end: NonNull<RawEnd>,
-    /// What the upper half of all that comes has, and of all that goes.
+    /// The upper half of all data in both directions.
     tag: u32,
     other_tag: u32,
-    /// What the provider has not taken, and how much of it may leave.
+    /// Words that the provider has not taken, and how many of them may leave.
     staged: Vec<u64>,
     shown: usize,
-    /// What has come, from `taken` to `got`.
+    /// Received words, from `taken` to `got`.
     received: Box<[u64; BURST]>,
     taken: usize,
     got: usize,
@@ -193,7 +213,7 @@ struct End {
 
 impl Drop for End {
     fn drop(&mut self) {
-        // SAFETY: the end is open, and nobody else has it.
+        // SAFETY: the end is open, and no other code has it.
         unsafe { (self.shim.close)(self.end.as_ptr()) };
     }
 }
@@ -202,7 +222,7 @@ impl Drop for End {
 unsafe impl Send for End {}
 
 impl End {
-    /// Takes from the provider what it has, and gives it what it takes. This is also what makes providers go on.
+    /// Exchanges words with the provider, which also drives its progress.
     fn carry(&mut self, has_tags: bool) {
         let mut given = 0;
         while given < self.shown && !self.is_lost {
@@ -239,7 +259,8 @@ impl End {
     }
 }
 
-/// Whatever signals did before `act` they do after it: providers take some for themselves when they are loaded, and a worker with a standby lives by its own.
+/// Restores signal handlers after `act`: providers replace some when loaded, and a worker
+/// with a standby needs its own.
 fn keeping_signals<T>(act: impl FnOnce() -> T) -> T {
     const SIGNALS: usize = 32;
     // SAFETY: all zero is a valid action, which is overwritten.
@@ -257,17 +278,18 @@ fn keeping_signals<T>(act: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Loads libfabric and its providers, and looks whether this one can be used; once, before this process makes others. It has as many threads after that as before.
+/// Loads libfabric and its providers, and checks that this one can be used. Call it once,
+/// before this process forks; its number of threads is the same afterwards.
 ///
 /// # Errors
-/// Why not, and the remedy.
+/// The text says why not, and the remedy.
 pub fn prepare(provider: &str) -> Result<(), String> {
     keeping_signals(|| Provider::start(provider).map(drop))
 }
 
-/// The driver. See the module.
+/// The driver; see the module.
 pub struct LibfabricWords {
-    // Before the provider that they belong to: they are dropped first.
+    // Dropped first, before their provider.
     ends: BTreeMap<NodeId, End>,
     provider: Provider,
     epoll: OwnedFd,
@@ -275,10 +297,11 @@ pub struct LibfabricWords {
 }
 
 impl LibfabricWords {
-    /// A process's driver by this provider, which has been [prepared](prepare). What goes wrong later is told to `complain`.
+    /// A driver of a process by this provider, which has been [prepared](prepare). Later
+    /// errors go to `complain`.
     ///
     /// # Errors
-    /// Why the provider cannot be opened.
+    /// The reason why the provider cannot be opened.
     pub fn new(provider: &str, complain: fn(&str)) -> Result<LibfabricWords, String> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|error| error.to_string())?;
         let provider = keeping_signals(|| Provider::start(provider))?;
@@ -293,7 +316,8 @@ impl LibfabricWords {
         is_filled.map_err(|error| error.to_string())?;
         bytes[..4].copy_from_slice(&tag);
         let mut len = bytes.len() - 4;
-        // SAFETY: the domain is open; the shim writes at most `len` bytes behind the tag, and to `len` and `error`, which outlive the call.
+        // SAFETY: the domain is open; the shim writes at most `len` bytes behind the tag,
+        // and to `len` and `error`, which outlive the call.
         let end =
             unsafe { (provider.shim.open)(provider.domain.as_ptr(), bytes[4..].as_mut_ptr(), &raw mut len, &raw mut error) };
         let refused = || std::io::Error::from_raw_os_error(error).to_string();
@@ -314,7 +338,8 @@ impl LibfabricWords {
         // SAFETY: the end is open.
         let descriptor = unsafe { (provider.shim.descriptor)(end.end.as_ptr()) };
         if descriptor >= 0 {
-            // SAFETY: the descriptor is the end's, and stays open until that is closed, which takes it out of the set.
+            // SAFETY: the descriptor is the end's, and stays open until that is closed,
+            // which takes it out of the set.
             let descriptor = unsafe { BorrowedFd::borrow_raw(descriptor) };
             let data = epoll::EventData::new_u64(0);
             epoll::add(&self.epoll, descriptor, data, epoll::EventFlags::IN).map_err(|error| error.to_string())?;

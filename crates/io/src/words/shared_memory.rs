@@ -1,11 +1,15 @@
-//! Words through memory that both sides have, for a state server and runtimes of one host.
+//! Control messages through shared memory, for a state server and runtimes of one host.
 //!
-//! Theory of operation. The memory of a session is the server's: two rings ([`crate::ring`]), a word of each side by which the other one knows that it sleeps, and one by which it knows that the
-//! session is over. A runtime has a socket without a place in any file system, whose name goes with its hello; there the server leaves the memory and two bells, before it says welcome. So whoever hears the
-//! welcome finds them. Both look at whose process the other one is: the same user's, or nobody's.
+//! Theory of operation. The server owns a session's memory: two rings ([`crate::ring`]),
+//! a word by which each side tells that it sleeps, and one by which it tells that the
+//! session is over. A runtime has a socket in the abstract namespace, whose name is in
+//! its hello. The server leaves the memory and two bells there before it sends the
+//! welcome, so a runtime that gets the welcome finds them. Each side checks that the
+//! other one's process is the same user's.
 //!
-//! Either side may die at any instruction: a word is in the ring or it is not, and the memory is unmapped when the session is over at the side that lives. Whatever the other side writes, it ends
-//! this session at the most.
+//! Either side may die at any instruction: a word is in the ring or not, and the living
+//! side unmaps the memory when the session is over. Wrong data from the other side can
+//! only end this session.
 
 use super::{Address, Driver, Lost, Transport, Words};
 use crate::bell;
@@ -21,35 +25,36 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Changes with what follows.
+/// The version changes with the offsets below.
 const LAYOUT: Layout = Layout { name: "a memory for words", magic: 0x686f_6c64_776f_7264, version: 1 };
-/// Words that a ring holds.
+/// Words in a ring.
 const ENTRIES: usize = 4096;
 
-/// By side: it sleeps, it has closed.
+/// Offsets, by side, of the words for sleeping and for the end.
 const AT_SLEEPS: [usize; 2] = [64, 128];
 const AT_CLOSED: [usize; 2] = [192, 256];
 const HEADER_LEN: usize = 320;
 const RING_LEN: usize = SharedMemory::ring_len(ENTRIES);
 const LEN: usize = HEADER_LEN + 2 * RING_LEN;
 
-/// What tells one session's memory from another's.
+/// Bytes of a random token that tells one session's memory from another's.
 const TOKEN: usize = 8;
-/// Runtimes' names for their sockets are as long as the kernel makes them.
+/// Maximum number of bytes of a runtime's socket name, which the kernel chooses.
 const NAME_AT_MOST: usize = 64;
-/// Servers that wait at a runtime's socket, and such of earlier sessions that are passed over.
+/// Maximum number of servers that wait at a runtime's socket, stale ones of earlier
+/// sessions included.
 const BACKLOG: i32 = 16;
 
-/// Which side of a session a process is.
+/// The side of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
-    /// It gives the memory.
+    /// The side that gives the memory.
     Server,
-    /// It has a socket.
+    /// The side that has a socket.
     Runtime,
 }
 
-/// An end that has its memory.
+/// An end with its memory.
 struct Tied {
     memory: Option<SharedMemory>,
     rx: Consumer<'static>,
@@ -59,7 +64,7 @@ struct Tied {
     closed: &'static AtomicU32,
     other_closed: &'static AtomicU32,
     wake_other: OwnedFd,
-    /// This side's own bell, if it is of this session only.
+    /// This side's own bell, if it is for this session only.
     bell: Option<OwnedFd>,
     is_corrupt: bool,
 }
@@ -69,10 +74,10 @@ struct End {
     tied: Option<Tied>,
 }
 
-/// The driver. See the module.
+/// The driver; see the module.
 pub struct SharedMemoryWords {
     side: Side,
-    /// The server's one bell, and a runtime's socket with its name.
+    /// The server's one bell; a runtime's socket with its name.
     bell: Option<OwnedFd>,
     socket: Option<(OwnedFd, Vec<u8>)>,
     ends: BTreeMap<NodeId, End>,
@@ -87,7 +92,7 @@ fn socket() -> io::Result<OwnedFd> {
     Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
 }
 
-/// The other side's process is this user's.
+/// True if the other side's process is this user's.
 fn is_ours(socket: &OwnedFd) -> bool {
     sockopt::socket_peercred(socket).is_ok_and(|peer| peer.uid == rustix::process::geteuid())
 }
@@ -96,14 +101,14 @@ impl SharedMemoryWords {
     /// A process's driver.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn new(side: Side) -> io::Result<SharedMemoryWords> {
         let (mut bell, mut listening) = (None, None);
         match side {
             Side::Server => bell = Some(bell::make()?),
             Side::Runtime => {
                 let socket = socket()?;
-                // Without a name of ours the kernel gives one that nobody has.
+                // Without a name the kernel chooses a unique one.
                 rustix::net::bind(&socket, &SocketAddrUnix::new_unnamed())?;
                 rustix::net::listen(&socket, BACKLOG)?;
                 let name = SocketAddrUnix::try_from(rustix::net::getsockname(&socket)?)?;
@@ -115,7 +120,8 @@ impl SharedMemoryWords {
         Ok(SharedMemoryWords { side, bell, socket: listening, ends: BTreeMap::new() })
     }
 
-    /// The server's half of [`Words::connect`]: makes the memory, and leaves it at the runtime's socket.
+    /// The server's half of [`Words::connect`]: makes the memory, and leaves it at the
+    /// runtime's socket.
     fn give(&self, mine: [u8; TOKEN], theirs: &[u8]) -> io::Result<Tied> {
         let (token, name) = theirs.split_first_chunk::<TOKEN>().ok_or(io::ErrorKind::InvalidData)?;
         let bell = self.bell.as_ref().ok_or(io::ErrorKind::NotFound)?;
@@ -132,7 +138,7 @@ impl SharedMemoryWords {
         Ok(Tied::new(memory, Side::Server, wake_runtime, None))
     }
 
-    /// The runtime's half: what a server has left at the socket for this session.
+    /// The runtime's half: takes the memory that the server has left for this session.
     fn take(&self, mine: [u8; TOKEN], theirs: &[u8]) -> io::Result<Tied> {
         let (listening, _) = self.socket.as_ref().ok_or(io::ErrorKind::NotFound)?;
         for _ in 0..=BACKLOG {
@@ -143,7 +149,7 @@ impl SharedMemoryWords {
             let Ok(Some((text, fds))) = Mailbox::of(socket).receive() else { continue };
             let mut fds = fds.into_iter();
             let (Some(memory), Some(wake_server), Some(bell)) = (fds.next(), fds.next(), fds.next()) else { continue };
-            // Of a session that never was, otherwise.
+            // Other memory is of a session that was never used.
             if text.split_at_checked(TOKEN) == Some((&mine, theirs)) {
                 return Tied::open(memory, wake_server, bell);
             }
@@ -197,10 +203,11 @@ impl Tied {
 impl Drop for Tied {
     fn drop(&mut self) {
         self.closed.store(1, Ordering::Release);
-        // Who sleeps is to see it.
+        // A sleeping other side must see it.
         bell::ring(&self.wake_other);
         if let Some(memory) = self.memory.take() {
-            // SAFETY: rings and words of it are in this value only, none of them is handed out, and nothing is done with them after this.
+            // SAFETY: rings and words of it are in this value only, none of them is
+            // handed out, and nothing is done with them after this.
             unsafe { memory.unmap() };
         }
     }
@@ -260,7 +267,7 @@ impl Words for SharedMemoryWords {
 
     fn room(&mut self, node: NodeId) -> usize {
         let Some(tied) = self.tied(node) else { return 0 };
-        // Of the memory itself: what the ring remembers is only a lower bound.
+        // Read from memory: the ring remembers only a lower bound.
         match tied.tx.unread() {
             Ok(_) => tied.tx.room().unwrap_or(0),
             Err(_) => {

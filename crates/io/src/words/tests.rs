@@ -6,7 +6,7 @@ use super::{Address, Driver, Lost};
 use crate::wait::sleep;
 use std::time::{Duration, Instant};
 
-/// What each side calls the other one.
+/// Each side's name for the other one.
 const SERVER: u16 = 7;
 const RUNTIME: u16 = 16;
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -23,7 +23,7 @@ fn by_libfabric(provider: &str) -> Pair {
     (driver(), driver())
 }
 
-/// Those that there are here: without libfabric, two tests below say so.
+/// The transports of this build: without libfabric, two tests below say so.
 fn pairs() -> Vec<(&'static str, Pair)> {
     let mut pairs = vec![("shared memory", shared_memory())];
     if cfg!(holdfast_libfabric) {
@@ -43,7 +43,8 @@ fn tie(server: &mut dyn Driver, runtime: &mut dyn Driver) {
     runtime.connect(SERVER, &welcome).expect("the server is there");
 }
 
-/// Sends numbers from the first side to the second, in bursts; each arrives once and in order.
+/// Sends numbers from the first side to the second, in bursts; each arrives once and in
+/// order.
 fn carry(from: (&mut dyn Driver, u16), to: (&mut dyn Driver, u16), numbers: std::ops::Range<u32>) {
     let (mut next, mut expected, start) = (numbers.start, numbers.start, Instant::now());
     let mut some = [0; 100];
@@ -79,7 +80,7 @@ fn words_arrive_once_and_in_order_both_ways_session_after_session() {
     }
 }
 
-/// What a turn sends is shown when the turn holds.
+/// A turn's words are shown once the turn is committed.
 #[test]
 fn nothing_is_shown_before_the_turn_holds() {
     for (name, (mut server, mut runtime)) in pairs() {
@@ -156,7 +157,8 @@ fn nobody_there_is_an_error() {
     }
 }
 
-/// In shared memory what was sent before the end is received, then nothing; a counter that cannot be ends the session.
+/// In shared memory what was sent before the end is received, then nothing; a counter
+/// that cannot be ends the session.
 #[test]
 fn a_side_that_ends_is_noticed_behind_what_it_has_said() {
     let (mut server, mut runtime) = shared_memory();
@@ -187,7 +189,8 @@ fn a_provider_that_there_is_not_is_named() {
     assert!(why.contains("no-such;thing"), "{why}");
 }
 
-/// A process that makes others of itself has one thread, and its signals are its own: what providers take for themselves is taken back.
+/// A process that makes others of itself has one thread, and its signals are its own:
+/// what providers take for themselves is taken back.
 #[test]
 #[cfg_attr(not(holdfast_libfabric), ignore = "libfabric was not there when this was built")]
 fn to_prepare_leaves_threads_and_signals_as_they_are() {

@@ -1,7 +1,9 @@
-//! What a function tells the operator of single packets.
+//! Messages of a function to the operator about single packets.
 //!
-//! Theory of operation. A function notes which packet, and a number of its own that says why. There is room for a few notes, made once; whoever reports for the runtime takes them with it, and they
-//! are put into words where people are. By stamped time there are so many a second and no more; how many there were besides is told with the next one.
+//! Theory of operation. A function notes a packet, and a number of its own that says why.
+//! The log has room for a few notes, allocated once. The runtime's report takes them
+//! along, and the daemon puts them into words. The notes per second of stamped time are
+//! limited; the next note tells how many were missed.
 
 use super::{Shareable, SharedField};
 use crate::Context;
@@ -9,20 +11,20 @@ use holdfast_wire::FlowKey;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// One of them.
+/// A note on one packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Note {
-    /// The function's own number for what it says.
+    /// The function's own number for the reason.
     pub about: u32,
     /// The port of the box by which the packet came in.
     pub ingress: u8,
     /// The packet, as the function saw it.
     pub key: FlowKey,
-    /// Packets before it of which nothing was said because there were too many.
+    /// Packets before this one that were not noted, because there were too many.
     pub missed: u64,
 }
 
-/// See the module.
+/// Notes of a function; see the module.
 #[derive(Debug, Clone)]
 pub struct Log {
     notes: Vec<Note>,
@@ -32,7 +34,7 @@ pub struct Log {
 }
 
 impl Log {
-    /// Notes a second, and as many as wait to be taken at most.
+    /// Maximum number of notes per second, and of notes that wait to be taken.
     pub const MOST: usize = 10;
 
     /// A log without a note.
@@ -41,7 +43,7 @@ impl Log {
         Log { notes: Vec::with_capacity(Log::MOST), second: 0, noted: 0, missed: 0 }
     }
 
-    /// Notes a packet, or that there are too many.
+    /// Notes a packet, or counts it as missed if there are too many.
     pub fn note(&mut self, about: u32, key: &FlowKey, ingress: u8, cx: &Context) {
         let second = cx.now() / SECOND;
         if second != self.second {
@@ -55,7 +57,7 @@ impl Log {
         self.notes.push(Note { about, ingress, key: *key, missed: core::mem::take(&mut self.missed) });
     }
 
-    /// Takes all there are, in order.
+    /// Takes all notes, in order.
     pub fn take(&mut self) -> impl Iterator<Item = Note> + '_ {
         self.notes.drain(..)
     }
@@ -78,7 +80,8 @@ mod tests {
         cx
     }
 
-    /// Of a flood the first few are noted in each second, whoever takes them how often, and the next one says how many were not.
+    /// The first few packets of a flood are noted in each second, however often notes are
+    /// taken, and the next note says how many were missed.
     #[test]
     fn a_flood_is_a_few_lines() {
         let mut log = Log::new();

@@ -1,8 +1,9 @@
 //! State that many flows share, declared by type.
 //!
-//! A function names what it needs: a [`Pool`] of resources to lease, [`Counters`] that only grow, a [`Gauge`] of flows per item, a
-//! [`Table`], a [`Log`], or something [`ReadOnly`]. Where each lives (a partition of this runtime's own, the DAL, a state server) is decided by
-//! the chain's protection through the backend that it attaches; the function cannot tell.
+//! A function names what it needs: a [`Pool`] of numbers to lease, [`Counters`] that only
+//! grow, a [`Gauge`] of flows per item, a [`Table`], a [`Log`], or a [`ReadOnly`] value.
+//! The chain's protection decides where each lives (in this runtime's own partition, or
+//! at a state server) by the backend that it attaches; the function cannot tell.
 
 mod log;
 mod pool;
@@ -14,7 +15,7 @@ pub use pool::{BLOCK_LEN, BlockMask, Lease, Numbers, PartitionPool, Pool, PoolBa
 pub use statistics::{Counters, Gauge, Part, ReadOnly};
 pub use table::Table;
 
-/// One field of a function's shared state, as the runtime sees it.
+/// A field of a function's shared state, as the runtime sees it.
 pub enum SharedField<'a> {
     /// See [`Pool`].
     Pool(&'a mut Numbers),
@@ -24,12 +25,12 @@ pub enum SharedField<'a> {
     Gauge(&'a mut Part),
     /// See [`Log`].
     Log(&'a mut Log),
-    /// Nothing that the runtime connects or reports.
+    /// A field that the runtime neither connects nor reports.
     Opaque,
 }
 
 impl SharedField<'_> {
-    /// What this runtime has of the field's numbers, if it is a statistic.
+    /// This runtime's part of the field's numbers, if the field is a statistic.
     pub fn part(&mut self) -> Option<&mut Part> {
         match self {
             SharedField::Counters(counters) => Some(counters.part()),
@@ -44,17 +45,19 @@ pub trait Shareable {
     /// The field, for the runtime.
     fn field(&mut self) -> SharedField<'_>;
 
-    /// Flows were lost that cannot say what they had of this. All that are there are about to say it again, as if they had just come; what none of them has is nobody's.
+    /// Begins a recount, because flows were lost whose state nobody has. All living flows
+    /// are about to be adopted again; numbers that none of them names are free.
     fn begin_recount(&mut self) {}
 
-    /// All have.
+    /// Ends a recount: all living flows have been adopted.
     fn end_recount(&mut self) {}
 
-    /// A function has tried to open a flow: what it has leased and no flow has goes back.
+    /// Gives back leases that no flow has, after a function has tried to open a flow.
     fn settle(&mut self) {}
 }
 
-/// A function's shared state: a struct of shared-state types, declared with [`shared_state!`](crate::shared_state).
+/// A function's shared state: a struct of shared-state types, declared with
+/// [`shared_state!`](crate::shared_state).
 pub trait SharedState: Send + 'static {
     /// Calls `visit` with each field's name and the field, in order of declaration.
     fn visit(&mut self, visit: &mut dyn FnMut(&'static str, SharedField<'_>));
@@ -73,8 +76,8 @@ impl SharedState for () {
     fn settle(&mut self) {}
 }
 
-/// Declares a [`SharedState`](crate::SharedState): a struct of [`Pool`], [`Counters`], [`Gauge`], [`Table`], [`Log`], [`ReadOnly`],
-/// written by these names.
+/// Declares a [`SharedState`](crate::SharedState): a struct of [`Pool`], [`Counters`],
+/// [`Gauge`], [`Table`], [`Log`], [`ReadOnly`], written by these names.
 #[macro_export]
 macro_rules! shared_state {
     ($(#[$meta:meta])* $vis:vis struct $name:ident { $($(#[$field_meta:meta])* $field_vis:vis $field:ident : $type:ident $(<$($of:ty),+>)?),* $(,)? }) => {
@@ -104,7 +107,8 @@ macro_rules! shared_state {
     };
 }
 
-/// What flows hold of one field of shared state, if they may.
+/// Implements [`Lends`](crate::Lends) or [`Counts`](crate::Counts) for a field of that
+/// type.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! held_field {

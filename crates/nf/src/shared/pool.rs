@@ -1,15 +1,21 @@
-//! A pool of numbered resources: each is leased to at most one flow in the whole cluster.
+//! A pool of numbers: each is leased to at most one flow in the whole cluster.
 //!
-//! Theory of operation. The function asks for a lease when a flow opens and puts it into the flow's state ([`Leased`]). There it is as
-//! long as the flow lives, travels with it, and goes back when the flow ends, without a word of the function's. Where the numbers come from is the backend's business:
-//! - [`PartitionPool`]: the coordinator grants blocks of [`BLOCK_LEN`] numbers to one runtime and incarnation, which then leases
-//!   without asking anyone. When the runtime dies its blocks are quarantined; flows that survive elsewhere keep their numbers
-//!   (reported by [`PoolEffect::Adopted`]), and give them back through [`PoolEffect::Return`].
-//!   Effects are carried out in order: who learns of a flow's end must have learned of the flow.
-//!   A number that is given back rests: of a block's free numbers the half that came back last, rounded up, is leased only when no block has another, and then
-//!   the one that has rested longest. So a small pool that is busy does not deal a NAT's port again at once, to a peer that still holds the connection before.
-//! - [`RequestPool`]: every number comes from a server; a small credit fetched in advance makes most leases immediate, and a flow
-//!   that finds the credit used up waits without stopping the worker.
+//! Theory of operation. The function asks for a lease when a flow opens and puts it into
+//! the flow's state ([`Leased`]). The lease stays there as long as the flow lives, moves
+//! with it, and goes back when the flow ends; the function does nothing for it. The
+//! backend decides where the numbers come from:
+//! - [`PartitionPool`]: the coordinator grants blocks of [`BLOCK_LEN`] numbers to one
+//!   runtime and incarnation, which then leases without asking anyone. A dead runtime's
+//!   blocks are quarantined; flows that survive elsewhere keep their numbers (reported by
+//!   [`PoolEffect::Adopted`]), and give them back through [`PoolEffect::Return`]. Effects
+//!   are carried out in order: the receiver must learn of a flow before it learns of its
+//!   end. A returned number rests: of a block's free numbers, the half that came back
+//!   last, rounded up, is leased only when no block has another, the longest rested
+//!   first. A small busy pool therefore does not lease a NAT's port again at once, while
+//!   a peer still holds the earlier connection.
+//! - [`RequestPool`]: a server assigns every number. A small credit fetched in advance
+//!   makes most leases immediate; a flow that finds the credit used up waits without
+//!   stopping the worker.
 
 mod request;
 
@@ -25,34 +31,34 @@ use std::collections::VecDeque;
 /// Numbers in one block.
 pub const BLOCK_LEN: u32 = 256;
 
-/// Which numbers of a block are leased, one bit each, lowest first.
+/// The leased numbers of a block, one bit each, lowest first.
 pub type BlockMask = [u64; 4];
 
-/// The answer to [`Pool::lease`], and with a bare number a backend's.
+/// The answer to [`Pool::lease`]; with a bare number, a backend's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lease<N = u32> {
-    /// This number is the flow's that is accepted with it, until it ends.
+    /// The number is the flow's until the flow ends, if the flow is accepted with it.
     Granted(N),
-    /// A number is on its way: return `Wait`, and ask again when called again.
+    /// A number is on its way: return `Wait`; the function is called again.
     Wait,
-    /// There is none.
+    /// No number is left.
     Exhausted,
 }
 
-/// What a pool asks of the world; the runtime carries it there.
+/// A pool's message to the outside; the runtime delivers it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PoolEffect {
     /// Grant another block: this partition runs low.
     WantBlock,
-    /// Assign a number.
+    /// Assign a number. Only for a server.
     Request,
     /// A flow here holds this number of the credit from now on.
     Used(u32),
-    /// A number of the credit is not needed here, and was not used.
+    /// A number of the credit is not needed here; no flow used it.
     Unused(u32),
-    /// The number is free again, and not this partition's.
+    /// The number is free again, and is not of this partition.
     Return(u32),
-    /// A flow that came here by recovery or migration holds the number.
+    /// A flow that came by recovery or migration holds the number.
     Adopted(u32),
     /// A flow that holds the number has left.
     Left(u32),
@@ -62,75 +68,85 @@ pub enum PoolEffect {
     SparedAll,
 }
 
-/// Where a pool's numbers come from.
+/// The source of a pool's numbers.
 pub trait PoolBackend: Send {
-    /// A number, preferably inside `preferred`: the next in order, or, with a random number, one of those at hand that it decides on; of those that
-    /// rest only if there are no others.
+    /// Leases a number, preferably inside `preferred`: the next in order, or with a
+    /// random number, the one that it selects among those at hand. Resting numbers are
+    /// leased only if there are no others.
     fn lease(&mut self, preferred: &Range<u32>, random: Option<u64>) -> Lease;
-    /// A flow here gives a number back, whoever granted it.
+    /// Takes a number back from a flow here, whoever granted it.
     fn give_back(&mut self, number: u32);
-    /// A flow that holds this number has come here.
+    /// Notes that a flow that holds this number has come here.
     fn adopt(&mut self, number: u32);
-    /// A flow that holds this number has left.
+    /// Notes that a flow that holds this number has left.
     fn forget(&mut self, number: u32);
-    /// A block is this partition's from now on; `used` are the numbers in it that flows still hold. Ignored by backends without blocks.
+    /// Takes a block into this partition; `used` are its numbers that flows still hold.
+    /// Ignored by backends without blocks.
     fn grant_block(&mut self, block: u32, used: &BlockMask);
-    /// The number was assigned. Ignored by backends that do not ask for single numbers.
+    /// Takes an assigned number. Ignored by backends that do not ask for single numbers.
     fn assign(&mut self, number: u32);
-    /// What was asked for is not to be had for now: the pool is empty everywhere. A server still owes single numbers that were asked for, and assigns them as soon as there are some.
+    /// Notes that the request cannot be met for now: the pool is empty everywhere. A
+    /// server still owes single numbers that were requested, and assigns them as soon as
+    /// it has some.
     fn deny(&mut self);
-    /// A number of one of this partition's blocks, leased by a flow that lived elsewhere, is free again. False if the block is not held here.
+    /// Frees a number of one of this partition's blocks that a flow elsewhere held. False
+    /// if the block is not held here.
     fn returned(&mut self, number: u32) -> bool;
-    /// A flow elsewhere holds a number of one of this partition's blocks. Ignored by backends without blocks.
+    /// Notes that a flow elsewhere holds a number of one of this partition's blocks.
+    /// Ignored by backends without blocks.
     fn taken(&mut self, number: u32);
-    /// Others need numbers: gives back blocks of which no number is held, or, when time has [advanced](PoolBackend::advance), credit that no flow has taken until then; as effects, the last of which is
-    /// [`PoolEffect::SparedAll`].
+    /// Gives back spare numbers because others need them: blocks of which no number is
+    /// held, or, when time has [advanced](PoolBackend::advance), credit that no flow has
+    /// taken until then. The effects end with [`PoolEffect::SparedAll`].
     fn spare(&mut self);
-    /// The next wish, `None` when there is none.
+    /// The next effect, or `None`.
     fn poll_effect(&mut self) -> Option<PoolEffect>;
     /// Numbers that could be leased now without asking anyone.
     fn available(&self) -> u32;
-    /// Whether the number is one of them.
+    /// True if the number is available here.
     fn is_free(&self, number: u32) -> bool;
-    /// Whether a flow here holds the number.
+    /// True if a flow here holds the number.
     fn is_held(&self, number: u32) -> bool;
     /// Numbers that flows here hold.
     fn held(&self) -> u32;
     /// Numbers granted to this runtime, leased or not.
     fn granted(&self) -> u32;
-    /// Blocks granted to this runtime. None for backends without blocks.
+    /// Blocks granted to this runtime; empty for backends without blocks.
     fn blocks(&self) -> Vec<u32> {
         Vec::new()
     }
-    /// Nobody is sure to remember which numbers of others' blocks flows here hold: says so again, as effects.
+    /// Repeats as effects which numbers of others' blocks flows here hold, because no
+    /// other process is sure to remember it.
     fn announce(&mut self) {}
-    /// True if a server assigns the numbers, and every effect is for it.
+    /// True if a server assigns the numbers and receives every effect.
     fn asks_server(&self) -> bool {
         false
     }
-    /// It is this time, ns.
+    /// Advances time to `now`, ns.
     fn advance(&mut self, now: u64) {
         let _ = now;
     }
-    /// Whether a flow that held it has left, and may not have come where it went: this side answers for it.
+    /// True if the flow that held the number has left and may not have arrived yet: this
+    /// side answers for it.
     fn is_leaving(&self, number: u32) -> bool {
         let _ = number;
         false
     }
-    /// Flows that have left are where they went, or back: nothing is on its way. Until then this side answers for what they hold.
+    /// Notes that flows that left have arrived, or are back. Until then this side answers
+    /// for their numbers.
     fn settle(&mut self) {}
 }
 
-/// A pool of numbers that flows lease: see the module. `P` is a type of the function's that names
-/// the pool; a flow's number is [`Leased`] of the same name.
+/// A pool of numbers that flows lease; see the module. `P` is a type of the function's
+/// that names the pool; a flow's number is [`Leased`] of the same name.
 pub struct Pool<P> {
     numbers: Numbers,
     name: PhantomData<fn() -> P>,
 }
 
 impl<P> Pool<P> {
-    /// A pool of the numbers `0..size`. It starts as a partition without a block; the runtime attaches what its chain's
-    /// protection asks for and grants what is to be leased.
+    /// A pool of the numbers `0..size`. A new pool is a partition without a block. The
+    /// runtime attaches the backend that the chain's protection asks for.
     pub fn new(size: u32) -> Pool<P> {
         Pool { numbers: Numbers::new(size), name: PhantomData }
     }
@@ -140,13 +156,15 @@ impl<P> Pool<P> {
         self.lease_within(0..self.numbers.size, cx)
     }
 
-    /// Leases a number inside `preferred` if one is at hand, any other if not. Marks the packet non-deterministic.
+    /// Leases a number inside `preferred` if one is at hand, else any other. Marks the
+    /// packet non-deterministic.
     pub fn lease_within(&mut self, preferred: Range<u32>, cx: &mut Opening<'_>) -> Lease<Leased<P>> {
         cx.mark_nondeterministic();
         self.granted(&preferred, None)
     }
 
-    /// As [`Pool::lease_within`], but which of the numbers at hand it is nobody can guess from those leased before (RFC 6056, section 3.3.1).
+    /// As [`Pool::lease_within`], but earlier leases do not tell which of the numbers at
+    /// hand is next (RFC 6056, section 3.3.1).
     pub fn lease_random(&mut self, preferred: Range<u32>, cx: &mut Opening<'_>) -> Lease<Leased<P>> {
         let random = cx.random();
         self.granted(&preferred, Some(random))
@@ -160,7 +178,7 @@ impl<P> Pool<P> {
         }
     }
 
-    /// The numbers, for what finds them by the pool's name.
+    /// The numbers, for callers that find them by the pool's name.
     pub(crate) fn numbers(&mut self) -> &mut Numbers {
         &mut self.numbers
     }
@@ -191,16 +209,18 @@ impl<P> core::fmt::Debug for Pool<P> {
     }
 }
 
-/// Leases of one `open` for which there is room without asking for more: a function needs one or two.
+/// Leases of one `open` for which there is room without an allocation: a function needs
+/// one or two.
 const AT_ONCE: usize = 4;
 
 /// The numbers of a [`Pool`], as the runtime and the framework see them.
 pub struct Numbers {
     size: u32,
     backend: Box<dyn PoolBackend>,
-    /// Leased since a function began to open a flow; the flow that is accepted has them, or none.
+    /// Leased since a function began to open a flow; they are the flow's if it is
+    /// accepted, else they go back.
     loose: Vec<u32>,
-    /// While it is recounted what flows hold: numbers that were held, and that no flow has named yet.
+    /// During a recount: numbers that were held and that no flow has named yet.
     unnamed: Option<Vec<bool>>,
 }
 
@@ -223,7 +243,7 @@ impl Numbers {
         lease
     }
 
-    /// What is loose is no flow's.
+    /// Gives back the loose numbers: no flow has them.
     #[inline]
     fn settle(&mut self) {
         while let Some(number) = self.loose.pop() {
@@ -231,8 +251,8 @@ impl Numbers {
         }
     }
 
-    /// This has become of the flow that holds the number. Numbers outside the pool are ignored:
-    /// they can only come from corrupt state.
+    /// Applies an event of the flow that holds the number. Numbers outside the pool are
+    /// ignored: they can only come from corrupt state.
     pub(crate) fn follow(&mut self, number: u32, event: FlowEvent) {
         if number >= self.size {
             return;
@@ -245,7 +265,7 @@ impl Numbers {
             FlowEvent::Ended => self.backend.give_back(number),
             FlowEvent::Arrived => {
                 let unnamed = self.unnamed.as_mut().map(|unnamed| &mut unnamed[number as usize]);
-                // One that is recounted is held already.
+                // A recounted number is held already.
                 if !unnamed.is_some_and(core::mem::take) {
                     self.backend.adopt(number);
                 }
@@ -281,27 +301,29 @@ impl core::fmt::Debug for Numbers {
     }
 }
 
-/// Free numbers below which a partition asks for another block, and which it keeps when it is asked for blocks.
+/// Free numbers below which a partition asks for another block, and which it keeps when
+/// others need blocks.
 const LOW_WATER: u32 = BLOCK_LEN / 2;
 
 const NOT_HELD: u32 = u32::MAX;
 
-/// A number is free if neither a flow here nor one elsewhere has it. The two are kept apart, so that news of a flow elsewhere never
-/// frees the number of one that lives here.
+/// A block. A number is free if neither a flow here nor one elsewhere has it. The two are
+/// kept apart, so that news of a flow elsewhere never frees the number of a flow here.
 struct Block {
     number: u32,
-    /// Leased by flows here, and what lies beyond the end of the pool.
+    /// Leased by flows here; also the numbers beyond the end of the pool.
     leased: BlockMask,
     /// Held by flows that live elsewhere.
     foreign: BlockMask,
-    /// Free, and not leased while there are others: those of `returned`.
+    /// Free numbers in `returned`: not leased while there are others.
     resting: BlockMask,
-    /// The latest that came back, the earliest first.
+    /// Numbers that came back last, the earliest first.
     returned: VecDeque<u8>,
     free: u32,
-    /// Where the next search starts.
+    /// The start of the next search.
     next: u32,
-    /// A number was given back since the coordinator last asked for blocks: it has not rested.
+    /// True if a number came back since the coordinator last asked for blocks: the block
+    /// has not rested.
     is_fresh: bool,
 }
 
@@ -313,7 +335,8 @@ impl Block {
         block
     }
 
-    /// The next that does not rest, or the one that has rested longest.
+    /// Takes the next number that does not rest, or if `rests`, the one that has rested
+    /// longest.
     fn take(&mut self, rests: bool) -> Option<u32> {
         if self.free == 0 {
             return None;
@@ -352,7 +375,7 @@ impl Block {
         None
     }
 
-    /// Marks a number that has just come back: it rests.
+    /// Lets a number rest that has just come back.
     fn rest(&mut self, bit: u32) {
         if is_planted(Fault::RestsNoPorts) {
             self.next = bit;
@@ -362,7 +385,7 @@ impl Block {
         }
     }
 
-    /// No more rest than half of what is free.
+    /// Ends rests until at most half of the free numbers rest.
     fn wake(&mut self) {
         while self.returned.len() as u32 > self.free.div_ceil(2)
             && let Some(bit) = self.returned.pop_front()
@@ -395,7 +418,8 @@ fn set(mask: &mut BlockMask, bit: u32, value: bool) {
     }
 }
 
-/// Numbers of flows here whose blocks are not: should such a block come, they are leased in it. A recovery brings a million at once.
+/// Numbers of flows here whose blocks are elsewhere; if such a block comes, they are
+/// leased in it. A recovery brings a million at once.
 struct Visitors {
     /// Block number to index in `masks`.
     at: Vec<u32>,
@@ -433,7 +457,7 @@ impl Visitors {
         self.masks.get(at as usize).is_some_and(|(_, mask)| has(mask, number % BLOCK_LEN))
     }
 
-    /// Those of one block go.
+    /// Removes and returns the numbers of one block.
     fn take(&mut self, block: u32) -> BlockMask {
         let Some(at) = self.at.get_mut(block as usize).filter(|at| **at != NOT_HELD) else { return [0; 4] };
         let at = core::mem::replace(at, NOT_HELD);
@@ -453,7 +477,7 @@ impl Visitors {
     }
 }
 
-/// Blocks of the pool that belong to one runtime.
+/// A runtime's partition of a pool: its blocks.
 pub struct PartitionPool {
     size: u32,
     blocks: Vec<Block>,
@@ -496,7 +520,8 @@ impl PartitionPool {
         self.blocks.get_mut(index as usize)
     }
 
-    /// A number of this block, `first` in it or the next one that is free and does not rest; or of those that rest.
+    /// Takes a number of this block: `first` or the next that is free and does not rest,
+    /// or if `rests`, one that rests.
     fn take_from(&mut self, index: usize, first: Option<u32>, rests: bool) -> Option<u32> {
         let block = &mut self.blocks[index];
         block.next = first.unwrap_or(block.next);
@@ -505,7 +530,8 @@ impl PartitionPool {
         Some(block.number * BLOCK_LEN + bit)
     }
 
-    /// Changes the number's block and counts again. False if the block is not held here.
+    /// Changes the number's block and updates the counts. False if the block is not held
+    /// here.
     fn change(&mut self, number: u32, act: impl FnOnce(&mut Block, u32)) -> bool {
         let Some(block) = self.held_block(number) else { return false };
         let before = block.free;
@@ -517,7 +543,8 @@ impl PartitionPool {
         true
     }
 
-    /// What of a block lies beyond the pool: never free. The last block may be shorter than the others.
+    /// Numbers of a block beyond the end of the pool, which are never free. The last
+    /// block may be shorter than the others.
     fn beyond(&self, block: u32) -> BlockMask {
         let mut mask = [0; 4];
         (0..BLOCK_LEN).filter(|bit| block * BLOCK_LEN + bit >= self.size).for_each(|bit| set(&mut mask, bit, true));
@@ -542,7 +569,8 @@ impl PoolBackend for PartitionPool {
                 if (any || inside(&self.blocks[index]))
                     && let Some(number) = self.take_from(index, first, rests)
                 {
-                    // The next lease looks at the next block: neighbouring flows do not get neighbouring ports.
+                    // The next lease looks at the next block: neighbouring flows do not
+                    // get neighbouring ports.
                     self.cursor = (index + 1) % count;
                     return Lease::Granted(number);
                 }
@@ -574,12 +602,13 @@ impl PoolBackend for PartitionPool {
         if !is_here {
             self.visitors.come(number);
         }
-        // Also for a number of a block that is here: whoever had the flow before has it no more.
+        // A number of a block held here is reported too: the flow's former runtime does
+        // not have it any more.
         self.effects.push_back(PoolEffect::Adopted(number));
     }
 
     fn forget(&mut self, number: u32) {
-        // The number stays taken in its block until whoever has the flow returns it.
+        // The number stays taken in its block until the flow's runtime returns it.
         let is_here = self.change(number, |block, bit| {
             set(&mut block.leased, bit, false);
             set(&mut block.foreign, bit, true);
@@ -629,9 +658,10 @@ impl PoolBackend for PartitionPool {
         while at < self.blocks.len() {
             let block = &self.blocks[at];
             let is_empty = block.leased == self.beyond(block.number) && block.foreign == [0; 4];
-            // One is kept, and as many numbers as would make this partition ask for more.
+            // The last block is kept, and as many free numbers as prevent a new request.
             let is_needed = self.blocks.len() == 1 || self.free - block.free < LOW_WATER;
-            // The end of its last flow may not be known everywhere yet: it rests until the next time.
+            // The end of the last flow may not be known everywhere yet: the block rests
+            // until the next time.
             if !is_empty || is_needed || core::mem::take(&mut self.blocks[at].is_fresh) {
                 at += 1;
                 continue;
@@ -679,7 +709,7 @@ impl PoolBackend for PartitionPool {
     fn held(&self) -> u32 {
         let masks = self.blocks.iter().map(|block| &block.leased).chain(self.visitors.masks.iter().map(|(_, mask)| mask));
         let taken: u32 = masks.flatten().map(|word| word.count_ones()).sum();
-        // What there is not counts as leased in a block that is not whole.
+        // Numbers beyond the end of the pool count as leased.
         taken - (self.blocks.len() as u32 * BLOCK_LEN - self.granted())
     }
 

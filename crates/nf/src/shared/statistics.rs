@@ -1,4 +1,4 @@
-//! Numbers that flows share.
+//! Statistics that flows share.
 
 mod part;
 
@@ -8,7 +8,8 @@ use super::{Shareable, SharedField};
 use crate::{Context, Counted, Opening};
 use core::marker::PhantomData;
 
-/// Named numbers that only grow. Increments commute, so their order, and a replay's, does not matter; a function cannot read them.
+/// Named numbers that only grow. Increments commute, so their order does not matter, nor
+/// does a replay's. A function cannot read them.
 #[derive(Debug, Clone, Default)]
 pub struct Counters {
     names: Vec<String>,
@@ -22,7 +23,8 @@ impl Counters {
         Counters { part: Part::new(names.len()), names }
     }
 
-    /// Adds to the counter with this index, which stays at 2^63 - 1 when it has got there. An index without a name changes nothing.
+    /// Adds to the counter with this index, which stops at 2^63 - 1. An index without a
+    /// name changes nothing.
     #[inline]
     pub fn add(&mut self, index: usize, amount: u64) {
         self.part.add(index, i64::try_from(amount).unwrap_or(i64::MAX));
@@ -33,12 +35,12 @@ impl Counters {
         &self.names
     }
 
-    /// Names and values, for reports: what flows of this runtime have counted.
+    /// Names and values, for reports: the counts of this runtime's flows.
     pub fn report(&self) -> impl Iterator<Item = (&str, u64)> + '_ {
         self.names.iter().map(String::as_str).zip(self.part.own().iter().map(|value| value.unsigned_abs()))
     }
 
-    /// This runtime's part, for whoever brings those of all together.
+    /// This runtime's part, for the sum over all runtimes.
     pub fn part(&mut self) -> &mut Part {
         &mut self.part
     }
@@ -50,8 +52,9 @@ impl Shareable for Counters {
     }
 }
 
-/// How many flows are [`Counted`] in each item: live connections per backend, say. `G` is a type of
-/// the function's that names the gauge. As a local partition it counts this runtime's flows; with a state server, those of all.
+/// The number of flows [`Counted`] in each item, such as live connections per backend.
+/// `G` is a type of the function's that names the gauge. As a local partition it counts
+/// this runtime's flows; with a state server, the flows of all.
 pub struct Gauge<G> {
     part: Part,
     name: PhantomData<fn() -> G>,
@@ -61,29 +64,30 @@ impl<G> Gauge<G> {
     /// A gauge of `items` items, at 0.
     ///
     /// # Panics
-    /// With more than 65,535 items: a flow has 2 bytes for its own.
+    /// If there are more than 65,535 items: a flow has 2 bytes for its item.
     pub fn new(items: usize) -> Gauge<G> {
         assert!(items <= usize::from(u16::MAX), "a gauge has at most 65,535 items");
         Gauge { part: Part::new(items), name: PhantomData }
     }
 
-    /// The flow counts in this item as soon as it is accepted with this in its state, until it
-    /// ends. In an item that is not there nothing counts.
+    /// Counts the flow in this item from its acceptance with this value in its state
+    /// until it ends. An unknown item counts nothing.
     #[inline]
     pub fn count(&self, item: usize, cx: &Opening<'_>) -> Counted<G> {
         let is_there = item < self.part.own().len();
         if is_there { Counted::new(item, cx) } else { Counted::default() }
     }
 
-    /// An item's value; 0 for an item that is not there. Where a state server has it that is this runtime's part, exactly, and what all others had when they were heard of last. The outcome
-    /// depends on other flows in any case, so this marks the packet non-deterministic.
+    /// An item's value; 0 for an unknown item. With a state server: this runtime's part
+    /// exactly, and the others' as last heard. The outcome depends on other flows, so
+    /// this marks the packet non-deterministic.
     #[inline]
     pub fn read(&self, item: usize, cx: &mut Context) -> i64 {
         cx.mark_nondeterministic();
         self.part.sum(item)
     }
 
-    /// The values, for what finds them by the gauge's name.
+    /// The values, for callers that find them by the gauge's name.
     pub(crate) fn part(&mut self) -> &mut Part {
         &mut self.part
     }
@@ -105,12 +109,12 @@ impl<G> Shareable for Gauge<G> {
     }
 }
 
-/// What is the same everywhere and never changes while the function lives.
+/// A value that is the same everywhere and never changes while the function lives.
 #[derive(Debug, Clone)]
 pub struct ReadOnly<T>(T);
 
 impl<T> ReadOnly<T> {
-    /// Wraps it.
+    /// Wraps a value.
     pub fn new(value: T) -> ReadOnly<T> {
         ReadOnly(value)
     }

@@ -5,11 +5,12 @@ use crate::Context;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash};
 
-/// A map with a limit. It is always a local partition, and holds what this runtime's flows put there: no state server has it, because its keys are not indexes.
-/// It is for what may be forgotten: a flow that comes from elsewhere brings nothing along for it,
-/// and when flows are lost it is emptied, because nobody can say what of it was theirs.
+/// A map with a limit. The map is always a local partition, with the entries of this
+/// runtime's flows: no state server has it, because its keys are not indexes. Its entries
+/// may be forgotten: a flow from another runtime brings none along, and when flows are
+/// lost it is emptied, because its entries do not name their flows.
 ///
-/// Reads mark the packet non-deterministic: other flows may have changed what they see.
+/// Reads mark the packet non-deterministic: other flows may have changed the value.
 #[derive(Debug)]
 pub struct Table<K, V> {
     entries: HashMap<K, V, BuildHasherDefault<std::collections::hash_map::DefaultHasher>>,
@@ -17,7 +18,7 @@ pub struct Table<K, V> {
 }
 
 impl<K: Eq + Hash + Copy, V: Copy> Table<K, V> {
-    /// An empty table for at most `limit` entries; room for them is taken now.
+    /// An empty table for at most `limit` entries; allocates room for them now.
     pub fn new(limit: usize) -> Table<K, V> {
         Table { entries: HashMap::with_capacity_and_hasher(limit, BuildHasherDefault::default()), limit }
     }
@@ -28,7 +29,8 @@ impl<K: Eq + Hash + Copy, V: Copy> Table<K, V> {
         self.entries.get(key).copied()
     }
 
-    /// Changes the value under `key`, starting from `initial` if there is none. False, and nothing changed, if the table is full.
+    /// Changes the value under `key`, starting from `initial` if there is none. Returns
+    /// false, and changes nothing, if the table is full.
     #[must_use]
     pub fn update(&mut self, key: K, initial: V, change: impl FnOnce(&mut V)) -> bool {
         if self.entries.len() >= self.limit && !self.entries.contains_key(&key) {
@@ -38,7 +40,8 @@ impl<K: Eq + Hash + Copy, V: Copy> Table<K, V> {
         true
     }
 
-    /// Changes the value under `key` if there is one, and removes it when `change` returns false.
+    /// Changes the value under `key` if there is one, and removes it when `change`
+    /// returns false.
     pub fn update_or_remove(&mut self, key: &K, change: impl FnOnce(&mut V) -> bool) {
         if let Some(value) = self.entries.get_mut(key)
             && !change(value)
@@ -47,7 +50,7 @@ impl<K: Eq + Hash + Copy, V: Copy> Table<K, V> {
         }
     }
 
-    /// Entries now.
+    /// The number of entries.
     pub fn len(&self) -> usize {
         self.entries.len()
     }

@@ -4,7 +4,7 @@ use super::{DoesNotFit, Ends, fits, length, put};
 use crate::checksum;
 use crate::header::{icmp, icmpv6, proto};
 
-/// The first 8 bytes, checksum zero.
+/// Writes the first 8 bytes, with a checksum of zero.
 fn start(message: &mut [u8], kind: u8, code: u8, rest: [u8; 4]) -> Result<(), DoesNotFit> {
     length(message.len())?;
     put(message, &[kind, code, 0, 0, rest[0], rest[1], rest[2], rest[3]])
@@ -15,7 +15,7 @@ fn finish_v4(message: &mut [u8]) {
     message[2..4].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// RFC 4443, section 2.3: over a pseudo-header too.
+/// Writes the checksum, which includes a pseudo-header (RFC 4443, section 2.3).
 pub(super) fn finish_v6(message: &mut [u8], source: &[u8; 16], destination: &[u8; 16]) {
     let sum = Ends::V6(*source, *destination).checksum(proto::ICMPV6, message);
     message[2..4].copy_from_slice(&sum.to_be_bytes());
@@ -29,7 +29,7 @@ fn echo(id: u16, sequence: u16) -> [u8; 4] {
 /// An ICMP echo request or reply (RFC 792, "Echo or Echo Reply Message").
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IcmpEcho {
-    /// The answer, not the question.
+    /// True for a reply.
     pub is_reply: bool,
     /// Identifier.
     pub id: u16,
@@ -41,7 +41,8 @@ impl IcmpEcho {
     /// Bytes of the header.
     pub const LEN: usize = 8;
 
-    /// The header, with its checksum over header and data, at the front of `message`.
+    /// Writes the header, with its checksum over header and data, at the front of
+    /// `message`.
     ///
     /// # Errors
     /// If `message` is shorter, or longer than 65,535 bytes.
@@ -60,20 +61,24 @@ pub struct IcmpError {
     pub kind: u8,
     /// Code.
     pub code: u8,
-    /// The second word: the next hop's MTU (RFC 1191, section 4), a pointer in its upper byte, a gateway, or 0.
+    /// The second word: the next hop's MTU (RFC 1191, section 4), a pointer in its upper
+    /// byte, a gateway, or 0.
     pub rest: u32,
 }
 
 impl IcmpError {
     /// Bytes of the header.
     pub const LEN: usize = 8;
-    /// Bytes of a packet that may be quoted: as many as keep the whole within 576 (RFC 1812, section 4.3.2.3).
+    /// Bytes of a packet that may be quoted: as many as keep the whole within 576 (RFC
+    /// 1812, section 4.3.2.3).
     pub const MAX_QUOTE: usize = 576 - 20 - IcmpError::LEN;
 
-    /// The header, with its checksum, at the front of `message`. Behind it lies the quoted packet, from its IP header on.
+    /// Writes the header, with its checksum, at the front of `message`. The quoted packet
+    /// lies behind it, from its IP header on.
     ///
     /// # Errors
-    /// If `message` is shorter than the header, the quote longer than [`IcmpError::MAX_QUOTE`], or the type is no error's.
+    /// If `message` is shorter than the header, the quote longer than
+    /// [`IcmpError::MAX_QUOTE`], or the type not an error's.
     pub fn write(&self, message: &mut [u8]) -> Result<(), DoesNotFit> {
         fits(icmp::is_error(self.kind) && message.len() <= IcmpError::LEN + IcmpError::MAX_QUOTE)?;
         start(message, self.kind, self.code, self.rest.to_be_bytes())?;
@@ -85,7 +90,7 @@ impl IcmpError {
 /// An ICMPv6 echo request or reply (RFC 4443, sections 4.1 and 4.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Icmpv6Echo {
-    /// The answer, not the question.
+    /// True for a reply.
     pub is_reply: bool,
     /// Identifier.
     pub id: u16,
@@ -97,7 +102,8 @@ impl Icmpv6Echo {
     /// Bytes of the header.
     pub const LEN: usize = 8;
 
-    /// The header, with its checksum over header, data and pseudo-header, at the front of `message`.
+    /// Writes the header, with its checksum over header, data and pseudo-header, at the
+    /// front of `message`.
     ///
     /// # Errors
     /// If `message` is shorter, or longer than 65,535 bytes.
@@ -116,21 +122,24 @@ pub struct Icmpv6Error {
     pub kind: u8,
     /// Code.
     pub code: u8,
-    /// The second word: the MTU of "packet too big", the pointer of "parameter problem", or 0.
+    /// The second word: the MTU of "packet too big", the pointer of "parameter problem",
+    /// or 0.
     pub rest: u32,
 }
 
 impl Icmpv6Error {
     /// Bytes of the header.
     pub const LEN: usize = 8;
-    /// Bytes of a packet that may be quoted: as many as keep the whole within the minimum MTU, 1280 (RFC 4443, section 2.4 (c)).
+    /// Bytes of a packet that may be quoted: as many as keep the whole within the minimum
+    /// MTU, 1280 (RFC 4443, section 2.4 (c)).
     pub const MAX_QUOTE: usize = 1280 - 40 - Icmpv6Error::LEN;
 
-    /// The header, with its checksum over the pseudo-header too, at the front of `message`. Behind it lies the quoted packet, from its
-    /// IP header on.
+    /// Writes the header, with its checksum including the pseudo-header, at the front of
+    /// `message`. The quoted packet lies behind it, from its IP header on.
     ///
     /// # Errors
-    /// If `message` is shorter than the header, the quote longer than [`Icmpv6Error::MAX_QUOTE`], or the type is no error's.
+    /// If `message` is shorter than the header, the quote longer than
+    /// [`Icmpv6Error::MAX_QUOTE`], or the type not an error's.
     pub fn write(&self, message: &mut [u8], source: &[u8; 16], destination: &[u8; 16]) -> Result<(), DoesNotFit> {
         fits(icmpv6::is_error(self.kind) && message.len() <= Icmpv6Error::LEN + Icmpv6Error::MAX_QUOTE)?;
         start(message, self.kind, self.code, self.rest.to_be_bytes())?;

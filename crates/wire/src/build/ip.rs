@@ -1,4 +1,4 @@
-//! IPv4 and IPv6.
+//! IPv4 and IPv6 headers.
 
 use super::{DoesNotFit, fits, length, put};
 use crate::{checksum, header};
@@ -17,7 +17,7 @@ pub struct Ipv4<'a> {
     pub ttl: u8,
     /// DSCP and ECN (RFC 2474, section 3; RFC 3168, section 5).
     pub tos: u8,
-    /// Identification; of meaning in fragments only (RFC 6864, section 4).
+    /// Identification; has a meaning in fragments only (RFC 6864, section 4).
     pub id: u16,
     /// Don't fragment.
     pub dont_fragment: bool,
@@ -33,7 +33,8 @@ impl Ipv4<'_> {
     /// Bytes of the header without options.
     pub const LEN: usize = 20;
 
-    /// A whole packet that may be fragmented, with TTL 64 (RFC 1700, "IP time to live parameter").
+    /// A whole packet that may be fragmented, with TTL 64 (RFC 1700, "IP time to live
+    /// parameter").
     pub fn new(source: [u8; 4], destination: [u8; 4], protocol: u8) -> Ipv4<'static> {
         Ipv4 {
             source,
@@ -49,10 +50,12 @@ impl Ipv4<'_> {
         }
     }
 
-    /// The header, with its checksum, at the front of `packet`, whose length becomes the total length.
+    /// Writes the header, with its checksum, at the front of `packet`, whose length
+    /// becomes the total length.
     ///
     /// # Errors
-    /// If `packet` is shorter, or longer than 65,535 bytes; if options or offset are none that the header can hold.
+    /// If `packet` is shorter, or longer than 65,535 bytes; if the header cannot hold the
+    /// options or the offset.
     pub fn write(&self, packet: &mut [u8]) -> Result<(), DoesNotFit> {
         let header_len = Ipv4::LEN + self.options.len();
         let total_len = length(packet.len())?;
@@ -86,7 +89,7 @@ pub struct Ipv6 {
     pub source: [u8; 16],
     /// Destination.
     pub destination: [u8; 16],
-    /// What follows: a protocol, or an extension header.
+    /// The next header: a protocol, or an extension header.
     pub next_header: u8,
     /// Hop limit.
     pub hop_limit: u8,
@@ -105,10 +108,12 @@ impl Ipv6 {
         Ipv6 { source, destination, next_header, hop_limit: 64, traffic_class: 0, flow_label: 0 }
     }
 
-    /// The header at the front of `packet`, whose length less 40 becomes the payload length.
+    /// Writes the header at the front of `packet`, whose length less 40 becomes the
+    /// payload length.
     ///
     /// # Errors
-    /// If `packet` is shorter, or its payload longer than 65,535 bytes; if the flow label is wider than 20 bits.
+    /// If `packet` is shorter, or its payload longer than 65,535 bytes; if the flow label
+    /// is wider than 20 bits.
     pub fn write(&self, packet: &mut [u8]) -> Result<(), DoesNotFit> {
         fits(self.flow_label < 1 << 20)?;
         let payload_len = length(packet.len().checked_sub(Ipv6::LEN).ok_or(DoesNotFit)?)?;

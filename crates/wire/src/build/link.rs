@@ -4,14 +4,16 @@ use super::{DoesNotFit, fits, put};
 use crate::header::{self, Mac};
 use zerocopy::IntoBytes;
 
-/// An Ethernet II header (IEEE 802.3, clause 3.2; RFC 894). The frame check sequence and the padding of short frames are the device's.
+/// An Ethernet II header (IEEE 802.3, clause 3.2; RFC 894). The device adds the frame
+/// check sequence and the padding of short frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ethernet {
     /// Destination.
     pub destination: Mac,
     /// Source.
     pub source: Mac,
-    /// What follows: a protocol, or [`ETHERTYPE_VLAN`](header::ETHERTYPE_VLAN) or [`ETHERTYPE_QINQ`](header::ETHERTYPE_QINQ) before a [`Vlan`].
+    /// The next header: a protocol, or [`ETHERTYPE_VLAN`](header::ETHERTYPE_VLAN) or
+    /// [`ETHERTYPE_QINQ`](header::ETHERTYPE_QINQ) before a [`Vlan`].
     pub ethertype: u16,
 }
 
@@ -19,18 +21,20 @@ impl Ethernet {
     /// Bytes of the header.
     pub const LEN: usize = 14;
 
-    /// The header at the front of `frame`.
+    /// Writes the header at the front of `frame`.
     ///
     /// # Errors
-    /// If it is shorter.
+    /// If `frame` is shorter.
     pub fn write(&self, frame: &mut [u8]) -> Result<(), DoesNotFit> {
         let header = header::Ethernet { destination: self.destination, source: self.source, ethertype: self.ethertype.into() };
         put(frame, header.as_bytes())
     }
 }
 
-/// What follows a tag's EtherType: tag control information and the next EtherType (IEEE 802.1Q, clause 9.6). Two in a row, the
-/// outer one announced by [`ETHERTYPE_QINQ`](header::ETHERTYPE_QINQ), are a service tag and a customer tag (QinQ).
+/// A tag behind its EtherType: tag control information and the next EtherType (IEEE
+/// 802.1Q, clause 9.6). Two in a row, the outer one announced by
+/// [`ETHERTYPE_QINQ`](header::ETHERTYPE_QINQ), are a service tag and a customer tag
+/// (QinQ).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Vlan {
     /// Priority code point, 3 bits.
@@ -39,7 +43,7 @@ pub struct Vlan {
     pub is_drop_eligible: bool,
     /// VLAN identifier, 12 bits.
     pub id: u16,
-    /// What follows.
+    /// The next EtherType.
     pub ethertype: u16,
 }
 
@@ -47,7 +51,8 @@ impl Vlan {
     /// Bytes of the tag.
     pub const LEN: usize = 4;
 
-    /// The tag at the front of `tagged`, which begins behind the EtherType that announces it.
+    /// Writes the tag at the front of `tagged`, which begins behind the EtherType that
+    /// announces it.
     ///
     /// # Errors
     /// If `tagged` is shorter, or a value wider than its field.
@@ -60,24 +65,25 @@ impl Vlan {
     }
 }
 
-/// What an ARP packet is for (RFC 826, `ar$op`).
+/// The operation of an ARP packet (RFC 826, `ar$op`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u16)]
 pub enum ArpOperation {
-    /// Who has this address?
+    /// A request for the owner of an address.
     Request = 1,
-    /// I have.
+    /// An answer from the owner.
     Reply = 2,
 }
 
 /// An ARP packet for IPv4 over Ethernet (RFC 826, "Packet format").
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Arp {
-    /// Question or answer.
+    /// Request or reply.
     pub operation: ArpOperation,
-    /// Who sends it.
+    /// The sender's addresses.
     pub sender: (Mac, [u8; 4]),
-    /// Whom it is about (a request) or for (a reply). A request's MAC address is what is asked for: zero.
+    /// The target's addresses: in a request the address in question, with a MAC address
+    /// of zero; in a reply the receiver.
     pub target: (Mac, [u8; 4]),
 }
 
@@ -87,20 +93,21 @@ impl Arp {
     /// Its first six bytes: hardware Ethernet, protocol IPv4, addresses of 6 and 4 bytes.
     pub const PREFIX: [u8; 6] = [0, 1, 8, 0, 6, 4];
 
-    /// Who has `target`? With the sender's own address as target it is an announcement (RFC 5227, section 3).
+    /// A request for the owner of `target`. With the sender's own address as target it is
+    /// an announcement (RFC 5227, section 3).
     pub fn request(sender: (Mac, [u8; 4]), target: [u8; 4]) -> Arp {
         Arp { operation: ArpOperation::Request, sender, target: ([0; 6], target) }
     }
 
-    /// The answer to `target`, who asked.
+    /// The answer to `target`, the sender of the request.
     pub fn reply(sender: (Mac, [u8; 4]), target: (Mac, [u8; 4])) -> Arp {
         Arp { operation: ArpOperation::Reply, sender, target }
     }
 
-    /// The packet at the front of `into`.
+    /// Writes the packet at the front of `into`.
     ///
     /// # Errors
-    /// If that is shorter.
+    /// If `into` is shorter.
     pub fn write(&self, into: &mut [u8]) -> Result<(), DoesNotFit> {
         let mut bytes = [0; Arp::LEN];
         bytes[..6].copy_from_slice(&Arp::PREFIX);

@@ -1,8 +1,10 @@
-//! Headers written into a slice, in front of what is there already.
+//! Builders that write headers into a slice, in front of their payload.
 //!
-//! A builder's `write` takes the header's place and its payload together, as one slice: the payload lies behind the header and is not moved, the
-//! lengths are the slice's, and checksums are computed over what is there. So a frame is built from the inside to the outside, in the buffer
-//! that it leaves from: payload, transport, network, link. What does not fit changes nothing.
+//! A builder's `write` takes the place of the header and its payload as one slice. The
+//! payload stays in place behind the header; lengths are taken from the slice, and
+//! checksums from its bytes. A frame is therefore built from the inside out, in the
+//! buffer that it leaves from: payload, transport, network, link. A header that does not
+//! fit changes nothing.
 //!
 //! ```
 //! use holdfast_wire::build::{self, Ends};
@@ -30,7 +32,8 @@ pub use link::{Arp, ArpOperation, Ethernet, Vlan};
 pub use neighbor::{ALL_NODES, Neighbor, NeighborKind, link_local, multicast_mac, solicited_node};
 pub use transport::{Tcp, Udp};
 
-/// The slice is shorter than the header, longer than a length field or a limit can say, or a value is wider than its field.
+/// The slice is shorter than the header, longer than a length field or a limit can say,
+/// or a value is wider than its field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DoesNotFit;
 
@@ -42,7 +45,8 @@ impl core::fmt::Display for DoesNotFit {
 
 impl std::error::Error for DoesNotFit {}
 
-/// Source and destination of the IP packet around a segment: its pseudo-header (RFC 9293, section 3.1; RFC 8200, section 8.1).
+/// Source and destination of the IP packet around a segment: its pseudo-header (RFC 9293,
+/// section 3.1; RFC 8200, section 8.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ends {
     /// IPv4.
@@ -61,18 +65,18 @@ impl Ends {
     }
 }
 
-/// `header` at the front of `into`.
+/// Writes `header` at the front of `into`.
 fn put(into: &mut [u8], header: &[u8]) -> Result<(), DoesNotFit> {
     into.get_mut(..header.len()).ok_or(DoesNotFit)?.copy_from_slice(header);
     Ok(())
 }
 
-/// A length field that says `len`.
+/// The value of a length field.
 fn length(len: usize) -> Result<u16, DoesNotFit> {
     u16::try_from(len).map_err(|_| DoesNotFit)
 }
 
-/// A condition on fields.
+/// Checks a condition on fields.
 fn fits(condition: bool) -> Result<(), DoesNotFit> {
     if condition { Ok(()) } else { Err(DoesNotFit) }
 }

@@ -1,10 +1,10 @@
-//! Neighbour discovery: who has this IPv6 address?
+//! IPv6 neighbour discovery.
 
 use super::icmp::finish_v6;
 use super::{DoesNotFit, length, put};
 use crate::header::{Mac, icmpv6};
 
-/// To all nodes of a link (RFC 4291, section 2.7.1).
+/// The multicast address of all nodes of a link (RFC 4291, section 2.7.1).
 pub const ALL_NODES: [u8; 16] = [0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
 
 /// The MAC address of an IPv6 multicast address (RFC 2464, section 7).
@@ -12,33 +12,33 @@ pub fn multicast_mac(group: &[u8; 16]) -> Mac {
     [0x33, 0x33, group[12], group[13], group[14], group[15]]
 }
 
-/// The multicast address that a neighbour with this address listens to (RFC 4291, section 2.7.1).
+/// The solicited-node multicast address of an address (RFC 4291, section 2.7.1).
 pub fn solicited_node(address: &[u8; 16]) -> [u8; 16] {
     let mut group = [0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff, 0, 0, 0];
     group[13..].copy_from_slice(&address[13..]);
     group
 }
 
-/// The link-local address of a station with this MAC address: the modified EUI-64 of that behind fe80::/64 (RFC 4291, section 2.5.6 and appendix A; RFC 2464,
-/// section 5).
+/// The link-local address of a station with this MAC address: its modified EUI-64 behind
+/// fe80::/64 (RFC 4291, section 2.5.6 and appendix A; RFC 2464, section 5).
 pub fn link_local(mac: &Mac) -> [u8; 16] {
     let [a, b, c, d, e, f] = *mac;
-    // The bit that says "universal" is turned round.
+    // The "universal" bit is inverted.
     [0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f]
 }
 
-/// Question or answer.
+/// Solicitation or advertisement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NeighborKind {
-    /// Who has this address (RFC 4861, section 4.3)?
+    /// A request for the address's owner (RFC 4861, section 4.3).
     Solicitation,
-    /// I have (RFC 4861, section 4.4).
+    /// An answer from the owner (RFC 4861, section 4.4).
     Advertisement {
         /// The sender is a router.
         is_router: bool,
-        /// It answers a question that was put to it.
+        /// The advertisement answers a solicitation.
         is_solicited: bool,
-        /// What was known before is replaced.
+        /// The receiver replaces its cached entry.
         is_override: bool,
     },
 }
@@ -46,23 +46,25 @@ pub enum NeighborKind {
 /// A neighbour solicitation or advertisement (RFC 4861, sections 4.3 and 4.4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Neighbor {
-    /// Which.
+    /// Solicitation or advertisement.
     pub kind: NeighborKind,
-    /// The address that it is about.
+    /// The address in question.
     pub target: [u8; 16],
-    /// The sender's MAC address, in an option (RFC 4861, section 4.6.1). `None` from one without an IP address, who looks for
-    /// duplicates (RFC 4862, section 5.4.2).
+    /// The sender's MAC address, in an option (RFC 4861, section 4.6.1). `None` from a
+    /// sender without an IP address, in duplicate address detection (RFC 4862, section
+    /// 5.4.2).
     pub link: Option<Mac>,
 }
 
 impl Neighbor {
     /// Bytes without the option.
     pub const LEN: usize = 24;
-    /// Bytes with it.
+    /// Bytes with the option.
     pub const LEN_WITH_LINK: usize = 32;
 
-    /// The message, with its checksum over the pseudo-header too, at the front of `message`; behind it may lie further options. Its IPv6
-    /// header's hop limit must be 255: the receiver sees by that that no router has forwarded it (RFC 4861, section 7.1).
+    /// Writes the message, with its checksum including the pseudo-header, at the front of
+    /// `message`; further options may lie behind it. The IPv6 hop limit must be 255: it
+    /// proves that no router has forwarded the message (RFC 4861, section 7.1).
     ///
     /// # Errors
     /// If `message` is shorter, or longer than 65,535 bytes.

@@ -1,4 +1,4 @@
-//! TCP and UDP.
+//! TCP and UDP headers.
 
 use super::{DoesNotFit, Ends, fits, length, put};
 use crate::header::{self, proto};
@@ -34,10 +34,12 @@ impl Tcp<'_> {
         Tcp { source, destination, sequence: 0, acknowledgement: 0, flags, window: 0xffff, urgent: 0, options: &[] }
     }
 
-    /// The header, with its checksum over header and data, at the front of `segment`.
+    /// Writes the header, with its checksum over header and data, at the front of
+    /// `segment`.
     ///
     /// # Errors
-    /// If `segment` is shorter, or longer than 65,535 bytes; if the options are none that the header can hold.
+    /// If `segment` is shorter, or longer than 65,535 bytes; if the header cannot hold
+    /// the options.
     pub fn write(&self, segment: &mut [u8], ends: &Ends) -> Result<(), DoesNotFit> {
         let header_len = Tcp::LEN + self.options.len();
         length(segment.len())?;
@@ -48,7 +50,7 @@ impl Tcp<'_> {
             destination: self.destination.into(),
             sequence: self.sequence.into(),
             acknowledgement: self.acknowledgement.into(),
-            // In words of 4 bytes, in the upper 4 bits.
+            // Words of 4 bytes, in the upper 4 bits.
             data_offset: (header_len * 4) as u8,
             flags: self.flags,
             window: self.window.into(),
@@ -76,8 +78,8 @@ impl Udp {
     /// Bytes of the header.
     pub const LEN: usize = 8;
 
-    /// The header, with its checksum over header and data, at the front of `datagram`. A checksum that comes to zero is sent as 0xffff,
-    /// because zero says that there is none.
+    /// Writes the header, with its checksum over header and data, at the front of
+    /// `datagram`. A checksum of zero is sent as 0xffff, because zero means no checksum.
     ///
     /// # Errors
     /// If `datagram` is shorter, or longer than 65,535 bytes.

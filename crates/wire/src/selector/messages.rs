@@ -1,4 +1,5 @@
-//! Selectors of packets, which know of an ICMP message its type and code besides what its flow's key says: `icmp type echo-request code 0 from any`.
+//! Packet selectors, which also match an ICMP message's type and code: `icmp type
+//! echo-request code 0 from any`.
 
 use super::{Protocol, Selector, SelectorError, Words, wrong};
 use crate::header::{icmp, icmpv6, proto};
@@ -6,14 +7,15 @@ use crate::zone::Zones;
 use crate::{FlowKey, Network, Packet};
 use core::fmt;
 
-/// A type: its number over IPv4 and over IPv6, where it has one.
+/// A type: its number over IPv4 and over IPv6, if it has one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Type {
     v4: Option<u8>,
     v6: Option<u8>,
 }
 
-/// Types with names. The first ones begin something; the others are there to be told apart from a slip of the pen.
+/// Named types. The first ones open a flow; the others are known so that an error can
+/// name them.
 const NAMES: [(&str, Type); 9] = [
     ("echo-request", Type { v4: Some(icmp::ECHO), v6: Some(icmpv6::ECHO) }),
     ("timestamp-request", Type { v4: Some(icmp::TIMESTAMP), v6: None }),
@@ -35,7 +37,7 @@ impl Type {
         }
     }
 
-    /// What there is of it in a protocol.
+    /// The part of the type that exists in a protocol.
     fn within(self, protocol: Protocol) -> Type {
         let has = |number: u8| protocol.matches(number.into());
         Type { v4: self.v4.filter(|_| has(proto::ICMP)), v6: self.v6.filter(|_| has(proto::ICMPV6)) }
@@ -85,21 +87,22 @@ impl fmt::Display for Type {
     }
 }
 
-/// A matcher of packets: what their flow's key says, and of ICMP messages type and code.
+/// A matcher of packets: their flow's key, and type and code of ICMP messages.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PacketSelector {
-    /// What the key says.
+    /// Matches the key.
     pub flow: Selector,
-    /// Without any, all.
+    /// Types of messages; empty for all.
     types: Vec<Type>,
     code: Option<u8>,
 }
 
 impl PacketSelector {
-    /// As [`Selector::read`], with `type TYPE[,TYPE…] [code NUMBER]` behind `icmp`: names or numbers of messages that begin something.
+    /// As [`Selector::read`], with `type TYPE[,TYPE…] [code NUMBER]` behind `icmp`: names
+    /// or numbers of messages that open a flow.
     ///
     /// # Errors
-    /// The first word that is wrong.
+    /// The first wrong word.
     pub fn read(text: &str, zones: &Zones) -> Result<PacketSelector, SelectorError> {
         let (mut types, mut code) = (Vec::new(), None);
         let mut read = |protocol: Protocol, words: &mut Words<'_>| -> Result<(), SelectorError> {
@@ -122,13 +125,13 @@ impl PacketSelector {
         Ok(PacketSelector { flow, types, code })
     }
 
-    /// True if it is this packet, whose key this is, that is meant.
+    /// True if the packet, which has this key, matches.
     #[inline]
     pub fn matches(&self, key: &FlowKey, packet: &Packet) -> bool {
         self.flow.matches(key, packet.meta.ingress) && (!self.has_types() || self.matches_message(packet))
     }
 
-    /// It names types of messages.
+    /// True if types of messages are named.
     pub fn has_types(&self) -> bool {
         !self.types.is_empty()
     }
@@ -140,7 +143,8 @@ impl PacketSelector {
         })
     }
 
-    /// True if every packet that the other one means is meant. False also where that takes several of its ranges of ports together.
+    /// True if every packet that matches the other selector matches this one. False also
+    /// if this takes several of its port ranges together.
     pub fn covers(&self, other: &PacketSelector) -> bool {
         let has = |network: Network, kind: &Type| {
             kind.of(network).is_none_or(|number| self.types.iter().any(|own| own.of(network) == Some(number)))
@@ -209,12 +213,13 @@ mod tests {
         assert_eq!(error("tcp type 8"), (4, "`tcp` has no types: only `icmp` has".to_owned()));
         assert_eq!(error("type 8"), (0, "`any` has no types: only `icmp` has".to_owned()));
         assert_eq!(error("proto-58 type timestamp-request"), (14, "`proto-58` has no `timestamp-request`".to_owned()));
-        // What no rule is ever asked about.
+        // Messages that are matched with no rule.
         assert_eq!(error("icmp type time-exceeded").0, 10);
         assert!(error("icmp type 3").1.contains("is an error about a packet"));
         assert!(error("icmp type echo-reply").1.contains("is a reply"));
         assert!(error("proto-58 type 129").1.contains("is a reply"));
-        // A number that is an error over the one and none over the other is for the other.
+        // A number that is an error over the one and none over the other is for the
+        // other.
         assert!(read("icmp type 5").is_ok() && read("proto-1 type 5").is_err() && read("proto-58 type 5").is_ok());
     }
 

@@ -1,5 +1,6 @@
-//! What may be written in more than one way: a text or a list, a name or a map. Written out instead of serde's `untagged`, which would say of every mistake only
-//! that no variant matched.
+//! Values that can be written in several ways: a text or a list, a name or a map.
+//! Hand-written instead of serde's `untagged`, which would report every mistake only as a
+//! variant that did not match.
 
 use super::{
     FunctionConfig, HostFabric, HostNetwork, OneOrMany, ProtectionConfig, ProtectionOptions, RuntimesConfig, RuntimesRange,
@@ -11,8 +12,8 @@ use serde_json::Value;
 use std::borrow::Cow;
 use std::fmt;
 
-/// Reads a type in each form for which it has a visitor's method; of any other it says what was
-/// expected.
+/// Reads a type in each form for which it has a visitor's method; of any other it says
+/// what was expected.
 macro_rules! forms {
     ($type:ident: $expected:literal; $($methods:tt)*) => {
         impl<'de> Deserialize<'de> for $type {

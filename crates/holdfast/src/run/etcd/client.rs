@@ -1,7 +1,7 @@
 //! A client of etcd: its gRPC API, one member at a time.
 //!
-//! In: a request. Out: the whole answer, or what is wrong. Never: a wait beyond the patience, or more memory
-//! than an answer may have.
+//! In: a request. Out: the whole answer, or the error. Never: a wait beyond the time-out,
+//! or more memory than the limit of an answer.
 
 use super::api::compare::{CompareResult, CompareTarget, TargetUnion};
 use super::api::kv_client::KvClient;
@@ -29,8 +29,8 @@ use tonic::transport::Channel;
 /// Longest answer, bytes: a page of the log is shorter.
 const MAX_ANSWER: usize = 64 << 20;
 
-/// Certificates and keys for the connections, from the files that the configuration names. None for
-/// connections in clear.
+/// Certificates and keys for the connections, from the files that the configuration
+/// names. None for connections in clear.
 ///
 /// # Errors
 /// A file that cannot be read or holds no PEM; its name and the reason.
@@ -73,8 +73,8 @@ async fn connect(endpoint: &Endpoint, tls: Option<&Arc<ClientConfig>>) -> Result
     Ok(channel_over(stream, channel).await?)
 }
 
-/// The innermost cause of a failure, as one line for operators: no control characters, 200 characters at
-/// most.
+/// The innermost cause of a failure, as one line for operators: no control characters,
+/// 200 characters at most.
 pub(super) fn cause(failure: &Failure) -> String {
     let mut cause: &(dyn Error + 'static) = failure.as_ref();
     while let Some(source) = cause.source() {
@@ -96,14 +96,14 @@ fn kv(channel: Channel) -> KvClient<Channel> {
     KvClient::new(channel).max_decoding_message_size(MAX_ANSWER)
 }
 
-/// A client of its own for each thread.
+/// A client; each thread has its own.
 pub(super) struct Client {
     number: usize,
     pub(super) config: Arc<Etcd>,
     tls: Option<Arc<ClientConfig>>,
     pub(super) contact: Arc<Contact>,
     runtime: Runtime,
-    /// To the member that answered last.
+    /// The connection to the member that answered last.
     channel: Option<Channel>,
     at: usize,
 }
@@ -129,8 +129,9 @@ impl Client {
         format!("{}/{name}", self.config.prefix)
     }
 
-    /// Asks a member; after an error the next one is asked the next time. What is asked must do no harm a
-    /// second time: an answer may be lost, and a connection that was closed meanwhile is opened again.
+    /// Calls a member; after an error the next call goes to the next member. A call must
+    /// be harmless if repeated: an answer may be lost, and a connection that was closed
+    /// meanwhile is opened again.
     fn ask<T>(&mut self, call: impl AsyncFn(Channel) -> Result<T, Status>) -> Result<T, Trouble> {
         let result = self.ask_member(call);
         match &result {
@@ -151,7 +152,7 @@ impl Client {
         let answer = async {
             if let Some(channel) = kept {
                 match call(channel.clone()).await {
-                    // The kept connection was closed meanwhile, which says nothing about the member.
+                    // A kept connection was closed meanwhile; the member may be well.
                     Err(status) if status.source().is_some() => {}
                     result => return Ok((result?, channel)),
                 }
@@ -188,7 +189,7 @@ impl Client {
         if granted.id == 0 || granted.ttl <= 0 { Err(Trouble("etcd has granted no lease".to_owned())) } else { Ok(granted) }
     }
 
-    /// Remaining time of a lease, seconds; 0 if there is no such lease any more.
+    /// Renews a lease: its remaining time, seconds; 0 if it does not exist any more.
     pub(super) fn renew(&mut self, lease: i64) -> Result<i64, Trouble> {
         let request = LeaseKeepAliveRequest { id: lease };
         self.ask(async |channel| {
@@ -221,7 +222,7 @@ fn compare(key: &str, target: CompareTarget, value: TargetUnion) -> Compare {
     Compare { result: CompareResult::Equal.into(), target: target.into(), key: key.into(), target_union: Some(value) }
 }
 
-/// A revision that made a key (0: there is none of that name), or changed it last.
+/// Compares the revision that made a key (0: there is no such key), or changed it last.
 pub(super) fn made_by(key: &str, revision: i64) -> Compare {
     compare(key, CompareTarget::Create, TargetUnion::CreateRevision(revision))
 }
@@ -235,7 +236,7 @@ pub(super) fn is_value(key: &str, value: &str) -> Compare {
 }
 
 impl TxnResponse {
-    /// The key that the request at this place has found.
+    /// The key that the request with this index has found.
     pub(super) fn found(&self, at: usize) -> Option<&KeyValue> {
         let Response::ResponseRange(range) = self.responses.get(at)?.response.as_ref()?;
         range.kvs.first()

@@ -1,7 +1,10 @@
-//! The election: a candidate waits until nobody leads, and then leads for as long as etcd hears it. It tries to only while it is wanted.
+//! The election: a candidate waits until there is no leader, and then leads for as long
+//! as etcd hears it. A candidate tries only while it is wanted.
 //!
-//! A leader renews its lease several times before it ends, and counts the lease from before it asked: by its own clock it leads no longer than by the server's.
-//! A life that follows another of the same box knows that the other has ended, and gives its lease up for it; everyone else waits until that is over.
+//! A leader renews its lease several times before it ends, and counts it from before the
+//! request: by its own clock its lead ends no later than by the server's. An incarnation
+//! that follows another of the same box knows that the other has ended, and revokes its
+//! lease; every other candidate waits for the lease's end.
 
 use super::api::TxnResponse;
 use super::client::{Client, changed_by, get, made_by, put, tls};
@@ -15,30 +18,30 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-/// Who leads, as it lies in etcd for everyone.
+/// The leader, as written in etcd.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::run) struct Leader {
     /// Host name.
     pub(in crate::run) host: String,
     /// Process id there.
     pub(in crate::run) pid: u32,
-    /// Tells its box from every other: only one process of a box is a candidate at a time.
+    /// The box's random number: only one process of a box is a candidate at a time.
     pub(in crate::run) life_of_box: String,
-    /// Under which it leads.
+    /// The leader's incarnation.
     pub(in crate::run) incarnation: u32,
 }
 
-/// What a candidate has become.
+/// A candidate that has become the leader.
 pub(in crate::run) struct Leadership {
-    /// Higher than that of anybody who led before.
+    /// The incarnation, higher than any earlier leader's.
     pub(in crate::run) incarnation: u32,
-    /// The log of those before, or why it cannot be read.
+    /// The earlier leaders' log, or why it cannot be read.
     pub(in crate::run) records: Result<Vec<Vec<u8>>, String>,
-    /// Where its own goes.
+    /// The log for its own records.
     pub(in crate::run) store: EtcdStore,
 }
 
-/// A process that wants to lead. Dropped, it wants no more, and gives up what it has.
+/// A process that wants to lead. Dropping it ends the candidacy, or the lead.
 pub(in crate::run) struct Candidacy {
     contact: Arc<Contact>,
     news: Receiver<Leadership>,
@@ -47,24 +50,25 @@ pub(in crate::run) struct Candidacy {
     going: Sender<()>,
 }
 
-/// Between two looks at whether somebody leads.
+/// The pause between two looks for a leader.
 fn look_interval(config: &Etcd) -> Duration {
     Duration::from_millis((config.lease_ms / 10).clamp(50, 500))
 }
 
-/// Looks of others that a modest candidate lets pass.
+/// Number of looks for which a modest candidate waits for others.
 const MODESTY: u32 = 3;
 
-/// Taken off a lease: clocks differ in speed, and a turn of a loop takes its time.
+/// The margin taken off a lease: clocks differ in speed, and a turn of a loop takes time.
 fn margin(lease: Duration) -> Duration {
     (lease / 10).max(Duration::from_millis(100))
 }
 
 impl Candidacy {
-    /// Begins to campaign, for the box with this number, or its part on the host of this name.
+    /// Begins to campaign, for the box with this number, or its part on the host of this
+    /// name.
     ///
     /// # Errors
-    /// A file with a certificate or a key that is none; what the system says.
+    /// If a file has no valid certificate or key; the system's error.
     pub(in crate::run) fn begin(config: Etcd, host: &str, life_of_box: u64) -> Result<Candidacy, Trouble> {
         let system = |error: io::Error| Trouble(error.to_string());
         let tls = tls(&config).map_err(Trouble)?;
@@ -92,23 +96,23 @@ impl Candidacy {
         Ok(Candidacy { client, contact, news, lease, going })
     }
 
-    /// For so long it may try to lead; if it is modest, after others have had the time to.
+    /// Allows it to try to lead for `period`; if modest, after others have had time to.
     pub(in crate::run) fn want(&self, period: Duration, is_modest: bool) {
         self.contact.is_modest.store(is_modest, Ordering::Relaxed);
         let was_wanted = self.contact.is_wanted();
         self.contact.wanted_until.store(boot_time().saturating_add(nanoseconds(period)), Ordering::Relaxed);
         if !was_wanted {
-            // It has not waited for its next look.
+            // The thread has not reached its next look yet.
             let _ = self.going.send(());
         }
     }
 
-    /// What is known of the election.
+    /// The state of the election.
     pub(in crate::run) fn contact(&self) -> &Arc<Contact> {
         &self.contact
     }
 
-    /// That it leads, once.
+    /// The leadership, once.
     pub(in crate::run) fn poll(&self) -> Option<Leadership> {
         self.news.try_recv().ok()
     }
@@ -119,7 +123,7 @@ impl Drop for Candidacy {
         let lease = self.lease.load(Ordering::Relaxed);
         if lease != 0 && self.contact.leads() {
             self.contact.end("it was given up");
-            // If that fails the lease ends by itself.
+            // If this fails the lease ends by itself.
             let _ = self.client.revoke(lease);
         }
     }
@@ -129,13 +133,13 @@ struct Campaign {
     me: Leader,
     client: Client,
     keeper: Option<Client>,
-    /// The lease on which the leadership hangs; 0 without one.
+    /// The lease of the leadership; 0 without one.
     lease: Arc<AtomicI64>,
-    /// Since when nobody has led, as far as it has looked, ns.
+    /// Time since when there has been no leader, as far as seen, ns.
     vacant_since: Option<u64>,
 }
 
-/// Who leads, if it can be read, and the lease on which that hangs.
+/// The leader, if readable, and its lease.
 fn leader_of(seen: &TxnResponse) -> Option<(Option<Leader>, i64)> {
     seen.found(0).map(|found| (serde_json::from_slice(&found.value).ok(), found.lease))
 }
@@ -161,13 +165,13 @@ impl Campaign {
         }
     }
 
-    /// Who leads, and the highest incarnation.
+    /// Reads the leader and the highest incarnation.
     fn look(&mut self) -> Result<TxnResponse, Trouble> {
         let keys = vec![get(&self.client.key("leader")), get(&self.client.key("incarnation"))];
         self.client.transaction(Vec::new(), keys, Vec::new())
     }
 
-    /// Leads if nobody does.
+    /// Becomes the leader if there is none.
     fn try_to_lead(&mut self) -> Result<Option<Won>, Trouble> {
         let (leader_key, incarnation_key) = (self.client.key("leader"), self.client.key("incarnation"));
         let mut seen = self.look()?;
@@ -175,7 +179,8 @@ impl Campaign {
             && leader.is_some_and(|leader| leader.life_of_box == self.me.life_of_box)
             && lease != 0
         {
-            // Its process has ended: whoever starts one begins with that.
+            // The leader is of this box, and its process has ended: a box starts a
+            // candidate only after the one before.
             self.client.revoke(lease)?;
             seen = self.look()?;
         }
@@ -226,11 +231,12 @@ impl Campaign {
         match answer {
             Ok(answer) if answer.succeeded => {
                 let lease = Duration::from_secs(granted.ttl as u64);
-                // It may be the first of several lives to do so, and leads by the first second already.
+                // This candidate may be the first of several incarnations, and leads from
+                // the first second on.
                 self.hold(granted.id, asked_at, lease);
                 Ok(Some(Won { revision: answer.header.unwrap_or_default().revision, lease: granted.id, granted: lease }))
             }
-            // Whether it leads is not known: without the lease it does not.
+            // An unknown outcome: without the lease it does not lead.
             result => {
                 let _ = self.client.revoke(granted.id);
                 result.map(|_| None)
@@ -245,7 +251,7 @@ impl Campaign {
         contact.words().leader = Some(self.me.clone());
     }
 
-    /// Reads the log of those before, while another thread keeps the lease; from then on this one writes.
+    /// Reads the earlier leaders' log, while another thread keeps the lease; then writes.
     fn lead(&mut self, won: &Won, news: &Sender<Leadership>) {
         let contact = self.client.contact.clone();
         let Some(keeper) = self.keeper.take() else { return };
@@ -257,7 +263,7 @@ impl Campaign {
         let records = loop {
             match super::log::read(&mut self.client) {
                 Ok(records) => break records,
-                // The log is there; only etcd is not, for now.
+                // etcd is away for now; the log is there.
                 Err(_) if contact.leads() => std::thread::sleep(look_interval(&self.client.config)),
                 Err(trouble) => return contact.end(&trouble.0),
             }
@@ -265,7 +271,7 @@ impl Campaign {
         let (store, writer) = EtcdStore::new(contact.clone(), self.me.incarnation, revision);
         let leadership = Leadership { incarnation: self.me.incarnation, records, store };
         if news.send(leadership).is_err() {
-            // Nobody wants it any more.
+            // The candidacy was dropped.
             contact.end("it was given up");
             let _ = self.client.revoke(lease);
             return;
@@ -275,7 +281,7 @@ impl Campaign {
     }
 }
 
-/// Renews the lease until that fails for as long as it lasts.
+/// Renews the lease until renewal has failed for the lease's whole time.
 fn keep_lease(mut client: Client, lease: i64, granted: Duration) {
     let contact = client.contact.clone();
     let pause = (granted / 5).min(Duration::from_secs(2));
@@ -285,7 +291,7 @@ fn keep_lease(mut client: Client, lease: i64, granted: Duration) {
             Ok(left) if left > 0 => {
                 let left = Duration::from_secs(left as u64);
                 let until = asked_at + nanoseconds(left.saturating_sub(margin(left)));
-                // Whoever ended it meanwhile has meant it.
+                // A lead that was ended meanwhile stays ended.
                 let lengthen = |now: u64| (now != 0).then_some(until.max(now));
                 let _ = contact.leads_until.fetch_update(Ordering::Relaxed, Ordering::Relaxed, lengthen);
                 std::thread::sleep(pause);

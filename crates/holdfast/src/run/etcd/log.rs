@@ -1,11 +1,12 @@
 //! The coordinator's log in etcd.
 //!
-//! A record is one value or, if it is long, several; each value begins with a byte that says whether it is a record's last. Their keys only ever grow: the
-//! leader's incarnation, then a count. A record whose last value is missing was never kept, and is passed over. A snapshot's last value comes with the
-//! end of everything before it.
+//! A record is one value, or several if it is long; each value begins with a byte that
+//! marks a record's last. Keys only grow: the leader's incarnation, then a count. A
+//! record without its last value was never kept, and is passed over. A snapshot's last
+//! value is written together with the deletion of everything before it.
 //!
-//! Every write is a transaction that asks whether this leader still leads, and whether its own last write was the last one: a request that etcd gets twice, or
-//! late, has no effect.
+//! Every write is a transaction that checks that this leader still leads, and that the
+//! last write was its own: a request that etcd gets twice, or late, has no effect.
 
 use super::api::{KeyValue, RequestOp};
 use super::client::{Client, delete, get, is_value, made_by, put};
@@ -20,22 +21,23 @@ use std::time::Duration;
 
 /// Bytes per value.
 const PART: usize = 256 << 10;
-/// What etcd takes in one transaction with its own defaults is twice this, operations and bytes.
+/// Maximum number of operations and bytes of a transaction: half of etcd's default
+/// limits.
 const MAX_OPERATIONS: usize = 64;
 const MAX_BYTES: usize = 768 << 10;
-/// Values that are read at a time.
+/// Values read at a time.
 const PAGE: usize = 32;
 /// The first byte of a value.
 const MORE: u8 = 0;
 const LAST: u8 = 1;
-/// Between two tries of a write.
+/// The pause between two tries of a write.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// See the module. The coordinator's side; a [`Writer`] does the work.
+/// The coordinator's side of the log; a [`Writer`] does the work. See the module.
 pub(in crate::run) struct EtcdStore {
     contact: Arc<Contact>,
     batches: Sender<Vec<Record>>,
-    /// Batches given, and batches that are kept.
+    /// Batches given, and batches kept.
     given: u64,
     kept: Arc<AtomicU64>,
 }
@@ -46,18 +48,18 @@ pub(super) struct Writer {
     batches: Receiver<Vec<Record>>,
     kept: Arc<AtomicU64>,
     incarnation: u32,
-    /// The revision that made this leader one.
+    /// The revision that made this process the leader.
     revision: i64,
     position: u64,
 }
 
-/// A place in the log.
+/// The key of a position in the log.
 pub(super) fn place(incarnation: u32, position: u64) -> String {
     format!("{incarnation:010}-{position:012}")
 }
 
 impl EtcdStore {
-    /// What lies in `written` when a leader begins.
+    /// The value of `written` when a leader begins.
     pub(super) fn beginning(incarnation: u32) -> String {
         place(incarnation, 0)
     }
@@ -77,7 +79,8 @@ impl LogStore for EtcdStore {
     }
 
     fn is_kept(&mut self) -> Result<bool, StoreError> {
-        // First what is kept: what was kept before the end of the lease is, and nothing may leave all the same.
+        // The count is read first: batches kept before the end of the lease are kept, but
+        // no message may leave after it.
         let is_kept = self.kept.load(Ordering::Acquire) == self.given;
         if self.contact.leads() { Ok(is_kept) } else { Err(StoreError::new(self.contact.why())) }
     }
@@ -91,19 +94,19 @@ impl LogStore for EtcdStore {
     }
 }
 
-/// One transaction's part of a batch.
+/// A transaction's part of a batch.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Step {
     pub(super) values: Vec<(String, Vec<u8>)>,
-    /// Everything before this key goes.
+    /// Deletes everything before this key.
     pub(super) replaces: Option<String>,
 }
 
-/// Divides records into transactions; `position` is the last one taken, and is moved on.
+/// Divides records into transactions; `position` is the last one used, and advances.
 pub(super) fn steps(records: &[Record], incarnation: u32, position: &mut u64) -> Vec<Step> {
     let mut steps: Vec<Step> = Vec::new();
     let (mut step, mut bytes) = (Step::default(), 0);
-    // What a later one replaces need not be written.
+    // Records that a later one replaces need not be written.
     let from = records.iter().rposition(|record| record.replaces).unwrap_or(0);
     for record in &records[from..] {
         let count = record.bytes.chunks(PART).count().max(1);
@@ -131,7 +134,7 @@ pub(super) fn steps(records: &[Record], incarnation: u32, position: &mut u64) ->
 }
 
 impl Writer {
-    /// Writes what comes until this leader leads no more.
+    /// Writes batches until this leader leads no more.
     pub(super) fn run(mut self, client: &mut Client) {
         while let Ok(records) = self.batches.recv() {
             let before = self.position;
@@ -158,7 +161,7 @@ impl Writer {
     }
 }
 
-/// False if it was refused.
+/// Writes a step. False if etcd refused it.
 pub(super) fn write(client: &mut Client, revision: i64, step: &Step, last: &str, next: &str) -> Result<bool, Trouble> {
     let (leader, written) = (client.key("leader"), client.key("written"));
     let mut success: Vec<RequestOp> = Vec::new();
@@ -169,19 +172,19 @@ pub(super) fn write(client: &mut Client, revision: i64, step: &Step, last: &str,
     success.push(put(&written, next.as_bytes(), 0));
     let compare = vec![made_by(&leader, revision), is_value(&written, last)];
     let answer = client.transaction(compare, success, vec![get(&leader), get(&written)])?;
-    // An earlier try may have come through without its answer.
+    // An earlier try may have succeeded without its answer.
     let leads = || answer.found(0).is_some_and(|found| found.create_revision == revision);
     let is_written = || answer.found(1).is_some_and(|found| found.value == next.as_bytes());
     Ok(answer.succeeded || leads() && is_written())
 }
 
-/// The records of those before, in order; or what is wrong with them.
+/// Reads the earlier leaders' records, in order; or says what is wrong with them.
 pub(super) fn read(client: &mut Client) -> Result<Result<Vec<Vec<u8>>, String>, Trouble> {
     let (mut from, end) = (client.key("log/"), client.key("log0"));
     let (mut values, mut revision) = (Vec::new(), 0);
     loop {
         let mut answer = client.range(&from, Some(&end), PAGE, revision)?;
-        // All pages are of one moment.
+        // All pages show one revision.
         revision = if revision == 0 { answer.header.unwrap_or_default().revision } else { revision };
         let last = answer.kvs.last().map(|last| String::from_utf8_lossy(&last.key).into_owned());
         values.append(&mut answer.kvs);
@@ -192,10 +195,10 @@ pub(super) fn read(client: &mut Client) -> Result<Result<Vec<Vec<u8>>, String>, 
     }
 }
 
-/// Puts records together. Whatever lies there, no panic.
+/// Joins values into records; never panics.
 pub(super) fn decode(prefix: &str, values: &[KeyValue]) -> Result<Vec<Vec<u8>>, String> {
     let mut records = Vec::new();
-    // A record that is not whole yet, and the incarnation that wrote it.
+    // The unfinished record, and the incarnation that wrote it.
     let (mut record, mut writer): (Vec<u8>, &[u8]) = (Vec::new(), &[]);
     for value in values {
         let wrong = || format!("`{}` is no part of it", value.key.escape_ascii());
@@ -206,7 +209,7 @@ pub(super) fn decode(prefix: &str, values: &[KeyValue]) -> Result<Vec<Vec<u8>>, 
             return Err(wrong());
         }
         if incarnation != writer {
-            // What another leader has not finished was never kept.
+            // A record that another leader has not finished was never kept.
             record.clear();
             writer = incarnation;
         }

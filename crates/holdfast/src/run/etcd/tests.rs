@@ -44,7 +44,7 @@ fn config(endpoint: &str, lease: Duration) -> Etcd {
     Etcd { endpoints: vec![endpoint], prefix: "/holdfast/test".to_owned(), ca: None, certificate: None, lease_ms }
 }
 
-/// One that is always wanted.
+/// A candidate that is always wanted.
 fn wanted(config: Etcd, box_number: u64) -> Candidacy {
     let candidate = Candidacy::begin(config, "here", box_number).unwrap();
     candidate.want(Duration::MAX, false);
@@ -100,8 +100,9 @@ fn keep(store: &mut EtcdStore, records: Vec<Record>) {
     wait("it is kept", PATIENCE, || store.is_kept().unwrap().then_some(()));
 }
 
-/// A leader keeps records short and long, more than a transaction takes and longer than one may be; a snapshot takes the place of all before it. Its successors find
-/// what there is, in order, and go on.
+/// A leader keeps records short and long, more than a transaction takes and longer than
+/// one may be; a snapshot takes the place of all before it. Its successors find what
+/// there is, in order, and go on.
 #[test]
 fn what_is_kept_is_there_for_the_next_leader() {
     let world = World::new(LEASE);
@@ -131,7 +132,8 @@ fn what_is_kept_is_there_for_the_next_leader() {
     assert!(elected(&third).records == Ok(bytes(&anew)));
 }
 
-/// Somebody's lease ends while it believes to lead. Its next write is refused and leaves nothing behind, it is told so, and by then another leads.
+/// A leader's lease ends while it believes to lead. Its next write is refused and leaves
+/// nothing behind, it is told so, and by then another leads.
 #[test]
 fn a_leader_that_is_none_any_more_cannot_write() {
     let world = World::new(LEASE);
@@ -155,7 +157,8 @@ fn a_leader_that_is_none_any_more_cannot_write() {
     assert_eq!(world.log().len(), 1);
 }
 
-/// A write's answer is lost, and it is sent again; an earlier write comes once more, late. Each has its effect once.
+/// A write's answer is lost, and it is sent again; an earlier write comes once more,
+/// late. Each has its effect once.
 #[test]
 fn a_write_that_comes_twice_has_its_effect_once() {
     let world = World::new(LEASE);
@@ -194,7 +197,8 @@ fn coordinator_config(incarnation: u32) -> CoordinatorConfig {
 
 const WORLD_OF_CHILD: &str = "HOLDFAST_TEST_ETCD";
 
-/// What is killed in the next test: leads, starts runtimes, and says what it has kept.
+/// The process that the next test kills: it leads, starts runtimes, and reports the
+/// records that it has kept.
 fn lead_until_killed(endpoint: &str) {
     let candidate = wanted(config(endpoint, LEASE), 1);
     let mut leadership = elected(&candidate);
@@ -208,8 +212,9 @@ fn lead_until_killed(endpoint: &str) {
     std::io::stdin().read_line(&mut String::new()).unwrap();
 }
 
-/// Two candidates, each a process; the leader is killed with SIGKILL. The other leads as soon as the lease is over, under a higher number, and
-/// remembers what the first had decided.
+/// Two candidates, each a process; the leader is killed with SIGKILL. The other leads as
+/// soon as the lease is over, under a higher number, and remembers what the first had
+/// decided.
 #[test]
 fn after_kill_9_the_other_candidate_remembers_the_same() {
     if let Ok(endpoint) = std::env::var(WORLD_OF_CHILD) {
@@ -243,8 +248,9 @@ fn after_kill_9_the_other_candidate_remembers_the_same() {
     assert_eq!(remembered, kept);
 }
 
-/// A box's coordinator is followed by the next one of the same box: that one need not wait for the end of a lease of a minute. If the first
-/// is there all the same, it learns that it is over.
+/// A box's coordinator is followed by the next one of the same box: that one need not
+/// wait for the end of a lease of a minute. If the first is there all the same, it learns
+/// that it is over.
 #[test]
 fn the_next_life_in_the_same_box_does_not_wait() {
     let world = World::new(Duration::from_secs(60));
@@ -257,8 +263,9 @@ fn the_next_life_in_the_same_box_does_not_wait() {
     wait("the first learns it", PATIENCE, || first.contact().is_over().then_some(()));
 }
 
-/// A candidate whose host does not reach the others is not wanted: it knows who leads and what is wrong with etcd, and is not elected when nobody leads; but soon
-/// when it is wanted. One that was wanted for a while is not afterwards.
+/// A candidate whose host does not reach the others is not wanted: it knows who leads and
+/// what is wrong with etcd, and is not elected when nobody leads; but soon when it is
+/// wanted. A candidate that was wanted for a while is not afterwards.
 #[test]
 fn who_is_not_wanted_is_not_elected() {
     let world = World::new(LEASE);
@@ -269,7 +276,7 @@ fn who_is_not_wanted_is_not_elected() {
     assert_eq!((seen.host.as_str(), seen.incarnation), ("here", 1));
     drop((leadership, leader));
     wait("it knows that nobody leads", PATIENCE, || unwanted.contact().leader().is_none().then_some(()));
-    // Who is wanted is asked to stand back by nobody.
+    // The wanted candidate is not asked to stand back.
     let next = world.candidate(3);
     let leadership = elected(&next);
     assert_eq!((leadership.incarnation, unwanted.poll().is_some()), (2, false));
@@ -281,7 +288,8 @@ fn who_is_not_wanted_is_not_elected() {
     assert_eq!(elected(&unwanted).incarnation, 3);
 }
 
-/// Two candidates wait for the end of a leader, one of them modest: the other leads next, and the modest one when that is gone too and nobody else wants to.
+/// Two candidates wait for the end of a leader, one of them modest: the other leads next,
+/// and the modest one when that is gone too and nobody else wants to.
 #[test]
 fn who_is_modest_lets_others_try_first() {
     let world = World::new(LEASE);
@@ -303,7 +311,8 @@ fn who_is_modest_lets_others_try_first() {
     assert_eq!(elected(&modest).incarnation, 3);
 }
 
-/// etcd stands still: the leader leads no longer than its lease, and says why. When etcd goes on a candidate is elected, and when it is killed and started again it
+/// etcd stands still: the leader leads no longer than its lease, and says why. A
+/// candidate is elected once etcd goes on, and when it is killed and started again it
 /// remembers who was.
 #[test]
 fn without_etcd_nobody_leads() {
@@ -312,7 +321,7 @@ fn without_etcd_nobody_leads() {
     let mut leadership = elected(&first);
     keep(&mut leadership.store, vec![record(0, 9, true)]);
     world.server.signal(Signal::STOP).unwrap();
-    // What etcd has renewed was asked for before now, and lasts until then at the server.
+    // The renewal was requested before now, and lasts until then at the server.
     let until = first.contact().leads_until.load(Ordering::Relaxed);
     assert!(until <= boot_time() + nanoseconds(LEASE * 9 / 10), "it leads longer than its lease lasts");
     wait("it leads no more", PATIENCE, || (!first.contact().leads()).then_some(()));
@@ -331,8 +340,9 @@ fn without_etcd_nobody_leads() {
     assert_eq!((leadership.incarnation, leadership.records), (3, Ok(vec![record(0, 9, true).bytes])));
 }
 
-/// Something else writes below the prefix: a leader that hangs on no lease, a number that is none, values that are no part of a log. The candidate says what is
-/// wrong and waits; when the operator has removed it, it leads.
+/// Something else writes below the prefix: a leader that hangs on no lease, a number that
+/// is none, values that are no part of a log. The candidate says what is wrong and waits;
+/// when the operator has removed it, it leads.
 #[test]
 fn what_others_have_written_is_named_and_waited_out() {
     let world = World::new(LEASE);
@@ -377,7 +387,8 @@ fn certificates(home: &Path) -> (Certificates, Certificates) {
     (make("server"), make("client"))
 }
 
-/// etcd speaks TLS and wants to see a certificate. Who has one is elected and keeps its log; who has none, or knows another authority, is told what is wrong.
+/// etcd speaks TLS and wants to see a certificate. A candidate with one is elected and
+/// keeps its log; a candidate without, or with another authority, is told what is wrong.
 #[test]
 fn with_tls_both_sides_show_who_they_are() {
     let home = tempfile::tempdir().unwrap();
@@ -409,7 +420,8 @@ fn with_tls_both_sides_show_who_they_are() {
     drop(leadership);
 }
 
-/// A long record's first values were written, and the leader died: what is not whole was never kept, whoever wrote next.
+/// A long record's first values were written, and the leader died: what is not whole was
+/// never kept, whoever wrote next.
 #[test]
 fn a_record_that_is_not_whole_was_never_kept() {
     let value = |place: &str, bytes: &[u8]| KeyValue {
@@ -454,8 +466,8 @@ impl Cut {
     }
 }
 
-/// A member ends a connection between two requests, as it does when it is started again: the second is answered
-/// all the same, over a connection of its own.
+/// A member ends a connection between two requests, as it does when it is started again:
+/// the second is answered all the same, over a connection of its own.
 #[test]
 fn a_connection_that_was_closed_is_opened_again() {
     let world = World::new(LEASE);
@@ -471,8 +483,8 @@ fn a_connection_that_was_closed_is_opened_again() {
     cut.begun.recv().expect("there is another connection");
 }
 
-/// One member does not listen: it is named, and the next one is asked and goes on to be. What that refuses is
-/// said in its own words.
+/// A member does not listen: it is named, and the next one is asked and goes on to be.
+/// Its refusals are reported in its own words.
 #[test]
 fn after_an_error_the_next_member_is_asked() {
     let world = World::new(LEASE);
@@ -507,8 +519,8 @@ fn ask_one_that_sends(bytes: &[u8]) -> Result<RangeResponse, Trouble> {
     })
 }
 
-/// A listener that is no etcd, or is silent, is named in the error, and nobody waits for it beyond the time-out
-/// of one member.
+/// A listener that is no etcd, or is silent, is named in the error, and nobody waits for
+/// it beyond the time-out of one member.
 #[test]
 fn what_is_no_etcd_is_named() {
     for bytes in [&b""[..], b"SSH-2.0-OpenSSH_9.2\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", &[0; 100]] {
@@ -532,7 +544,7 @@ fn what_a_member_says_is_a_line() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// Whatever lies in etcd is a log or a mistake, and so is whatever etcd answers.
+    /// Any data in etcd is a log or a mistake, and so is any answer of etcd.
     #[test]
     fn any_values_are_a_log_or_a_mistake(
         values in proptest::collection::vec((any::<Vec<u8>>(), any::<Vec<u8>>(), 0u32..3, 0u64..4, any::<bool>()), 0..8),
@@ -555,7 +567,8 @@ proptest! {
         let _ = serde_json::from_str::<Leader>(&text);
     }
 
-    /// What was divided into values and transactions is put together again, and each transaction is one that etcd takes.
+    /// Records divided into values and transactions are joined again, and each
+    /// transaction is one that etcd takes.
     #[test]
     fn what_is_divided_is_put_together(lens in proptest::collection::vec((0usize..900_000, any::<bool>()), 1..6), position in 0u64..9) {
         let records: Vec<Record> = lens.iter().zip(0..).map(|((len, replaces), number)| record(number, *len, *replaces)).collect();

@@ -1,11 +1,14 @@
-//! AF_XDP: any Linux interface whose driver runs XDP programs, faster than AF_PACKET, the driver stays the kernel's.
+//! AF_XDP: any Linux interface whose driver runs XDP programs. Faster than AF_PACKET; the
+//! driver stays the kernel's.
 //!
-//! Frames of every receive queue come through a socket of that queue; all leave by the first one. The program that directs them is attached in the
-//! driver's own mode or not at all: where a driver has none, AF_PACKET is as fast and sees offloads.
+//! Frames of every receive queue come through a socket of that queue; all frames leave by
+//! the first one. The program that directs them is attached in the driver's own mode or
+//! not at all: without it, AF_PACKET is as fast and sees offloads.
 //!
-//! XDP says nothing of what an offload left undone. On a virtual Ethernet pair the other end's packets come whole (the kernel stops cutting late
-//! while a program is attached) but with the pseudo-header's sum in place of a checksum. A packet that has exactly this sum there is completed; one
-//! damaged packet in 65,536 would look the same.
+//! XDP does not report the work that an offload left. On a virtual Ethernet pair the
+//! other end's packets come whole (the kernel stops cutting late while a program is
+//! attached) but with the pseudo-header's sum in place of a checksum. A packet with
+//! exactly this sum is completed; one damaged packet in 65,536 would look the same.
 
 mod program;
 mod rings;
@@ -21,17 +24,18 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use socket::Socket;
 use std::io;
 
-/// Queues that a port serves; a device with more is told to use fewer.
+/// Maximum number of queues of a port; the operator of a device with more is told to use
+/// fewer.
 const MAX_QUEUES: u32 = 64;
 
-/// See the module.
+/// An AF_XDP port; see the module.
 pub struct AfXdp {
     name: String,
     index: u32,
     mac: Mac,
     mtu: u16,
     up: bool,
-    // Detached before the sockets that it names go.
+    // Dropped before the sockets in the program's map.
     _program: Program,
     sockets: Vec<Socket>,
     next: usize,
@@ -83,12 +87,12 @@ impl AfXdp {
         self.index
     }
 
-    /// Frames among these losses that came and for which a socket had no room.
+    /// Received frames among these losses for which a socket had no room.
     pub(super) fn lost_at_sockets(losses: &Losses) -> u64 {
         socket::RECEIVE_COUNTERS.iter().filter_map(|loss| losses.get(loss)).sum()
     }
 
-    /// Goes on from what was counted before.
+    /// Continues earlier counts.
     pub(super) fn adopt(&mut self, drops: &DropCounters) {
         self.drops.add(drops);
     }

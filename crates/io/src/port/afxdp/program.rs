@@ -1,7 +1,9 @@
-//! The XDP program: every frame of a receive queue goes to the socket that is bound to this queue.
+//! The XDP program: sends every frame of a receive queue to the socket bound to this
+//! queue.
 //!
-//! Eight instructions need no compiler. The program is attached by a link that lives in a descriptor of this process: when the process ends,
-//! however it does, the kernel detaches it and the device is as it was.
+//! Eight instructions need no compiler. The program is attached by a link in a descriptor
+//! of this process: when the process ends, in whatever way, the kernel detaches it and
+//! the device is as before.
 
 use rustix::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::io;
@@ -15,7 +17,7 @@ const BPF_PROG_TYPE_XDP: u32 = 6;
 const BPF_XDP: u32 = 37;
 const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
 
-/// `union bpf_attr`, as far as these commands read it; what is not set is zero.
+/// `union bpf_attr`, as far as these commands read it; the rest is zero.
 #[repr(C, align(8))]
 struct Attributes([u32; 32]);
 
@@ -39,8 +41,9 @@ impl Attributes {
 }
 
 fn bpf(command: libc::c_long, attributes: &Attributes) -> io::Result<i32> {
-    // SAFETY: the kernel reads as many bytes of the attributes as it is told they have; the pointers inside are to values that the callers below
-    // borrow until the call has returned.
+    // SAFETY: the kernel reads as many bytes of the attributes as it is told they have;
+    // the pointers inside are to values that the callers below borrow until the call has
+    // returned.
     let result = unsafe { libc::syscall(libc::SYS_bpf, command, &raw const attributes.0, size_of::<Attributes>()) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as i32) }
 }
@@ -51,14 +54,14 @@ fn bpf_fd(command: libc::c_long, attributes: &Attributes) -> io::Result<OwnedFd>
     Ok(unsafe { OwnedFd::from_raw_fd(raw) })
 }
 
-/// One instruction (`struct bpf_insn`).
+/// An instruction (`struct bpf_insn`).
 const fn instruction(code: u8, destination: u8, source: u8, offset: i16, immediate: i32) -> u64 {
     // The two registers share a byte, the destination in its low half.
     let bytes = [code, destination | source << 4, 0, 0, 0, 0, 0, 0];
     u64::from_le_bytes(bytes) | (offset as u16 as u64) << 16 | (immediate as u32 as u64) << 32
 }
 
-/// The program on a device. It is gone when this is dropped.
+/// The program on a device. Dropping it detaches it.
 pub(super) struct Program {
     map: OwnedFd,
     _link: OwnedFd,
@@ -68,7 +71,8 @@ impl Program {
     /// Attaches to a device with as many receive queues, in its driver's own mode.
     ///
     /// # Errors
-    /// What the kernel says: the driver cannot (`EOPNOTSUPP`, and others), something else is attached (`EBUSY`), a privilege is missing (`EPERM`).
+    /// The kernel's error: the driver cannot (`EOPNOTSUPP`, and others), another program
+    /// is attached (`EBUSY`), a privilege is missing (`EPERM`).
     pub(super) fn attach(device: u32, queues: u32) -> io::Result<Program> {
         let map = bpf_fd(BPF_MAP_CREATE, &Attributes::new(&[(0, BPF_MAP_TYPE_XSKMAP), (1, 4), (2, 4), (3, queues)]))?;
         let code: [u64; 6] = [
@@ -90,10 +94,10 @@ impl Program {
         Ok(Program { map, _link: link })
     }
 
-    /// Frames of this queue go to this socket from now on.
+    /// Sends this queue's frames to this socket from now on.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub(super) fn set_socket(&self, queue: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
         let value = socket.as_raw_fd();
         let attributes = Attributes::new(&[(0, self.map.as_raw_fd() as u32)]);

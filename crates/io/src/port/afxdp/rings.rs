@@ -1,4 +1,5 @@
-//! The four rings of an AF_XDP socket, and the frames that they name (Linux, Documentation/networking/af_xdp.rst).
+//! The four rings of an AF_XDP socket, and the frames in them (Linux,
+//! Documentation/networking/af_xdp.rst).
 
 use rustix::fd::{AsRawFd, BorrowedFd};
 use std::io;
@@ -11,7 +12,8 @@ pub(super) struct Mapping {
     len: usize,
 }
 
-// SAFETY: the mapping belongs to this value alone; the pointer is as good in another thread.
+// SAFETY: the mapping belongs to this value alone; the pointer is as good in another
+// thread.
 unsafe impl Send for Mapping {}
 
 impl Mapping {
@@ -39,30 +41,31 @@ impl Mapping {
         self.len
     }
 
-    /// Some bytes. `None` outside.
+    /// Bytes of a frame. `None` outside.
     ///
-    /// Only for frames, never for a ring: a frame is touched either by the kernel (it is in a ring's hands) or by us, and the rings' indices
-    /// order the two.
+    /// Never for a ring: either the kernel touches a frame (a ring has it) or this
+    /// process, and the rings' indices order the two.
     pub(super) fn frame(&mut self, at: u64, len: usize) -> Option<&mut [u8]> {
         let at = usize::try_from(at).ok()?;
         if at.checked_add(len)? > self.len {
             return None;
         }
-        // SAFETY: inside the mapping; exclusive, because of the borrow and because the frame is not in the kernel's hands.
+        // SAFETY: inside the mapping; exclusive, because of the borrow and because the
+        // kernel does not have the frame.
         Some(unsafe { core::slice::from_raw_parts_mut(self.start.add(at), len) })
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new`, and nothing borrowed from it outlives it.
+        // SAFETY: mapped by `new`, and no borrow of it outlives it.
         unsafe { libc::munmap(self.start.cast(), self.len) };
     }
 }
 
 const NEED_WAKEUP: u32 = 1;
 
-/// One ring: its entries are `T`, one side of it is ours, the other the kernel's.
+/// A ring with entries `T`, between the kernel and this process.
 pub(super) struct Ring<T: Copy> {
     mapping: Mapping,
     producer: usize,
@@ -70,7 +73,7 @@ pub(super) struct Ring<T: Copy> {
     flags: usize,
     entries: usize,
     mask: u32,
-    /// Our index as we know it, not yet published.
+    /// Our index, not yet published.
     own: u32,
     _entries: PhantomData<T>,
 }
@@ -79,7 +82,7 @@ impl<T: Copy> Ring<T> {
     /// Maps a ring of `size` entries (a power of two).
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub(super) fn map(socket: BorrowedFd<'_>, page: i64, offsets: &libc::xdp_ring_offset, size: u32) -> io::Result<Ring<T>> {
         let entries = offsets.desc as usize;
         let mapping = Mapping::ring(entries + size as usize * size_of::<T>(), socket, page)?;
@@ -88,16 +91,18 @@ impl<T: Copy> Ring<T> {
     }
 
     fn word(&self, at: usize) -> &AtomicU32 {
-        // SAFETY: the kernel's offsets are of aligned words inside the ring it mapped; both sides use them atomically.
+        // SAFETY: the kernel's offsets are of aligned words inside the ring it mapped;
+        // both sides use them atomically.
         unsafe { AtomicU32::from_ptr(self.mapping.start.add(at).cast()) }
     }
 
     fn entry(&self, index: u32) -> *mut T {
-        // SAFETY: the masked index is inside the entries, which were mapped with the ring.
+        // SAFETY: the masked index is inside the entries, which were mapped with the
+        // ring.
         unsafe { self.mapping.start.add(self.entries).cast::<T>().add((index & self.mask) as usize) }
     }
 
-    /// The kernel sleeps and wants to be called.
+    /// True if the kernel sleeps and wants to be called.
     pub(super) fn wants_wakeup(&self) -> bool {
         self.word(self.flags).load(Ordering::Relaxed) & NEED_WAKEUP != 0
     }
@@ -107,13 +112,14 @@ impl<T: Copy> Ring<T> {
         if self.word(self.producer).load(Ordering::Acquire) == self.own {
             return None;
         }
-        // SAFETY: the producer's index says that the kernel has written this entry and does not touch it until we publish.
+        // SAFETY: the producer's index says that the kernel has written this entry and
+        // does not touch it until we publish.
         let entry = unsafe { self.entry(self.own).read() };
         self.own = self.own.wrapping_add(1);
         Some(entry)
     }
 
-    /// As consumer: what was popped is the kernel's again.
+    /// As consumer: gives popped entries back to the kernel.
     pub(super) fn publish_popped(&mut self) {
         self.word(self.consumer).store(self.own, Ordering::Release);
     }
@@ -123,18 +129,19 @@ impl<T: Copy> Ring<T> {
         if self.own.wrapping_sub(self.word(self.consumer).load(Ordering::Acquire)) > self.mask {
             return false;
         }
-        // SAFETY: the consumer's index says that the kernel is done with this entry, and it does not read it until we publish.
+        // SAFETY: the consumer's index says that the kernel is done with this entry, and
+        // it does not read it until we publish.
         unsafe { self.entry(self.own).write(value) };
         self.own = self.own.wrapping_add(1);
         true
     }
 
-    /// As producer: what was pushed is the kernel's.
+    /// As producer: gives pushed entries to the kernel.
     pub(super) fn publish_pushed(&mut self) {
         self.word(self.producer).store(self.own, Ordering::Release);
     }
 
-    /// As producer: entries that the kernel has not taken yet.
+    /// As producer: the entries that the kernel has not taken yet.
     pub(super) fn waiting(&self) -> u32 {
         self.own.wrapping_sub(self.word(self.consumer).load(Ordering::Acquire))
     }

@@ -1,4 +1,4 @@
-//! One AF_XDP socket: a receive queue of a device, with frames of its own.
+//! An AF_XDP socket: a receive queue of a device, with frames of its own.
 
 use super::rings::{Mapping, Ring};
 use crate::port::losses::lose;
@@ -9,14 +9,15 @@ use std::io;
 
 /// Entries of each ring.
 const RING: u32 = 2048;
-/// Frames that come in, and frames that go out.
+/// Frames to receive, and frames to send.
 const FRAMES: u64 = 2 * RING as u64;
-/// Calls that one burst may take until the device has it.
+/// Maximum number of calls until the device has taken one burst.
 const KICKS: u32 = 64;
 
-/// See the module.
+/// A socket; see the module.
 pub(super) struct Socket {
-    // The rings are unmapped before the socket is closed, and the socket before the frames go.
+    // Dropped in this order: the rings are unmapped before the socket is closed, and the
+    // frames go last.
     fill: Ring<u64>,
     completion: Ring<u64>,
     receive: Ring<libc::xdp_desc>,
@@ -46,7 +47,7 @@ impl Socket {
     /// Binds to a queue of a device whose frames are at most `longest` bytes.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub(super) fn bind(device: u32, queue: u32, longest: usize) -> io::Result<Socket> {
         // SAFETY: no pointers.
         let raw = unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
@@ -100,7 +101,7 @@ impl Socket {
         self.fd.as_fd()
     }
 
-    /// Takes up to `max` frames that have come.
+    /// Takes up to `max` received frames.
     pub(super) fn receive(&mut self, max: usize, pool: &mut dyn PacketPool, into: &mut Vec<Packet>, drops: &mut DropCounters) {
         let mut count = 0;
         while count < max {
@@ -122,7 +123,8 @@ impl Socket {
                 drops.count(DropReason::FrameTooLarge);
                 pool.put(packet);
             }
-            // As many frames come in as the ring has entries: it cannot be full.
+            // The ring has as many entries as there are receive frames: it cannot be
+            // full.
             self.fill.push(descriptor.addr / self.frame_len * self.frame_len);
         }
         if count > 0 {
@@ -144,10 +146,10 @@ impl Socket {
         }
     }
 
-    /// Gives a frame to the device's ring; [`Socket::flush`] makes the device look.
+    /// Puts a frame into the device's ring; [`Socket::flush`] sends it.
     ///
     /// # Errors
-    /// Why it cannot be sent.
+    /// The reason why it cannot be sent.
     pub(super) fn send(&mut self, frame: &[u8]) -> Result<(), DropReason> {
         if frame.len() as u64 > self.frame_len {
             return Err(DropReason::FrameTooLarge);
@@ -166,7 +168,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Adds what the kernel has lost since it was asked last.
+    /// Adds the kernel's losses since the last call.
     pub(super) fn take_losses(&mut self, into: &mut Losses) {
         let Ok(all) = rustix::net::sockopt::xdp_statistics(self.fd()) else { return };
         let now = [all.rx_dropped, all.rx_ring_full.unwrap_or(0), all.rx_invalid_descs + all.tx_invalid_descs];
@@ -186,7 +188,7 @@ impl Socket {
         }
     }
 
-    /// Makes the device send what it was given.
+    /// Makes the device send the frames in its ring.
     ///
     /// # Errors
     /// The device is down or gone.
@@ -202,7 +204,8 @@ impl Socket {
             if done < 0 {
                 let error = io::Error::last_os_error();
                 match error.raw_os_error() {
-                    // The kernel sends a few frames per call; a full device queue is given a moment.
+                    // The kernel sends a few frames per call; a full device queue gets a
+                    // moment.
                     Some(libc::EAGAIN) => {}
                     Some(libc::EBUSY | libc::ENOBUFS) => std::thread::yield_now(),
                     _ => return Err(error),

@@ -1,10 +1,10 @@
-//! The side of a pool whose numbers are a server's.
+//! The side of a pool whose numbers a server assigns.
 
 use super::{BlockMask, Lease, PoolBackend, PoolEffect};
 use core::ops::Range;
 use std::collections::VecDeque;
 
-/// Who has been told that there is none asks again, ns, for a flow that comes later than this.
+/// The pause after a denial before the server is asked again for a later flow, ns.
 pub(super) const AGAIN: u64 = 10_000_000;
 
 /// A bit per number.
@@ -19,7 +19,7 @@ impl Bits {
         self.0.get((number / 64) as usize).is_some_and(|word| word >> (number % 64) & 1 == 1)
     }
 
-    /// False if that is nothing new, or there is no such number.
+    /// Returns false if nothing changes, or the number does not exist.
     fn set(&mut self, number: u32, value: bool) -> bool {
         let Some(word) = self.0.get_mut((number / 64) as usize) else { return false };
         let bit = 1 << (number % 64);
@@ -37,27 +37,31 @@ impl Bits {
     }
 }
 
-/// A pool whose every number is assigned by a server; this side holds a credit of numbers fetched in advance, and knows which ones flows here have.
+/// A pool of which a server assigns every number. This side holds a credit of numbers
+/// fetched in advance, and knows which numbers flows here have.
 pub struct RequestPool {
     size: u32,
     credit: VecDeque<u32>,
     target: usize,
-    /// Asked for, and not assigned yet.
+    /// Numbers requested and not assigned yet.
     owed: usize,
-    /// The server has been asked, and has not said that there is nothing since.
+    /// True if the server was asked and has not denied since.
     is_open: bool,
-    /// When it said so; none if others may have something again.
+    /// Time of the latest denial; none if others may have numbers again.
     denied_at: Option<u64>,
-    /// What is at hand is wanted elsewhere: it goes when flows that waited here have had their turn.
+    /// True if the credit is wanted elsewhere: it goes back once flows that waited here
+    /// have had their turn.
     is_sparing: bool,
-    /// Flows here have it.
+    /// Numbers that flows here have.
     held: Bits,
     held_count: u32,
-    /// Of those: the flow has left, and may not have come where it went. And these in order; one that has come back is among them still.
+    /// Numbers in `held` whose flow has left and may not have arrived. `left` has them in
+    /// order, and also numbers whose flow has come back.
     leaving: Bits,
     leaving_count: u32,
     left: Vec<u32>,
-    /// What flows here had lately and gave back, and when: for so long it rests, ns, whichever server there is.
+    /// Numbers that flows here gave back, with the time. Each rests for `rest` ns, even
+    /// if the server is replaced.
     rested: VecDeque<(u64, u32)>,
     rest: u64,
     now: u64,
@@ -65,7 +69,8 @@ pub struct RequestPool {
 }
 
 impl RequestPool {
-    /// A pool of the numbers `0..size` that keeps `credit` of them at hand (at least one).
+    /// A pool of the numbers `0..size` that keeps `credit` of them at hand (at least
+    /// one).
     pub fn new(size: u32, credit: usize) -> RequestPool {
         let target = credit.max(1);
         let mut pool = RequestPool {
@@ -90,7 +95,8 @@ impl RequestPool {
         pool
     }
 
-    /// A number that a flow had rests for so long, ns: a server that does not know it is told.
+    /// Sets how long a flow's number rests, ns. A server that does not know of it is
+    /// told.
     #[must_use]
     pub fn resting(mut self, rest: u64) -> RequestPool {
         self.rest = rest;
@@ -109,7 +115,8 @@ impl RequestPool {
         self.effects.push_back(PoolEffect::Request);
     }
 
-    /// Flows here have it from now on, or have it no more. False if that is nothing new, or there is no such number.
+    /// Notes that flows here have the number, or do not. False if nothing changes, or the
+    /// number does not exist.
     fn hold(&mut self, number: u32, is_held: bool) -> bool {
         let is_new = self.held.set(number, is_held);
         if is_new {
@@ -118,7 +125,7 @@ impl RequestPool {
         is_new
     }
 
-    /// A flow with it is leaving, or is not. False if that is nothing new.
+    /// Notes that the number's flow is leaving, or is not. False if nothing changes.
     fn leave(&mut self, number: u32, is_leaving: bool) -> bool {
         let is_new = self.leaving.set(number, is_leaving);
         if is_new {
@@ -145,7 +152,8 @@ impl PoolBackend for RequestPool {
             None if self.is_open => Lease::Wait,
             None if self.denied_at.is_some_and(|at| self.now < at.saturating_add(AGAIN)) => Lease::Exhausted,
             None => {
-                // It is owed already. But nobody else gives something up for somebody who does not need it.
+                // A number is owed already. The request is repeated because other
+                // runtimes give up numbers only for a runtime that needs them.
                 self.ask();
                 Lease::Wait
             }
@@ -163,7 +171,7 @@ impl PoolBackend for RequestPool {
     }
 
     fn adopt(&mut self, number: u32) {
-        // One that had left may be back.
+        // A flow that had left may be back.
         self.leave(number, false);
         self.hold(number, true);
         self.effects.push_back(PoolEffect::Adopted(number));
@@ -183,7 +191,8 @@ impl PoolBackend for RequestPool {
             // The server's list is larger than this pool.
             self.effects.push_back(PoolEffect::Unused(number));
         } else if !self.is_held(number) && !self.credit.contains(&number) {
-            // Nothing else that a server may say makes two flows here have one number.
+            // This check keeps two flows here from having one number, whatever the server
+            // says.
             self.credit.push_back(number);
         }
     }
@@ -199,19 +208,20 @@ impl PoolBackend for RequestPool {
 
     fn taken(&mut self, _number: u32) {}
 
-    /// It is filled up again when a flow needs a number: until then there is nobody here who does.
+    /// Spares the credit, which is filled again only when a flow needs a number.
     fn spare(&mut self) {
         self.is_sparing = true;
     }
 
-    /// The server is another one: what was asked of the one before, and not heard by it, was never said. Credit is claimed like what flows have: nobody else has it, and flows need it most while
-    /// the server does not know yet what it may assign.
+    /// Tells a new server everything: unheard requests to the one before are void. Credit
+    /// is claimed like held numbers, because no other runtime has it, and flows need it
+    /// most while the server does not know yet which numbers are free.
     fn announce(&mut self) {
         self.effects.clear();
         (self.owed, self.is_open, self.denied_at, self.is_sparing) = (0, false, None, false);
         self.effects.extend(self.held.iter().map(PoolEffect::Adopted));
         self.effects.extend(self.credit.iter().copied().map(PoolEffect::Adopted));
-        // New flows are not to wait until everything is said.
+        // New flows do not wait until everything has been told.
         self.refill();
         let mut is_known = Bits::new(self.size);
         self.credit.iter().for_each(|number| _ = is_known.set(*number, true));
@@ -229,7 +239,7 @@ impl PoolBackend for RequestPool {
     fn advance(&mut self, now: u64) {
         self.now = now;
         if core::mem::take(&mut self.is_sparing) && !self.credit.is_empty() {
-            // Whether there is none is known when it has been asked for again.
+            // The denial is void: the server is asked again.
             self.denied_at = None;
             self.effects.extend(self.credit.drain(..).map(PoolEffect::Unused));
             self.effects.push_back(PoolEffect::SparedAll);

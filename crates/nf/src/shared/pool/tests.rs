@@ -1,4 +1,4 @@
-//! What a partition and a server's pool lease, and when not.
+//! Leases and refusals of a partition and a server's pool.
 
 use super::request::AGAIN;
 use super::*;
@@ -42,8 +42,9 @@ fn a_foreign_number_is_reported_when_adopted_and_returned_when_given_back() {
     assert_eq!(pool.poll_effect(), None);
 }
 
-/// The block came first, with the number of a flow elsewhere; then the flow came too. The coordinator must hear of it, or it would
-/// take the number for lost with the runtime that had the flow before; and if it did, the flow keeps its number.
+/// The block came first, with the number of a flow elsewhere; then the flow came too. The
+/// coordinator must hear of it, or it would take the number for lost with the runtime
+/// that had the flow before; and if it did, the flow keeps its number.
 #[test]
 fn a_number_of_a_held_block_is_reported_when_adopted_and_not_freed_from_outside() {
     let mut pool = PartitionPool::new(256);
@@ -70,7 +71,8 @@ fn a_flow_keeps_its_number_when_the_block_comes_after_it() {
     }
 }
 
-/// Flows with numbers of three blocks come; one goes, and the first block comes. What is left is known, number by number.
+/// Flows with numbers of three blocks come; one goes, and the first block comes. The
+/// remaining numbers are known one by one.
 #[test]
 fn numbers_of_several_blocks_are_told_apart() {
     let mut pool = PartitionPool::new(1024);
@@ -91,8 +93,9 @@ fn numbers_of_several_blocks_are_told_apart() {
     assert_eq!(pool.available(), BLOCK_LEN - 2);
 }
 
-/// Others need blocks. Those of which no number is held go back, but not the last free numbers, and not a block whose flows have ended
-/// only just; what has gone is not leased.
+/// Others need blocks. Blocks of which no number is held go back, but not the last free
+/// numbers, and not a block whose flows have ended only just; what has gone is not
+/// leased.
 #[test]
 fn blocks_that_nobody_uses_are_spared_and_enough_is_kept() {
     let mut pool = PartitionPool::new(4 * 256);
@@ -188,7 +191,8 @@ fn the_request_pool_waits_for_its_server_and_keeps_a_credit() {
     assert_eq!((pool.available(), pool.is_free(5)), (1, true), "a server that errs does not err twice");
 }
 
-/// Flows that come and go say so; what others need is theirs, until a flow here needs some again.
+/// Flows that come and go say so; what others need is theirs, until a flow here needs
+/// some again.
 #[test]
 fn a_servers_pool_knows_its_flows_and_spares_its_credit() {
     let mut pool = RequestPool::new(100, 2);
@@ -219,7 +223,8 @@ fn a_servers_pool_knows_its_flows_and_spares_its_credit() {
     assert_eq!((pool.lease(&(0..100), None), effects(&mut pool)), (Lease::Wait, vec![PoolEffect::Request; 2]));
 }
 
-/// Who has been told that there is none asks again for a flow that comes later: others may have some at hand. Not for every packet; and what is owed is not owed twice.
+/// A pool that was denied asks again for a flow that comes later: others may have some at
+/// hand. Not for every packet; and what is owed is not owed twice.
 #[test]
 fn a_servers_pool_asks_again() {
     let mut pool = RequestPool::new(100, 2);
@@ -240,7 +245,8 @@ fn a_servers_pool_asks_again() {
     assert_eq!(effects(&mut pool), used, "all that was owed has come");
 }
 
-/// To a server that remembers nothing what flows have is said, and what is at hand for them; what is missing of that is asked for anew.
+/// To a server that remembers nothing what flows have is said, and what is at hand for
+/// them; what is missing of that is asked for anew.
 #[test]
 fn a_servers_pool_says_again_what_its_flows_have() {
     let mut pool = RequestPool::new(130, 2);
@@ -255,7 +261,8 @@ fn a_servers_pool_says_again_what_its_flows_have() {
     assert_eq!((pool.available(), pool.granted(), pool.lease(&(0..130), None)), (1, 3, Lease::Granted(64)));
 }
 
-/// What a flow had lately is said to such a server, too: it rests there as it did.
+/// A number that a flow had lately is told to such a server too: it rests there as it
+/// did.
 #[test]
 fn a_servers_pool_remembers_what_rests() {
     let mut pool = RequestPool::new(130, 0).resting(100);
@@ -292,7 +299,8 @@ fn a_partition_knows_what_its_flows_hold() {
     assert_eq!(held(&pool), [0; 0]);
 }
 
-/// A random lease is of the numbers at hand, each once, to the last; two sequences of draws give different ones, and the next number does not follow from the last.
+/// A random lease is of the numbers at hand, each once, to the last; two sequences of
+/// draws give different ones, and the next number does not follow from the last.
 #[test]
 fn random_leases_are_of_the_numbers_at_hand() {
     let leased = |seed: u64| {
@@ -314,7 +322,8 @@ fn random_leases_are_of_the_numbers_at_hand() {
     assert!(spread.len() >= 14, "64 leases lie in {spread:?} of 16 parts");
 }
 
-/// The preferred numbers come first at random, too, and a server's credit is used up to the last.
+/// The preferred numbers come first at random, too, and a server's credit is used up to
+/// the last.
 #[test]
 fn a_random_lease_is_a_preferred_one_if_there_is_any() {
     let mut pool = PartitionPool::new(1024);
@@ -334,7 +343,8 @@ fn a_random_lease_is_a_preferred_one_if_there_is_any() {
     assert_eq!(credit.lease(&(300..500), Some(cx.random())), Lease::Wait);
 }
 
-/// A small pool is busy: whatever is given back, in order or at random, comes again only when half of what was free before has been leased; the very last one comes at once.
+/// A small pool is busy: whatever is given back, in order or at random, comes again only
+/// when half of what was free before has been leased; the very last one comes at once.
 #[test]
 fn a_number_that_was_given_back_is_not_the_next() {
     for is_random in [false, true] {
@@ -379,12 +389,15 @@ fn a_number_that_was_given_back_is_not_the_next() {
     }
 }
 
-/// An index below `count` that differs from turn to turn, and reaches every one in the end.
+/// An index below `count` that differs from turn to turn, and reaches every one in the
+/// end.
 fn cx_index(turn: u32, count: usize) -> usize {
     (turn.wrapping_mul(2_654_435_761) >> 7) as usize % count
 }
 
-/// Flows were lost, nobody knows which numbers they had: the others say what they have, and the rest is given back; what a flow has that has left, and may not have come where it went, stays.
+/// Flows were lost, nobody knows which numbers they had: the others say what they have,
+/// and the rest is given back; what a flow has that has left, and may not have come where
+/// it went, stays.
 #[test]
 fn what_no_flow_names_is_given_back() {
     for is_served in [false, true] {
@@ -405,7 +418,7 @@ fn what_no_flow_names_is_given_back() {
         core::iter::from_fn(|| pool.backend().poll_effect()).for_each(drop);
         pool.begin_recount();
         pool.follow(numbers[0], FlowEvent::Arrived);
-        // One that has just come.
+        // A flow that has just come.
         pool.follow(200, FlowEvent::Arrived);
         pool.follow(numbers[2], FlowEvent::Arrived);
         pool.end_recount();

@@ -1,29 +1,35 @@
-//! What one runtime has of numbers that others have parts of, too.
+//! A runtime's part of numbers of which other runtimes have parts too.
 //!
-//! Theory of operation (RESCue, section III: statistics). A number is the sum of what each runtime has of it, so whatever a flow changes is changed here, at once, and nobody is asked. Where a state
-//! server adds the parts up ([`Part::share`]) it is told how each has changed since it was told last, now and then: a number that has changed is put down, once, in a list that has room for all of them, so
-//! that a packet costs a look at a flag, and who asks what has changed sees nothing else. The server says what all others have of a gauge's item.
+//! Theory of operation (RESCue, section III: statistics). A number is the sum of the
+//! runtimes' parts. A flow's change is applied to the part here, at once, without asking
+//! another process. If a state server adds the parts up ([`Part::share`]), it is told the
+//! changes since the last report from time to time. A changed number is entered once in a
+//! list that has room for all numbers, so a packet costs a look at a flag, and a report
+//! reads only what has changed. The server tells the sum of all others' parts of a
+//! gauge's item.
 //!
-//! A server that remembers nothing is told everything ([`Part::announce`]). A runtime's part ends with it: what becomes of it the server decides.
+//! A server without memory is told everything ([`Part::announce`]). The server decides
+//! what becomes of the part of a dead runtime.
 //!
-//! In: changes by flows, what others have. Out: changes since they were asked for last. Never: an allocation after [`Part::share`].
+//! In: changes by flows, the others' sums. Out: changes since the last report. Never: an
+//! allocation after [`Part::share`].
 
 use std::collections::VecDeque;
 
-/// See the module.
+/// A runtime's part; see the module.
 #[derive(Debug, Clone, Default)]
 pub struct Part {
     own: Vec<i64>,
-    /// What all others have, as far as is known.
+    /// The sum of all others' parts, as last heard.
     others: Vec<i64>,
     shared: Option<Box<Told>>,
 }
 
-/// What whoever adds the parts up has been told.
+/// The values last reported to the server.
 #[derive(Debug, Clone)]
 struct Told {
     values: Vec<i64>,
-    /// Those that may have changed since, in order, each once.
+    /// Indexes that may have changed since, in order, each once.
     changed: VecDeque<u32>,
     is_changed: Vec<bool>,
 }
@@ -39,24 +45,25 @@ impl Told {
 }
 
 impl Part {
-    /// So many numbers, all 0, of which nobody else has a part.
+    /// A part with `len` numbers, all 0, of which no other runtime has a part.
     pub fn new(len: usize) -> Part {
         Part { own: vec![0; len], others: vec![0; len], shared: None }
     }
 
-    /// From now on somebody adds the parts up. Before the first change.
+    /// Begins to note changes for a server that adds the parts up. Call it before the
+    /// first change.
     pub fn share(&mut self) {
         let len = self.own.len();
         self.shared =
             Some(Box::new(Told { values: vec![0; len], changed: VecDeque::with_capacity(len), is_changed: vec![false; len] }));
     }
 
-    /// Somebody does.
+    /// True if a server adds the parts up.
     pub fn is_shared(&self) -> bool {
         self.shared.is_some()
     }
 
-    /// The number changes by so much. What would be beyond the ends of 64 bits stays there.
+    /// Adds to a number. The number stops at the ends of 64 bits.
     #[inline]
     pub fn add(&mut self, index: usize, change: i64) {
         let Some(value) = self.own.get_mut(index) else { return };
@@ -66,29 +73,30 @@ impl Part {
         }
     }
 
-    /// All numbers of this runtime's are 0 again.
+    /// Sets all numbers of this runtime to 0.
     pub(super) fn clear(&mut self) {
         (0..self.own.len()).for_each(|index| self.add(index, self.own[index].saturating_neg()));
     }
 
-    /// What this runtime has, exactly, and what all others had last.
+    /// The number: this runtime's part exactly, and the others' as last heard.
     #[inline]
     pub fn sum(&self, index: usize) -> i64 {
         let of = |values: &[i64]| values.get(index).copied().unwrap_or(0);
         of(&self.own).saturating_add(of(&self.others))
     }
 
-    /// What this runtime has.
+    /// This runtime's part.
     pub fn own(&self) -> &[i64] {
         &self.own
     }
 
-    /// What all others have, as far as is known.
+    /// The sum of all others' parts, as last heard.
     pub fn others(&self) -> &[i64] {
         &self.others
     }
 
-    /// A number that has changed, and by how much, since that was asked last. `None` if none has.
+    /// A number that has changed since its last report, and by how much. `None` if none
+    /// has.
     pub fn poll_change(&mut self) -> Option<(u32, i64)> {
         let Part { own, shared, .. } = self;
         let told = shared.as_mut()?;
@@ -99,7 +107,7 @@ impl Part {
             let change = own.saturating_sub(*value);
             *value = value.saturating_add(change);
             if *value != *own {
-                // From one end of 64 bits to the other, in two steps.
+                // A change across more than 64 bits takes two steps.
                 told.note(at);
             }
             if change != 0 {
@@ -109,7 +117,8 @@ impl Part {
         None
     }
 
-    /// Whoever adds the parts up has been told nothing, and nothing is known of the others: all there is has changed.
+    /// Forgets the reports and the others' sums, for a new server: every number that is
+    /// not 0 counts as changed.
     pub fn announce(&mut self) {
         self.others.fill(0);
         let Some(told) = &mut self.shared else { return };
@@ -117,7 +126,7 @@ impl Part {
         (0..self.own.len()).filter(|index| self.own[*index] != 0).for_each(|index| told.note(index));
     }
 
-    /// All others together have this. A number that is not there is not listened to.
+    /// Sets the sum of all others' parts. An unknown number is ignored.
     pub fn hear(&mut self, index: u32, others: i64) {
         if let Some(value) = self.others.get_mut(index as usize) {
             *value = others;
@@ -133,7 +142,7 @@ mod tests {
         core::iter::from_fn(|| part.poll_change()).collect()
     }
 
-    /// What has changed is said once, together, and nothing where nobody adds up.
+    /// Changes are reported once, together, and not at all without a server.
     #[test]
     fn a_change_is_said_once() {
         let mut part = Part::new(3);
@@ -154,7 +163,8 @@ mod tests {
         assert_eq!([0, 1, 2, 7].map(|index| part.sum(index)), [-329, 667, -326, 0]);
     }
 
-    /// Another one that adds up is told all there is, and what the one before has said of others is forgotten.
+    /// Another one that adds up is told all there is, and what the one before has said of
+    /// others is forgotten.
     #[test]
     fn who_remembers_nothing_is_told_everything() {
         let mut part = Part::new(3);
