@@ -171,7 +171,7 @@ fn apply_reads_the_file_before_it_asks_a_box() {
     assert!(err.contains(&format!("{}:5:18: there is no chain `d`", file.path())), "{err}");
     assert_eq!(run(&["apply"]).0, Some(2));
     let (code, out, _) = run(&["apply", "--help"]);
-    assert!(code == Some(0) && out.contains("flows that begin from now on") && out.contains("--dry-run"), "{out}");
+    assert!(code == Some(0) && out.contains("existing flows keep theirs") && out.contains("--dry-run"), "{out}");
 }
 
 #[test]
