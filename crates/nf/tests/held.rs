@@ -1,6 +1,6 @@
 //! What a function leases while it opens a flow is the flow's, or goes back, however that ends.
 
-use holdfast_nf::shared::SharedField;
+use holdfast_nf::shared::{PoolEffect, RequestPool, SharedField};
 use holdfast_nf::zerocopy::FromBytes;
 use holdfast_nf::{
     Bound, Chain, ConfigError, Context, Counted, DropReason, Function, Gauge, Lease, Leased, NetworkFunction, Open, Opening,
@@ -134,6 +134,27 @@ fn what_no_flow_has_goes_back() {
     bench.pool("outside", |pool| pool.backend().grant_block(0, &[0; 4]));
     assert_eq!(bench.open(1), None, "it panics");
     assert_eq!(bench.held(), nothing());
+    assert_eq!(bench.open(0), Some(Outcome::Forward));
+    assert_eq!(bench.held(), (vec![1, 1], vec![1, 0, 0]));
+}
+
+/// The second pool's number is on its way from a server: however often the flow tries, the first one
+/// keeps the number that it has at hand.
+#[test]
+fn who_waits_for_one_pool_uses_up_no_other() {
+    let mut bench = Bench::new();
+    ["inside", "outside"].into_iter().for_each(|field| bench.pool(field, |pool| pool.attach(Box::new(RequestPool::new(256, 1)))));
+    bench.pool("inside", |pool| pool.backend().assign(5));
+    for _ in 0..3 {
+        assert!(matches!(bench.open(0), Some(Outcome::Wait(_))));
+        assert_eq!(bench.held(), nothing());
+    }
+    bench.pool("inside", |pool| {
+        let effects: Vec<_> = core::iter::from_fn(|| pool.backend().poll_effect()).collect();
+        let given_back = |effect: &PoolEffect| matches!(effect, PoolEffect::Return(_) | PoolEffect::Unused(_));
+        assert_eq!((effects.iter().any(given_back), pool.backend().available()), (false, 1), "{effects:?}");
+    });
+    bench.pool("outside", |pool| pool.backend().assign(9));
     assert_eq!(bench.open(0), Some(Outcome::Forward));
     assert_eq!(bench.held(), (vec![1, 1], vec![1, 0, 0]));
 }

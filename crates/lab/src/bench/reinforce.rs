@@ -275,7 +275,9 @@ mod tests {
             let found = rows.iter().find(|row| row.varied == varied && row.value == value);
             found.map(|row| row.replication_bytes_per_packet).unwrap()
         };
-        assert!(bytes("nondeterministic-every", 1) > 1.5 * bytes("nondeterministic-every", 0));
+        // A state is some hundred bytes; of a slow machine's packets checkpoints are a larger part.
+        let (every, none) = (bytes("nondeterministic-every", 1), bytes("nondeterministic-every", 0));
+        assert!(every > none + 50.0, "{every} {none}");
         assert!(bytes("new-flow-every", 10) > bytes("new-flow-every", 0));
     }
 }

@@ -76,6 +76,11 @@ pub trait PoolBackend: Send {
     fn lease(&mut self, preferred: &Range<u32>, random: Option<u64>) -> Lease;
     /// Takes a number back from a flow here, whoever granted it.
     fn give_back(&mut self, number: u32);
+    /// Takes a number back that was leased just now and is no flow's: no packet has shown
+    /// it, so that it need not rest.
+    fn put_back(&mut self, number: u32) {
+        self.give_back(number);
+    }
     /// Notes that a flow that holds this number has come here.
     fn adopt(&mut self, number: u32);
     /// Notes that a flow that holds this number has left.
@@ -247,7 +252,7 @@ impl Numbers {
     #[inline]
     fn settle(&mut self) {
         while let Some(number) = self.loose.pop() {
-            self.backend.give_back(number);
+            self.backend.put_back(number);
         }
     }
 
