@@ -109,7 +109,7 @@ fn mistakes_in_clusters_and_rules_are_shown_where_they_are() {
             (0..count).map(|n| format!("  - {{ from: 10.{}.{}.0/25, chain: web }}\n", n / 256, n % 256)).collect();
         edited(&[("rules:\n", &format!("rules:\n{rules}")), ("  - { from: 10.0.0.0/24, proto: tcp, chain: web }\n", "")])
     };
-    let mistake = config::read("edge.yaml", &many(4095)).err().expect("too many");
+    let mistake = config::read("edge.yaml", &many(4095)).expect_err("too many");
     assert!(mistake.message == "there are 4097 rules, and 4096 are possible" && mistake.line == 4110, "{mistake}");
     read(&many(4094));
     let ports = (1..=101).map(|port| (2 * port).to_string()).collect::<Vec<_>>().join(",");

@@ -30,7 +30,7 @@ switches:
 
 /// A mistake: the line from where it is, and what is said.
 fn said(text: &str) -> (String, String) {
-    let mistake = config::read("edge.yaml", text).err().expect("a mistake");
+    let mistake = config::read("edge.yaml", text).expect_err("a mistake");
     (mistake.text.chars().skip(mistake.column - 1).collect(), mistake.message)
 }
 

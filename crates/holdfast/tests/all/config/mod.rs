@@ -219,7 +219,7 @@ fn a_mistake_in_what_an_anchor_names_is_shown_where_it_is_written() {
     let plan = config::read("edge.yaml", &text);
     assert!(plan.is_ok(), "an alias is the text that it names");
     let text = EXAMPLE.replace("cluster: edge", "cluster: &net nowhere").replace("from: 10.0.0.0/24", "from: *net");
-    let mistake = config::read("edge.yaml", &text).err().expect("this is no prefix");
+    let mistake = config::read("edge.yaml", &text).expect_err("this is no prefix");
     assert_eq!((mistake.line, mistake.text.as_str()), (1, "cluster: &net nowhere"));
 }
 
