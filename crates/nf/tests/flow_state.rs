@@ -1,4 +1,5 @@
-//! What cannot be replicated does not compile, nor what gives a lease away, copies it, or takes one that is no flow's.
+//! State that cannot be replicated does not compile, nor code that gives a lease away, copies it, or
+//! takes one that is no flow's.
 //!
 //! Every case is a program of a package of its own, which cargo checks. Releases of the compiler word the details
 //! of an error differently, so a case of `refused` names in its first line only one error that it must have.

@@ -1,4 +1,4 @@
-//! What a function leases while it opens a flow is the flow's, or goes back, however that ends.
+//! Numbers leased while a flow is opened become the flow's, or go back, however that ends.
 
 use holdfast_nf::shared::{PoolEffect, RequestPool, SharedField};
 use holdfast_nf::zerocopy::FromBytes;

@@ -1,46 +1,5 @@
-use holdfast_nf::{ConfigError, Context, Lease, Leased, NetworkFunction, Open, Opening, Packet, Pool, Verdict};
+include!("../cases/leaser.rs");
 
-pub enum Ports {}
-
-holdfast_nf::flow_state! {
-    pub struct Mapping {
-        pub port: Leased<Ports>,
-    }
-}
-
-holdfast_nf::shared_state! {
-    pub struct Shared {
-        pub ports: Pool<Ports>,
-    }
-}
-
-pub struct Accepted;
-
-impl NetworkFunction for Accepted {
-    const NAME: &'static str = "nat";
-    type Config = ();
-    type Flow = Mapping;
-    type Shared = Shared;
-
-    fn new((): ()) -> Result<Self, ConfigError> {
-        Ok(Accepted)
-    }
-
-    fn shared(&self) -> Shared {
-        Shared { ports: Pool::new(256) }
-    }
-
-    fn open(&self, _packet: &Packet, shared: &mut Shared, cx: &mut Opening<'_>) -> Open<Mapping> {
-        match shared.ports.lease(cx) {
-            Lease::Granted(port) => Open::Accept(Mapping { port }),
-            _ => Open::Wait,
-        }
-    }
-
-    fn process(&self, _packet: &mut Packet, flow: &mut Mapping, shared: &mut Shared, cx: &mut Context) -> Verdict {
-        let _ = (flow.port.number(), shared, cx.now());
-        Verdict::Forward
-    }
-}
-
-fn main() {}
+leaser!(Ports, |port| Mapping { port }, |flow, shared, cx| {
+    let _ = (flow.port.number(), shared, cx.now());
+});
