@@ -120,11 +120,14 @@ impl Calls {
     }
 
     /// The caller and the message, if the caller may make this call.
-    fn admit<T>(&self, need: Need, mut request: Request<T>) -> Result<(Option<Seat>, Option<Caller>, T), Refusal> {
-        let (seat, caller) = (request.extensions_mut().remove::<Seat>(), request.extensions_mut().remove::<Caller>());
+    fn admit<T>(&self, need: Need, mut request: Request<T>) -> Result<(Seat, Caller, T), Refusal> {
+        let extensions = request.extensions_mut();
+        let (Some(seat), Some(caller)) = (extensions.remove::<Seat>(), extensions.remove::<Caller>()) else {
+            return Err(Refusal::internal("the gate gives each call a seat"));
+        };
         let refused = match &caller {
-            Some(Caller::Local) => None,
-            Some(Caller::Remote { holder, .. }) => match (holder.role, need) {
+            Caller::Local => None,
+            Caller::Remote { holder, .. } => match (holder.role, need) {
                 (Some(_), Need::Look) | (Some(Role::Operator), Need::Change) | (Some(Role::Host), Need::Join) => None,
                 (None, _) => Some(format!(
                     "the certificate of `{}` has none of the organisational units that say what it may do: {}",
@@ -137,12 +140,11 @@ impl Calls {
                     Some(format!("the certificate of `{}` is {has}'s, and this takes {takes}'s", holder.name))
                 }
             },
-            None => Some("a connection is somebody's".to_owned()),
         };
         match refused {
             None => Ok((seat, caller, request.into_inner())),
             Some(text) => {
-                caller.iter().for_each(|caller| caller.refuse(Refused::Denied));
+                caller.refuse(Refused::Denied);
                 Err(Refusal::permission_denied(text))
             }
         }
@@ -152,7 +154,7 @@ impl Calls {
     /// even if the client leaves earlier.
     async fn ask<T: Send + 'static>(
         &self,
-        seat: &Option<Seat>,
+        seat: &Seat,
         question: impl FnOnce(&Service) -> Result<T, Refusal> + Send + 'static,
     ) -> Result<T, Refusal> {
         let (service, seat) = (self.service.clone(), seat.clone());
@@ -170,7 +172,7 @@ impl Calls {
     /// the order.
     fn follow<T: Clone + Send + 'static>(
         &self,
-        seat: Option<Seat>,
+        seat: Seat,
         mut has_begun: bool,
         look: impl Fn(&Service) -> Result<T, Refusal> + Clone + Send + 'static,
         is_over: fn(&T) -> bool,
@@ -212,7 +214,7 @@ impl Calls {
     }
 
     /// Streams an order's progress.
-    fn watch(&self, work: Work, seat: Option<Seat>, has_begun: bool) -> Stream<Progress> {
+    fn watch(&self, work: Work, seat: Seat, has_begun: bool) -> Stream<Progress> {
         let look = move |service: &Service| service.ask(|answer| Question::Progress(work, answer));
         let is_news = |before: &Progress, now: &Progress| (before.moved, before.refused) != (now.moved, now.refused);
         self.follow(seat, has_begun, look, |progress| progress.done, is_news)
@@ -380,7 +382,7 @@ impl Control for Calls {
 
     async fn join(&self, request: Request<JoinRequest>) -> Reply<JoinReply> {
         let (seat, caller, JoinRequest { host }) = self.admit(Need::Join, request)?;
-        if let Some(caller @ Caller::Remote { holder, .. }) = &caller
+        if let Caller::Remote { holder, .. } = &caller
             && holder.name != host
         {
             caller.refuse(Refused::Denied);
