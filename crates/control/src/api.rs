@@ -24,7 +24,7 @@ pub struct PingReply {
 #[serde(default)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GetStatusRequest {}
-/// What a box says about itself: the object that `holdfast status --json` prints.
+/// The state of a box: the object that `holdfast status --json` prints.
 ///
 /// Each frame that comes to a box is in one counter of each of these rows, once the box is through with it:
 ///
@@ -58,7 +58,7 @@ pub struct Status {
     /// The hosts, if several make the box, in the order of their numbers.
     #[prost(message, repeated, tag = "4")]
     pub hosts: ::prost::alloc::vec::Vec<Host>,
-    /// Of a flow that survives a failure, the latest packets whose effects on its state may be undone: under the weakest chain's
+    /// The latest packets of a surviving flow whose effects on its state a failure may undo: under the weakest chain's
     /// protection among those that promise anything. 0: none.
     #[prost(uint32, tag = "5")]
     pub may_forget: u32,
@@ -92,10 +92,10 @@ pub struct Status {
     #[prost(message, optional, tag = "13")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub control: ::core::option::Option<ControlApi>,
-    /// What flows share of which each has numbers of its own, such as a NAT's ports: by chain, function and field.
+    /// Pools whose numbers belong to one flow each, such as a NAT's ports: by chain, function and field.
     #[prost(message, repeated, tag = "14")]
     pub pools: ::prost::alloc::vec::Vec<Pool>,
-    /// What flows have counted and measured, over the whole box: by chain, function and field.
+    /// Counters and gauges of flows, over the whole box: by chain, function and field.
     #[prost(message, repeated, tag = "15")]
     pub statistics: ::prost::alloc::vec::Vec<Statistic>,
     /// Flows whose state is at the state server alone, because `resident_flows` leaves no room for it in memory: it is
@@ -229,7 +229,7 @@ pub struct StatisticValue {
     /// A counter's name; of a gauge's items the number, counted from 0.
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
-    /// What it is.
+    /// The value.
     #[prost(int64, tag = "2")]
     pub value: i64,
 }
@@ -307,7 +307,7 @@ pub struct Port {
     /// Frames that the kernel and the device lost outside the port, by their counters (the names of `holdfast explain`), while this host serves it. A frame that would have come in is in one of them.
     #[prost(btree_map = "string, uint64", tag = "11")]
     pub lost: ::prost::alloc::collections::BTreeMap<::prost::alloc::string::String, u64>,
-    /// Of the frames that a port received, those for the box itself that it has used: ARP, neighbour discovery, ping, and BFD
+    /// Received frames for the box itself that it has used: ARP, neighbour discovery, ping, and BFD
     /// of its routers. All others were forwarded, by whichever port, or are in `drops`, or wait inside.
     #[prost(uint64, tag = "12")]
     pub consumed: u64,
@@ -420,7 +420,7 @@ pub struct Process {
     /// Node id on the fabric; 0 of the guard, which is not there.
     #[prost(uint32, tag = "2")]
     pub id: u32,
-    /// Which start of a process this is: a number that no start before it has had. Runtimes have theirs from one counter for
+    /// The number of this start of the process: no start before it has had it. Runtimes have theirs from one counter for
     /// the whole box, which a box with a state directory goes on with, so that of a runtime it does not say how often that
     /// one was started. What an older one still sends is refused.
     #[prost(uint64, tag = "3")]
@@ -458,7 +458,7 @@ pub struct Process {
     #[prost(uint32, optional, tag = "12")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub busy_permille: ::core::option::Option<u32>,
-    /// Of a runtime: the process beside it that goes on when it is killed, where the configuration asks for one.
+    /// A runtime's standby: the process that goes on when the runtime is killed, where the configuration asks for one.
     #[prost(message, optional, tag = "13")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub local_standby: ::core::option::Option<LocalStandby>,
@@ -527,7 +527,7 @@ pub struct Failover {
     /// Those of them that other runtimes serve now.
     #[prost(uint64, tag = "8")]
     pub recovered: u64,
-    /// Those that nobody had a replica of, known when the recovery is over.
+    /// Flows without a replica anywhere, known when the recovery is over.
     #[prost(uint64, tag = "9")]
     pub lost: u64,
 }
@@ -562,7 +562,7 @@ pub struct ListFlowsRequest {
     /// At most so many; 0 for 1000.
     #[prost(uint32, tag = "2")]
     pub limit: u32,
-    /// Where to go on: the `next` of an answer before. Empty for the beginning.
+    /// The `next` of the answer before, to continue a list; empty to begin it.
     #[prost(uint32, repeated, tag = "3")]
     pub after: ::prost::alloc::vec::Vec<u32>,
 }
@@ -594,7 +594,7 @@ pub struct Flow {
     /// Who began it: ADDRESS:PORT.
     #[prost(string, tag = "2")]
     pub source: ::prost::alloc::string::String,
-    /// Whom it asked for.
+    /// The address that it asked for: ADDRESS:PORT.
     #[prost(string, tag = "3")]
     pub destination: ::prost::alloc::string::String,
     /// Source after the chain.
@@ -844,7 +844,7 @@ pub struct RuleChanges {
     pub added: ::prost::alloc::vec::Vec<Rule>,
     #[prost(message, repeated, tag = "4")]
     pub removed: ::prost::alloc::vec::Vec<Rule>,
-    /// Which flows they count for.
+    /// The flows to which the new rules apply.
     #[prost(string, tag = "5")]
     pub flows: ::prost::alloc::string::String,
 }
@@ -882,13 +882,13 @@ pub struct Mistake {
     pub width: u32,
     #[prost(string, tag = "4")]
     pub message: ::prost::alloc::string::String,
-    /// Where it is right in itself and different in the box: the key, as in `ports.lan.mtu`.
+    /// The key, as in `ports.lan.mtu`, if its value is valid but differs from the box's.
     #[prost(string, tag = "5")]
     pub path: ::prost::alloc::string::String,
     /// How that key is changed: `live` or `restart`.
     #[prost(string, tag = "6")]
     pub kind: ::prost::alloc::string::String,
-    /// What the change means for flows; if it takes a restart, for those that begin afterwards.
+    /// The effect of the change on flows; with a restart, on those that begin afterwards.
     #[prost(string, tag = "7")]
     pub flows: ::prost::alloc::string::String,
 }

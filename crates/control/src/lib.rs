@@ -24,7 +24,7 @@ pub mod tls;
 #[rustfmt::skip]
 pub mod api;
 
-/// What the .proto file says of the fields of `status` and `flows`, kept as [`api`] is.
+/// The fields of `status` and `flows` with the .proto file's comments, kept as [`api`] is.
 #[rustfmt::skip]
 pub mod fields;
 

@@ -55,7 +55,7 @@ fn fields(file: &FileDescriptorProto) -> String {
     const HEAD: &str = "// This file is @generated from the comments of the .proto file.\n\n\
         /// A field of what the commands print.\n#[derive(Debug, Clone, Copy, PartialEq, Eq)]\npub struct Field {\n    \
         /// Its name.\n    pub name: &'static str,\n    /// Where it is.\n    pub kind: &'static str,\n    \
-        /// What it says.\n    pub meaning: &'static str,\n}\n\n/// All of them.\npub const FIELDS: &[Field] = &[\n";
+        /// Its meaning.\n    pub meaning: &'static str,\n}\n\n/// All of them.\npub const FIELDS: &[Field] = &[\n";
     let mut text = HEAD.to_owned();
     let mut seen = Vec::new();
     let mut open = VecDeque::from([("Status", "field of `status`".to_owned()), ("Flow", "field of `flows`".to_owned())]);

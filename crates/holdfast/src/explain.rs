@@ -14,7 +14,7 @@ pub struct Word {
     pub word: &'static str,
     /// The kind of word: a drop reason, a state, …
     pub kind: &'static str,
-    /// What it counts, if it is a counter of events.
+    /// The unit, if the word names a counter of events.
     pub unit: Option<&'static str>,
     /// What it means and what to do about it.
     pub meaning: &'static str,
@@ -115,7 +115,7 @@ mod tests {
         assert_eq!(explained, holdfast_protection::Plan::presets().collect::<Vec<_>>());
     }
 
-    /// What can be counted has a row, by how it is declared; here it is seen that the rows are found, and say something.
+    /// Every declared counter is found under its name, and has a meaning.
     #[test]
     fn every_event_every_field_and_every_exit_code_is_explained() {
         let events = [DropReason::EVENTS, Loss::EVENTS, Refused::EVENTS].concat();

@@ -1,4 +1,4 @@
-//! Which ownership of a flow something belongs to.
+//! Epochs: the number of an ownership of a flow.
 
 use core::fmt;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};

@@ -1,4 +1,4 @@
-//! What is counted when it happens, declared once: its name, what it means, and what to do about it.
+//! Counted events, declared once: name, meaning, and what to do about each.
 //!
 //! A kind of events is a closed list ([`events!`](crate::events!)): what counts one names its row, so that there is no
 //! counter without one. The names are the keys in `status`, and `holdfast explain` reads the rows.
@@ -8,11 +8,11 @@
 pub struct Event {
     /// As it stands in the output.
     pub name: &'static str,
-    /// What kind of event it is.
+    /// The kind of event.
     pub kind: &'static str,
-    /// What its counter counts.
+    /// The unit of its counter.
     pub unit: &'static str,
-    /// What it means and what to do about it.
+    /// Its meaning, and what to do about it.
     pub meaning: &'static str,
 }
 

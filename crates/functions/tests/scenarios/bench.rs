@@ -385,7 +385,7 @@ impl Bench {
         self.chain.recount(|adopt| flows.iter_mut().for_each(|flow| adopt(&mut flow.block.0[..size], None)));
     }
 
-    /// What is held of shared state, field by field: the numbers of pools, and of gauges how many flows each item has.
+    /// The numbers that flows hold of each pool, and the flows in each item of each gauge.
     pub(crate) fn books(&mut self) -> Vec<Vec<i64>> {
         let mut books = Vec::new();
         for function in self.chain.functions_mut() {
@@ -401,7 +401,7 @@ impl Bench {
         books
     }
 
-    /// What pools have asked for, in order.
+    /// The effects of the pools, in order.
     pub(crate) fn effects(&mut self) -> Vec<PoolEffect> {
         let mut effects = Vec::new();
         for function in self.chain.functions_mut() {

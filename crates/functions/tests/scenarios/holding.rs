@@ -1,6 +1,7 @@
-//! What flows hold of shared state, under every function of the catalog: it is theirs from beginning to end, wherever they are.
+//! Leases and counts under every function of the catalog: each is its flow's from beginning to
+//! end, wherever the flow is.
 //!
-//! One check for all functions, of any kind ([`check`]): flows open, move to another instance, come to a third one because theirs has failed, and end. At each place
+//! The same check for every function ([`check`]): flows open, move to another instance, come to a third one because theirs has failed, and end. At each place
 //! exactly what they hold is held, and in the end nothing is. A function that is new in the catalog needs a row in [`rows`].
 
 use crate::bench::{Bench, holds};
@@ -85,7 +86,7 @@ fn check(build: &dyn Fn() -> Box<dyn Function>, is_something: bool) {
     let returned = numbers(&third.effects(), |effect| if let PoolEffect::Return(number) = effect { Some(*number) } else { None });
     assert_eq!(adopted, returned, "what came is returned, each number once");
 
-    // One flow is lost, and the others say what they have.
+    // The recount follows the loss of a flow: the others name their holdings.
     let (mut one, mut all_but_one) = (instance(), instance());
     say(&mut one, all);
     one.loses_one();

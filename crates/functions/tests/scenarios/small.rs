@@ -54,7 +54,7 @@ fn forward_forwards() {
     bench.unchanged("gre 10.0.0.2 > 203.0.113.10");
 }
 
-/// What is configured is made once, and what flows share as often as it is bound to a chain.
+/// A configured function is made once, its shared state anew for each chain that binds it.
 #[test]
 fn a_function_is_bound_to_shared_state_of_its_own() {
     let monitor = holdfast_functions::catalog::configured("monitor", &json!({}), &Zones::default()).expect("right");

@@ -4,7 +4,7 @@
 //! In: two plans. Out: a [`Difference`] for each key that differs, with its place in the
 //! second file (for a missing key, the place where it would be), its kind, and its
 //! meaning for flows; and the rules that come and go. Never: a difference between two
-//! spellings of the same. The table ([`kinds`](super::kinds)) has the keys and their
+//! spellings of the same, except in functions, whose keys are compared as written. The table ([`kinds`](super::kinds)) has the keys and their
 //! kinds, by which structs are compared; this module compares values.
 
 use super::clusters::{DEFAULT_CLUSTER, range};

@@ -229,7 +229,7 @@ pub struct HostSettings {
 #[derive(Debug, Clone, JsonSchema)]
 #[schemars(untagged)]
 pub enum HostFabric {
-    /// One network.
+    /// A single network.
     One(HostNetwork),
     /// Two networks: the second is used if the first fails. Only with `fabric: { key:
     /// FILE }`.
@@ -333,7 +333,7 @@ impl Default for DetectionConfig {
 #[derive(Debug, Clone, JsonSchema)]
 #[schemars(untagged)]
 pub enum OneOrMany {
-    /// One text.
+    /// A single text.
     One(String),
     /// Several texts.
     Many(Vec<String>),

@@ -45,7 +45,7 @@ holdfast_wire::events! {
     }
 }
 
-/// What is counted, as it is told in `status`.
+/// Counts for `status`.
 #[derive(Debug, Default)]
 pub(super) struct Counts(Mutex<Counted>);
 

@@ -121,7 +121,7 @@ pub enum Request {
         based_on: u64,
         /// The whole configuration of these rules.
         text: Arc<str>,
-        /// What that means, read under the name of the box's own file.
+        /// The plan of this text, read under the name of the box's own file.
         plan: Arc<Plan>,
         /// The same in a memory that the guard is given.
         memory: OwnedFd,
@@ -166,7 +166,7 @@ pub struct Running {
     pub file: String,
     /// The file's text.
     pub text: Arc<str>,
-    /// What that means.
+    /// The plan of this text.
     pub plan: Arc<Plan>,
     /// The version of the rules.
     pub rules: u64,

@@ -61,7 +61,7 @@ struct Box {
     stops: Arc<AtomicU32>,
     /// Counts of the traces that the loop was asked for.
     traces: Receiver<u32>,
-    /// What the loop was asked to change.
+    /// The changes that the loop was asked for.
     changes: Receiver<Order>,
     /// The rules that the loop was told to go by, in words, with the text that they are from.
     applied: Receiver<(Vec<String>, String)>,
@@ -414,7 +414,8 @@ fn a_socket_that_a_killed_box_left_is_replaced_and_one_in_use_is_not() {
     assert!(refused.message.contains("at most 107 bytes"), "{refused}");
 }
 
-/// Whoever does not speak the protocol is shut out, however much is said; nothing of it reaches the loop.
+/// A client that does not speak the protocol is shut out, however much it sends; nothing of it
+/// reaches the loop.
 #[test]
 fn garbage_is_shut_out() {
     let running = Box::start(0);
@@ -517,7 +518,7 @@ fn a_trace_comes_step_by_step_and_says_when_it_is_over() {
     assert_eq!(none.unwrap(), 0, "without packets the time ends it");
 }
 
-/// Which flows the table says that rules count for.
+/// The effect of new rules on flows, as the table has it.
 const NEW: &str = "for flows that begin from now on";
 
 /// Another set of rules, tried first and then applied, then applied again: the loop is told once, and every answer says what it means.
@@ -616,7 +617,7 @@ fn who_watches_a_busy_box_waits() {
         let mut orders = Vec::new();
         for asked in asked {
             match asked {
-                // Whoever drops the question gives no answer in time.
+                // A dropped question is answered as one that took too long.
                 Request::Order(order, _) => orders.push(order),
                 Request::Progress(work, answer) => {
                     assert_eq!(work, Work::Draining(16));

@@ -47,15 +47,15 @@ pub struct Row {
     pub flows: usize,
     /// HTTP requests per second, of 1 KiB over 50 connections.
     pub requests_per_second: f64,
-    /// Of the kernel's.
+    /// Ratio to the kernel's.
     pub requests_ratio: f64,
-    /// One TCP stream, Mbit/s.
+    /// Throughput of a TCP stream, Mbit/s.
     pub stream_mbps: f64,
-    /// Of the kernel's.
+    /// Ratio to the kernel's.
     pub stream_ratio: f64,
     /// Mean time there and back of an echo request, µs.
     pub ping_us: f64,
-    /// Of the kernel's.
+    /// Ratio to the kernel's.
     pub ping_ratio: f64,
     /// How often the coordinator, which is on no packet's way, was woken per second of the HTTP
     /// load; 0 for the kernel.
@@ -112,7 +112,7 @@ pub fn run(plan: &Plan, binary: &Path, interrupt: &Interrupt) -> Result<Vec<Row>
     Ok(rows)
 }
 
-/// One round of one case.
+/// The results of a case in a round.
 #[derive(Debug, Clone, Copy)]
 struct Measured {
     requests_per_second: f64,

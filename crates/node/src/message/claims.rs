@@ -8,7 +8,7 @@ use holdfast_wire::{DropReason, FlowKey};
 use zerocopy::byteorder::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// What a [`Claim`] may say of its flow.
+/// A property of its flow that a [`Claim`] may state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum ClaimFlag {

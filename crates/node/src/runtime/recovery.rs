@@ -48,7 +48,7 @@ struct Wanted {
     slot: Slot,
     /// What there is of the flow is claimed when this runtime is asked for it, if nobody has it then.
     gives_back: bool,
-    /// Of what was here when the switch was asked last.
+    /// The epoch of the copy for which the switch was asked last.
     epoch: Option<Epoch>,
 }
 
@@ -77,7 +77,7 @@ struct Asking {
     switch: NodeId,
     queue: VecDeque<Wanted>,
     asked: VecDeque<Asked>,
-    /// Those of which the switch has answered [`Grant::AfterSweep`].
+    /// Claims that the switch has answered with [`Grant::AfterSweep`].
     waiting: VecDeque<Wanted>,
     /// When all of these are asked for again, by the worker's clock.
     ask_waiting_at: u64,
@@ -313,7 +313,7 @@ impl Recoveries {
                 lane.flows.set_role(slot, role::REPLICA);
                 lane.retry = true;
             } else if let Grant::Given { epoch, logged } = grant {
-                // It is recovered when it is what it was.
+                // The flow counts as recovered once its packets have been replayed.
                 again += usize::from(lane.claimed(slot, epoch, asked.dead, logged));
                 granted += 1;
             } else {

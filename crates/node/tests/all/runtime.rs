@@ -33,7 +33,7 @@ impl Bench {
         let manager = Fabric::new(Peer { node: MANAGER, incarnation: 1 }, FabricConfig::default());
         coordinator.set_peer(ME);
         let mut bench = Bench { spot, stamp: SECOND, coordinator, manager };
-        // It asks who they are, and is told.
+        // The runtime asks for their incarnations, and is told.
         bench.hear();
         bench.hear();
         bench

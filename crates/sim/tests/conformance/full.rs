@@ -109,7 +109,7 @@ pub(crate) fn full_of_replicas(mix: Mix) -> Result<(), String> {
     let most = if mix.preset.forgets_by_count() { 12 } else { 11 };
     require!((SMALL..=most).contains(&meanwhile.len()), "with full tables were served: {meanwhile:?}");
     if mix.preset.is_paged() {
-        // Nothing is refused: what finds no place is where it was, until there is one.
+        // A full table refuses no flow: one without a place here stays where it was.
         require!(outcome.unprotected == 0, "{} packets left unprotected", outcome.unprotected);
         return Ok(());
     }

@@ -295,7 +295,7 @@ fn the_schema_knows_every_key_and_every_function_and_is_closed() {
     }
 }
 
-/// Whoever looks for where a key is decided goes one way: no module of the configuration needs one that needs it.
+/// Modules of the configuration need each other in no circle.
 #[test]
 fn no_two_modules_need_each_other() {
     let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/src/config");
@@ -322,7 +322,7 @@ fn no_two_modules_need_each_other() {
         needs.insert(path.file_stem().expect("a name").to_string_lossy().into_owned(), named);
     }
     assert!(needs.len() > 15 && needs["plan"].contains("chains"), "{needs:?}");
-    // Those that need none that is left go, until only circles are left.
+    // Modules that need no remaining one are removed, until only circles remain.
     while let Some(free) =
         needs.iter().find(|(_, of)| of.iter().all(|one| !needs.contains_key(one))).map(|(name, _)| name.clone())
     {
@@ -339,7 +339,7 @@ fn every_key_of_the_schema_has_a_row_in_the_table() {
     let mut written: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     let mut take = |name: &str, definition: &serde_json::Value| {
         let keys = definition["properties"].as_object().into_iter().flatten().map(|(key, _)| key.clone());
-        // What is in a function's definition has a name of its own behind the function's.
+        // A function's keys have names of their own behind the function's.
         written.entry(name.rsplit('.').next().unwrap_or(name).to_owned()).or_default().extend(keys);
     };
     take("Config", &schema);
@@ -352,7 +352,7 @@ fn every_key_of_the_schema_has_a_row_in_the_table() {
     assert!(functions.iter().all(|name| config::FUNCTION_KEYS.iter().any(|(known, _)| known == name)), "{functions:?}");
     let all = config::KEYS.iter().chain(config::FUNCTION_KEYS).flat_map(|(_, keys)| keys.iter());
     assert!(all.clone().count() > 100 && all.clone().all(|(key, row)| !key.is_empty() && !row.flows.is_empty()));
-    // What a running box takes today.
+    // The keys that a running box can change today.
     let live: Vec<&str> = all.filter(|(_, row)| row.kind == config::Kind::Live).map(|(key, _)| *key).collect();
     assert_eq!(live, ["rules", "on", "from", "to", "proto", "ports", "chain"]);
 }

@@ -23,7 +23,7 @@ pub(super) struct Order {
     pub(super) next_target: usize,
     left: u64,
     selector: Selector,
-    /// Where the search for flows goes on: lane and slot. None once everything has been looked at.
+    /// The lane and slot at which the search for flows continues; none at its end.
     at: Option<(usize, Slot)>,
     pub(super) again: Vec<Stayed>,
     pub(super) moved: u64,

@@ -134,7 +134,7 @@ fn a_claim_that_is_refused_takes_nothing_away() {
     bench.tell(X, &[], 50, true);
     let first = given(bench.claim_replied(X, 1, 1, 41, Some(Keyed)));
     bench.end(X, 1, first);
-    // It is free.
+    // The key is free.
     given(bench.claim_replied(X, 2, 1, 42, None));
     let second = bench.route(2).expect("a route");
     assert_eq!(bench.claim_replied(X, 1, 1, 41, Some(Keyed)), Grant::Refused, "it has ended");
