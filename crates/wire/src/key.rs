@@ -134,23 +134,34 @@ impl FlowKey {
     /// two keys.
     #[inline]
     pub fn hash(&self, seed: u64) -> u64 {
-        // Wyhash's folded multiply over five words: all 40 bytes, four multiplications.
+        // Wyhash's folded multiplication over five words, and its end: one such multiplication alone gives keys that follow one another values that do
+        // so, and a table's buckets are bits of these. Both factors of an address have the seed in them: whoever may choose the half of one knows no
+        // factor that is zero.
         let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap_or([0; 8]));
-        let fold = |a: u64, b: u64| {
-            let wide = (a as u128).wrapping_mul(b as u128);
-            (wide as u64) ^ ((wide >> 64) as u64)
+        let multiply = |a: u64, b: u64| {
+            let wide = u128::from(a) * u128::from(b);
+            (wide as u64, (wide >> 64) as u64)
         };
+        let fold = |a: u64, b: u64| {
+            let (low, high) = multiply(a, b);
+            low ^ high
+        };
+        let turned = seed.rotate_left(32);
         let ports = u64::from(self.source_port)
             | u64::from(self.destination_port) << 16
             | u64::from(self.protocol) << 32
             | u64::from(self.scope) << 48;
-        let source =
-            fold(word(&self.source[..8]) ^ seed ^ 0xa076_1d64_78bd_642f, word(&self.source[8..]) ^ 0xe703_7ed1_a0b4_28db);
+        let source = fold(
+            word(&self.source[..8]) ^ seed ^ 0xa076_1d64_78bd_642f,
+            word(&self.source[8..]) ^ turned ^ 0xe703_7ed1_a0b4_28db,
+        );
         let destination = fold(
             word(&self.destination[..8]) ^ seed ^ 0x8ebc_6af0_9c88_c6e3,
-            word(&self.destination[8..]) ^ 0x5899_65cc_7537_4cc3,
+            word(&self.destination[8..]) ^ turned ^ 0x5899_65cc_7537_4cc3,
         );
-        fold(source ^ ports ^ 0x1d8e_4e27_c47d_124f, destination.rotate_left(32) ^ 0xeb44_acca_b455_d165 ^ seed)
+        let (low, high) =
+            multiply(source ^ ports ^ 0x1d8e_4e27_c47d_124f, destination.rotate_left(32) ^ 0xeb44_acca_b455_d165 ^ seed);
+        fold(low ^ 0xa076_1d64_78bd_642f, high ^ 0xe703_7ed1_a0b4_28db ^ seed)
     }
 
     /// The key of a packet that [`Packet::parse`] understood. `None` for packets without

@@ -2,8 +2,9 @@
 //!
 //! Theory of operation. Buckets of one cache line hold eight entries of 8 bytes: 37 bits of the key's hash, one bit for which of the two keys of
 //! a flow this is, and the slot. A key has two buckets to choose from. It goes to the first, which a look-up reads first, until that has
-//! become crowded, then to the emptier one; at the load to which the table is kept (a quarter full) both being full is rarer than one in
-//! millions, and is an error that the caller counts.
+//! become crowded, then to the emptier one. Where both are full an entry of one of them goes to its own other bucket (Pagh and Rodler, "Cuckoo
+//! Hashing", 2004; one step is enough at the load to which the table is kept, a quarter full). That all these are full too takes keys that were
+//! chosen by somebody who knows the seed, and is an error that the caller counts.
 //! The key itself lies in the slot, which the caller will touch anyway, so the table compares through a closure.
 //!
 //! Only as many buckets are in use as the keys in the table need (linear hashing: Litwin,
@@ -194,7 +195,26 @@ impl KeyTable {
         None
     }
 
-    /// Adds an entry; the caller made sure that the key is not there. False if both buckets are full.
+    /// Sends an entry of this full bucket to its other one. False if those are all full.
+    #[cold]
+    fn displace(&mut self, from: usize) -> bool {
+        for at in 0..ENTRIES {
+            let entry = self.buckets[from].0[at];
+            let tag = entry >> TAG;
+            let (first, second) = (self.first(tag), self.second(tag));
+            let to = if first == from { second } else { first };
+            if let Some(place) = self.buckets[to].0.iter().position(|&entry| entry == EMPTY) {
+                self.note(from);
+                self.note(to);
+                self.buckets[to].0[place] = entry;
+                self.buckets[from].0[at] = EMPTY;
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Adds an entry; the caller made sure that the key is not there. False if there is no place for it.
     #[must_use]
     pub fn insert(&mut self, hash: u64, found: Found) -> bool {
         if self.len >= self.count * LOAD && self.count < self.buckets.len() {
@@ -205,16 +225,16 @@ impl KeyTable {
         let used = |table: &KeyTable, bucket: usize| table.buckets[bucket].0.iter().filter(|&&entry| entry != EMPTY).count();
         let in_first = used(self, first);
         let bucket = if in_first < CROWDED || in_first <= used(self, second) { first } else { second };
-        let entry = KeyTable::entry(tag, found);
+        let bucket = match used(self, bucket) {
+            ENTRIES if self.displace(first) => first,
+            ENTRIES if self.displace(second) => second,
+            _ => bucket,
+        };
+        let Some(place) = self.buckets[bucket].0.iter().position(|&entry| entry == EMPTY) else { return false };
         self.note(bucket);
-        match self.buckets[bucket].0.iter_mut().find(|entry| **entry == EMPTY) {
-            Some(place) => {
-                *place = entry;
-                self.len += 1;
-                true
-            }
-            None => false,
-        }
+        self.buckets[bucket].0[place] = KeyTable::entry(tag, found);
+        self.len += 1;
+        true
     }
 
     /// Removes an entry. False if it is not there.
@@ -239,7 +259,17 @@ impl KeyTable {
 mod tests {
     use super::*;
     use core::cell::RefCell;
+    use holdfast_wire::FlowKey;
     use std::collections::BTreeSet;
+
+    const CONNECTION: FlowKey = FlowKey {
+        source: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 10, 0, 0, 2],
+        destination: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 100, 64, 0, 80],
+        source_port: 0,
+        destination_port: 80,
+        protocol: 6,
+        scope: 0,
+    };
 
     /// Numbers that look drawn, the same in every run.
     fn hash(n: u64) -> u64 {
@@ -308,6 +338,39 @@ mod tests {
             assert_eq!(table.len(), model.len());
         }
         assert!((0..8000).all(|n| has(&table, n) == model.contains(&n)));
+    }
+
+    /// Both buckets of a key are full of keys that could be elsewhere: one of those goes there, and all are found.
+    #[test]
+    fn a_key_whose_buckets_are_full_makes_room() {
+        let mut table = KeyTable::new(2 * FIRST);
+        let new = 1 << 20;
+        let tag = |n: u32| KeyTable::tag(hash(n.into()));
+        let buckets = [table.first(tag(new)), table.second(tag(new))];
+        assert_ne!(buckets[0], buckets[1]);
+        let first_at = |bucket: usize| (1..new).filter(|&n| table.first(tag(n)) == bucket).take(ENTRIES).collect::<Vec<u32>>();
+        let others = buckets.map(first_at);
+        for (bucket, others) in buckets.iter().zip(&others) {
+            table.buckets[*bucket].0.iter_mut().zip(others).for_each(|(entry, &n)| *entry = KeyTable::entry(tag(n), found(n)));
+            table.len += ENTRIES;
+        }
+        insert(&mut table, new);
+        assert!(others.iter().flatten().chain(&[new]).all(|&n| has(&table, n)));
+        assert_eq!(table.len(), 2 * ENTRIES + 1);
+    }
+
+    /// Clients take ports that follow one another: each connection has its place, whatever the seed is.
+    #[test]
+    fn ports_that_follow_one_another_have_room() {
+        for seed in (0..2000).map(hash) {
+            let mut table = KeyTable::new(1 << 13);
+            for n in 0..1000u32 {
+                let key = FlowKey { source_port: 32768 + 2 * n as u16, ..CONNECTION };
+                for (key, slot) in [(key, 2 * n), (key.reverse(), 2 * n + 1)] {
+                    assert!(table.insert(key.hash(seed), found(slot)), "{n} under {seed}");
+                }
+            }
+        }
     }
 
     /// The largest slot is told from its neighbours and from the other key.

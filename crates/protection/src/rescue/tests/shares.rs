@@ -172,9 +172,9 @@ fn each_flow_has_one_server() {
 #[test]
 fn a_recovery_is_over_when_every_server_has_dealt() {
     let mut world = Divided::new(3, FLOWS);
-    (0..30).for_each(|flow| world.process(usize::from(flow % 3), flow));
+    (0..60).for_each(|flow| world.process(usize::from(flow % 3), flow));
     world.talk();
-    let theirs: Vec<u16> = (0..30).filter(|flow| flow % 3 == 1).collect();
+    let theirs: Vec<u16> = (0..60).filter(|flow| flow % 3 == 1).collect();
     let dead = world.die(1);
     world.deaf = Some(2);
     world.talk();
