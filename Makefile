@@ -47,7 +47,7 @@ soak: ## Everything at length: part PART=k/N of it, SIZE=small to try it; goes o
 setup: ## Install what `make test` needs: Debian packages, Rust where there is none, cargo's tools
 	@packaging/setup.sh gate
 
-build: ## Build the binary, target/release/holdfast
+build: ## Build target/release/holdfast, and holdfast-lab, which shows and measures
 	@packaging/setup.sh demo
 	@packaging/build.sh
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Builds the binary, target/release/holdfast, and says how far it is: a line that moves on a terminal, one every half minute elsewhere.
+# Builds the daemon and the laboratory, target/release/holdfast and holdfast-lab, and says how far it is: a line that moves on a terminal, one every half minute elsewhere.
 # What cargo says besides (warnings, errors) passes through. Silent when nothing is to be built.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 cargo=${CARGO:-cargo}
-crates=$("$cargo" tree --locked -p holdfast -e normal,build --prefix none --format '{p}' | sed 's/ (\*)$//' | sort -u | wc -l)
+crates=$("$cargo" tree --locked -p holdfast -p holdfast-lab -e normal,build --prefix none --format '{p}' | sed 's/ (\*)$//' | sort -u | wc -l)
 width=0
 [ -t 2 ] && width=1
 
@@ -32,6 +32,6 @@ follow() {
   [ "$is_done" -eq 0 ] || [ "$number" -eq 0 ] || printf '%sbuild: done after %d s                    \n' "$([ "$width" -eq 0 ] || printf '\r')" "$((SECONDS - begin))"
 }
 
-CARGO_TERM_COLOR=never "$cargo" build --locked --release -p holdfast 2> >(follow >&2) && status=0 || status=$?
+CARGO_TERM_COLOR=never "$cargo" build --locked --release -p holdfast -p holdfast-lab 2> >(follow >&2) && status=0 || status=$?
 wait
 exit "$status"

@@ -22,8 +22,8 @@ pub mod traffic;
 pub mod transfer;
 pub mod verdict;
 
-use anyhow::{Result, ensure};
-use std::path::PathBuf;
+pub use holdfast_lab::daemon::binary;
+
 use std::time::Duration;
 
 /// Long enough for everything that should take a moment on a busy machine of two cores.
@@ -33,16 +33,4 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 /// form has to do.
 pub fn soak() -> bool {
     std::env::var_os("HOLDFAST_SOAK").is_some_and(|value| !value.is_empty())
-}
-
-/// The binary under test: `$HOLDFAST_BIN`, or `holdfast` of the profile that this test was built with.
-pub fn binary() -> Result<PathBuf> {
-    if let Some(path) = std::env::var_os("HOLDFAST_BIN").filter(|path| !path.is_empty()) {
-        return Ok(path.into());
-    }
-    // target/PROFILE/deps/THIS
-    let own = std::env::current_exe()?;
-    let path = own.ancestors().nth(2).map(|profile| profile.join("holdfast")).unwrap_or_default();
-    ensure!(path.is_file(), "there is no {}: build it first (`cargo build -p holdfast`), or set HOLDFAST_BIN", path.display());
-    Ok(path)
 }

@@ -2,6 +2,7 @@
 
 use clap::{Parser, Subcommand};
 use holdfast::cli;
+use holdfast_control::exit;
 use holdfast_nf::{ConfigError, Context, NetworkFunction, Open, Opening, Packet, Verdict};
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -68,7 +69,7 @@ enum Command {
 fn main() -> ExitCode {
     holdfast_functions::catalog::add::<Mortal>();
     let Arguments { options, command } = Arguments::parse();
-    cli::end(match command {
+    exit::end(match command {
         Command::Operate(command) => command.run(&options),
         Command::Role(role) => role.run(),
     })

@@ -1,6 +1,12 @@
 //! Exit codes, and the errors that lead to them.
 
+use std::io::Write;
+use std::process::ExitCode;
 use std::{fmt, io};
+
+/// The end of a program's help.
+pub const HELP: &str = "Exit codes: 0 well, 1 a negative answer, 2 wrong usage, 69 something needed is not there, 70 a fault of this \
+                        program, 75 it took too long, 77 a privilege is missing, 78 the configuration is wrong. `holdfast explain CODE` says more.";
 
 /// A negative answer.
 pub const NEGATIVE: u8 = 1;
@@ -40,6 +46,19 @@ impl Failure {
     /// A failure that another process of the box has reported to the user.
     pub fn said(code: u8) -> Failure {
         Failure { code, message: String::new() }
+    }
+}
+
+/// The exit code of a command with this result; an error is printed on standard error.
+pub fn end(result: Result<(), Failure>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            if !failure.message.is_empty() {
+                let _ = writeln!(io::stderr(), "holdfast: {failure}");
+            }
+            ExitCode::from(failure.code)
+        }
     }
 }
 

@@ -7,6 +7,7 @@
 //! this crate.
 #![forbid(unsafe_code)]
 
+pub mod assignment;
 pub mod certify;
 mod client;
 mod connection;

@@ -1,14 +1,14 @@
-//! The command `holdfast`: the box's commands and the laboratory's.
+//! The command `holdfast`: a box's commands. The laboratory's go to a program of their own.
 #![forbid(unsafe_code)]
 
 use clap::{CommandFactory, Parser, Subcommand};
-use holdfast::{cli, run};
-use holdfast_lab::{bench, demo, simulate};
+use holdfast::cli::{self, laboratory};
+use holdfast_control::exit;
 use std::process::ExitCode;
 
 /// Chains of stateful network functions whose flows survive.
 #[derive(Debug, Parser)]
-#[command(name = "holdfast", version, arg_required_else_help = true, after_help = cli::EXIT_CODES)]
+#[command(name = "holdfast", version, arg_required_else_help = true, after_help = exit::HELP)]
 struct Arguments {
     #[command(flatten)]
     options: cli::Options,
@@ -18,19 +18,19 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Show connections surviving kill -9
-    Demo(demo::DemoArgs),
+    /// Show connections surviving kill -9 (`holdfast-lab`)
+    #[command(disable_help_flag = true)]
+    Demo(laboratory::Handed),
     #[command(flatten)]
     Operate(cli::Operate),
-    /// Run the deterministic simulator
-    Sim(simulate::SimArgs),
+    /// Run the deterministic simulator (`holdfast-lab`)
+    #[command(disable_help_flag = true)]
+    Sim(laboratory::Handed),
     #[command(flatten)]
     Keys(cli::Keys),
-    /// Measure
-    Bench {
-        #[command(subcommand)]
-        plan: bench::Plan,
-    },
+    /// Measure (`holdfast-lab`)
+    #[command(disable_help_flag = true)]
+    Bench(laboratory::Handed),
     #[command(flatten)]
     Reference(cli::Reference),
     #[command(flatten)]
@@ -40,12 +40,13 @@ enum Command {
 /// Runs the command; its exit code is the process's.
 fn main() -> ExitCode {
     let Arguments { options, command } = Arguments::parse();
-    cli::end(match command {
-        Command::Demo(args) => return demo::run(&demo::DemoArgs { json: options.json || args.json, ..args }),
+    let hand_over = |command, handed| Err(laboratory::hand_over(command, options.json, handed));
+    exit::end(match command {
+        Command::Demo(handed) => hand_over("demo", &handed),
         Command::Operate(command) => command.run(&options),
-        Command::Sim(args) => args.run(options.json),
+        Command::Sim(handed) => hand_over("sim", &handed),
         Command::Keys(command) => command.run(&options),
-        Command::Bench { plan } => plan.run(run::start_runtime, options.json),
+        Command::Bench(handed) => hand_over("bench", &handed),
         Command::Reference(command) => command.run(&options, Arguments::command()),
         Command::Role(role) => role.run(),
     })
@@ -68,10 +69,24 @@ mod tests {
             let arguments = Arguments::try_parse_from(line.split(' ')).unwrap();
             assert!(arguments.options.json && arguments.options.control.as_deref() == Some("/c"), "{line}");
         }
-        for line in ["holdfast --json demo --quick", "holdfast demo --quick --json"] {
+    }
+
+    /// What the laboratory is asked goes to it as it is, `--help` too; the same is done for `--json` before and after the command.
+    #[test]
+    fn the_laboratory_gets_its_arguments_as_they_are() {
+        for (line, json, expected) in [
+            ("holdfast --json demo --quick", true, "--quick"),
+            ("holdfast demo --quick --json", false, "--quick --json"),
+            ("holdfast bench --help", false, "--help"),
+            ("holdfast sim --seed 7 --trace -h", false, "--seed 7 --trace -h"),
+            ("holdfast sim", false, ""),
+        ] {
             let arguments = Arguments::try_parse_from(line.split(' ')).unwrap();
-            let Command::Demo(args) = arguments.command else { panic!("{line}") };
-            assert!((arguments.options.json || args.json) && args.quick, "{line}");
+            let (Command::Demo(handed) | Command::Bench(handed) | Command::Sim(handed)) = arguments.command else {
+                panic!("{line}")
+            };
+            let handed: Vec<&str> = handed.arguments.iter().map(|one| one.to_str().unwrap()).collect();
+            assert_eq!((arguments.options.json, handed.join(" ").as_str()), (json, expected), "{line}");
         }
     }
 

@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bench;
+pub mod daemon;
 pub mod demo;
 pub mod download;
 pub mod etcd;

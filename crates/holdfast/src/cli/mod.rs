@@ -9,6 +9,7 @@ mod asking;
 mod certify;
 mod check;
 mod keygen;
+pub mod laboratory;
 mod moving;
 mod reference;
 
@@ -19,14 +20,8 @@ use holdfast_control::exit::Failure;
 use holdfast_control::table::print;
 use holdfast_control::tls::TlsPaths;
 use holdfast_control::{Endpoint, Target};
-use std::io::Write;
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::time::Duration;
-
-/// The end of a program's help.
-pub const EXIT_CODES: &str = "Exit codes: 0 well, 1 a negative answer, 2 wrong usage, 69 something needed is not there, 70 a fault of this \
-                          program, 75 it took too long, 77 a privilege is missing, 78 the configuration is wrong. `holdfast explain CODE` says more.";
 
 /// Options of every command.
 #[derive(Debug, Clone, clap::Args)]
@@ -308,19 +303,6 @@ impl Role {
             Role::Runtime => run::runtime_main(),
             Role::Coordinator => run::coordinator_main(),
             Role::StateServer => run::state_server_main(),
-        }
-    }
-}
-
-/// The exit code of a command with this result; an error is printed on standard error.
-pub fn end(result: Result<(), Failure>) -> ExitCode {
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            if !failure.message.is_empty() {
-                let _ = writeln!(std::io::stderr(), "holdfast: {failure}");
-            }
-            ExitCode::from(failure.code)
         }
     }
 }

@@ -53,7 +53,7 @@ const MAX_SLEEP: u64 = 100 * MILLISECOND;
 /// and another leads now.
 pub fn main() -> Result<(), Failure> {
     let Beginning { mut assignment, mut guest, keys } = role::begin::<Memory>()?;
-    let plan = assignment.plan()?;
+    let plan = role::plan_of(&assignment)?;
     let clock = Clock::new();
     let stop = Arc::new(AtomicBool::new(false));
     let (log, mut elected, records, mut store): (Log, Option<Elected>, _, Box<dyn LogStore>) = match &plan.etcd {
@@ -198,7 +198,7 @@ fn begin(assignment: &Assignment, plan: Plan, log: &Log, records: &[Vec<u8>], no
         state_servers: plan.state_server_count(),
         layouts: plan.chains.iter().map(|chain| chain.layout.hash).collect(),
         pools: plan.partitioned_pools(),
-        fabric: assignment.fabric(),
+        fabric: role::fabric_of(assignment),
     };
     let bytes = || records.iter().map(Vec::as_slice);
     // This one of several hosts may have begun anew alone: the log's runtimes may live.

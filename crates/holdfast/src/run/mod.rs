@@ -36,7 +36,6 @@ mod workers;
 pub use coordinator::main as coordinator_main;
 pub use host_guard::{Options, main};
 pub use runtime::main as runtime_main;
-pub use runtime::start as start_runtime;
 pub use start::manager_main;
 pub use state_server::main as state_server_main;
 

@@ -14,40 +14,25 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Stdin};
-use std::num::NonZeroU64;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
-/// The first line that the manager writes to the process's standard input: secrets show
-/// neither in arguments nor in the environment. Later lines are [`Keys`].
-#[derive(Serialize, Deserialize)]
-pub(super) struct Assignment<T> {
-    pub(super) incarnation: u32,
-    pub(super) cluster: u32,
-    /// Longest frame of messages, bytes.
-    pub(super) mtu: usize,
-    pub(super) parent: u32,
-    pub(super) file: String,
-    pub(super) text: String,
-    pub(super) keys: Option<Keys>,
-    /// The process's life number.
-    pub(super) life: NonZeroU64,
-    /// The role's own part.
-    pub(super) role: T,
+/// The first line that the manager writes to the process's standard input. Later lines are
+/// [`Keys`].
+pub(super) type Assignment<T> = holdfast_control::assignment::Assignment<T, Keys>;
+
+/// The fabric of a process with this assignment.
+pub(super) fn fabric_of<T>(assignment: &Assignment<T>) -> FabricConfig {
+    FabricConfig { cluster: assignment.cluster, mtu: assignment.mtu, ..FabricConfig::default() }
 }
 
-impl<T> Assignment<T> {
-    pub(super) fn fabric(&self) -> FabricConfig {
-        FabricConfig { cluster: self.cluster, mtu: self.mtu, ..FabricConfig::default() }
-    }
-
-    /// The plan of the box.
-    pub(super) fn plan(&self) -> Result<Plan, Failure> {
-        config::read(&self.file, &self.text).map_err(|mistake| Failure::new(exit::CONFIGURATION, mistake.to_string()))
-    }
+/// The plan of its box.
+pub(super) fn plan_of<T>(assignment: &Assignment<T>) -> Result<Plan, Failure> {
+    let wrong = |mistake: config::Mistake| Failure::new(exit::CONFIGURATION, mistake.to_string());
+    config::read(&assignment.file, &assignment.text).map_err(wrong)
 }
 
 /// The cluster's keys, serialised.

@@ -1,41 +1,27 @@
 //! The role of a runtime: a process of its own, started by the guard for the manager.
 
-use super::keys::new_life;
-use super::role::{self, Assignment, NewKeys};
+use super::role::{self, NewKeys};
 use super::words::{Opened, Way};
 use super::workers::MOST_QUARANTINED;
 use super::{devices, levels, privileges};
 use crate::config::{ChainPlan, Plan};
+use holdfast_control::assignment::RuntimePlace;
 use holdfast_control::exit::{self, Failure};
-use holdfast_io::process::{self, Clock, Watched, thread_time};
+use holdfast_io::process::{Clock, thread_time};
 use holdfast_io::standby::{self, Turns, Watch};
 use holdfast_io::wait::Patience;
 use holdfast_io::words::shared_memory::Side;
-use holdfast_io::{VportGuest, VportHost, capture};
-use holdfast_node::channel::FabricConfig;
+use holdfast_io::{VportGuest, capture};
 use holdfast_node::message::LastWord;
 use holdfast_node::runtime::{ChainSpec, Runtime, RuntimeConfig};
 use holdfast_protection::Peer;
 use holdfast_protection::flows::Journal;
 use holdfast_wire::{DropReason, Packet, announce_writes};
-use rustix::fd::BorrowedFd;
-use serde::{Deserialize, Serialize};
-use std::io::Write;
-use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::path::Path;
 use std::time::Duration;
 
 /// The journal's functions for the state machine of a role with a standby.
 pub(super) const JOURNAL: Journal = Journal { exempt: standby::exempt, before: standby::before, scratch: standby::scratch };
-
-/// The runtime's part of its assignment.
-#[derive(Serialize, Deserialize)]
-pub(super) struct Place {
-    pub(super) node: u16,
-    pub(super) seed: u64,
-    /// The file for quarantined packets, each of which ended two workers.
-    pub(super) quarantine: PathBuf,
-}
 
 /// Frames per turn.
 const BURST: usize = 64;
@@ -47,39 +33,6 @@ const SPINS: u32 = 50;
 const BURSTS: usize = 4;
 /// Longest sleep, ns: the heartbeat must go on.
 const MAX_SLEEP: u64 = 10_000_000;
-
-/// Starts a runtime with this process as its manager, for measurements.
-///
-/// # Errors
-/// The kernel's error.
-pub fn start(me: Peer, text: String, arena: BorrowedFd<'_>, port: &VportHost) -> std::io::Result<Watched> {
-    let FabricConfig { cluster, mtu, .. } = FabricConfig::default();
-    let assignment = Assignment {
-        incarnation: me.incarnation,
-        cluster,
-        mtu,
-        parent: std::process::id(),
-        file: "the configuration".to_owned(),
-        text,
-        keys: None,
-        life: new_life()?,
-        // Measurements have no quarantine.
-        role: Place { node: me.node, seed: 7, quarantine: PathBuf::new() },
-    };
-    let mut line = serde_json::to_vec(&assignment)?;
-    line.push(b'\n');
-    let mut command = process::role("runtime");
-    command.stdin(Stdio::piped()).stdout(Stdio::null());
-    let [rings, wake_host, wake_guest] = port.fds();
-    let mut process = Watched::start(&mut command, &[arena, rings, wake_host, wake_guest])?;
-    match process.take_stdin().map(|mut stdin| stdin.write_all(&line)) {
-        Some(Err(error)) => {
-            process.finish();
-            Err(error)
-        }
-        _ => Ok(process),
-    }
-}
 
 /// The process state of a runtime: all of it lies in the heap that a standby shares.
 struct World {
@@ -94,8 +47,8 @@ struct World {
 /// # Errors
 /// If a manager has not started it, or there is no memory for its standby.
 pub fn main() -> Result<(), Failure> {
-    let mut given = role::take::<Place>()?;
-    let plan = given.assignment.plan()?;
+    let mut given = role::take::<RuntimePlace>()?;
+    let plan = role::plan_of(&given.assignment)?;
     let has_standby = levels::with_standby(&plan).contains(&given.assignment.role.node);
     // Short enough that the runtime is not given up even if the next worker hangs too.
     let patience = Duration::from_millis(plan.detection.hang_ms / 3);
@@ -129,7 +82,7 @@ pub fn main() -> Result<(), Failure> {
 }
 
 impl World {
-    fn new(given: &mut role::Given<Place>, plan: &Plan, has_standby: bool) -> Result<Box<World>, Failure> {
+    fn new(given: &mut role::Given<RuntimePlace>, plan: &Plan, has_standby: bool) -> Result<Box<World>, Failure> {
         let guest = given.attach()?;
         let assignment = &given.assignment;
         let spec = |chain: &ChainPlan| ChainSpec {
@@ -144,7 +97,7 @@ impl World {
             flows: plan.limits.flows,
             seed: assignment.role.seed,
             report_interval: plan.detection.heartbeat_ms * 1_000_000,
-            fabric: assignment.fabric(),
+            fabric: role::fabric_of(assignment),
         };
         let mut runtime = Runtime::new(runtime_config, specs).with_state_servers(plan.state_server_count());
         runtime.randomize(super::random_seed());

@@ -76,7 +76,7 @@ struct World {
 /// If a manager has not started it, or there is no memory for its standby.
 pub fn main() -> Result<(), Failure> {
     let mut given = role::take::<Past>()?;
-    let plan = given.assignment.plan()?;
+    let plan = role::plan_of(&given.assignment)?;
     let has_standby = plan.state_servers.standby == ServerStandby::Local;
     // Short enough that the manager does not end the server even if the next worker hangs
     // too.
@@ -136,7 +136,7 @@ impl World {
         }
         let server = StateServer::new(StateServerConfig {
             me: Peer { node: state_server_node(number), incarnation: assignment.incarnation },
-            fabric: assignment.fabric(),
+            fabric: role::fabric_of(assignment),
             pages: plan.pages(pages, assignment.role.seed),
             kinds,
             waiting: WAITING,

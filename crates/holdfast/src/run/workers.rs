@@ -3,9 +3,9 @@
 
 use super::guard_link::{Buried, FromGuard, Stored, ToGuard};
 use super::role::{Assignment, Keys};
-use super::runtime::Place;
 use super::{BURST, MILLISECOND, Manager, devices, keys};
 use crate::files;
+use holdfast_control::assignment::RuntimePlace;
 use holdfast_control::status::{LocalStandby, Protected};
 use holdfast_io::process::{self, Stall, Watched};
 use holdfast_io::wait::sleep;
@@ -306,7 +306,7 @@ impl Manager {
     }
 
     fn start_runtime(&mut self, peer: Peer, now: u64) -> std::io::Result<()> {
-        let role = Place { node: peer.node, seed: self.flow_seed, quarantine: self.quarantine.clone() };
+        let role = RuntimePlace { node: peer.node, seed: self.flow_seed, quarantine: self.quarantine.clone() };
         self.start_role("runtime", peer, role, now)
     }
 

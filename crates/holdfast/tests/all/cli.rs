@@ -6,6 +6,7 @@ use holdfast_node::message::Order;
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
@@ -205,11 +206,27 @@ fn the_reference_is_made_from_the_same_source() {
     assert_eq!(run(&["nf", "nta"]).0, Some(1));
 }
 
+/// A command of the laboratory runs the program beside this one, with its arguments as they are, and ends as that does.
 #[test]
-fn the_simulator_answers_by_its_exit_code() {
-    let (code, out, _) = run(&["sim", "--seeds", "2", "--from", "7", "--json"]);
-    let answer = json(&out);
-    assert_eq!((code, &answer["seeds"], &answer["violations"]), (Some(0), &2.into(), &Value::Array(Vec::new())));
+fn the_laboratory_is_the_program_beside_this_one() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let own = directory.path().join("holdfast");
+    std::fs::copy(env!("CARGO_BIN_EXE_holdfast"), &own).expect("a copy");
+    let here =
+        |arguments: &[&str]| said(Command::new(&own).args(arguments).env("PATH", directory.path()).output().expect("it starts"));
+    let (code, out, err) = here(&["bench", "datapath", "--flows", "7"]);
+    assert_eq!((code, out.as_str()), (Some(69), ""));
+    assert!(err.contains("holdfast-lab") && err.contains("cargo build"), "{err}");
+    let lab = directory.path().join("holdfast-lab");
+    std::fs::write(&lab, "#!/bin/sh\necho \"$@\"\nexit 7\n").expect("a script");
+    std::fs::set_permissions(&lab, std::fs::Permissions::from_mode(0o755)).expect("it is ours");
+    for (arguments, expected) in [
+        (&["--json", "demo", "--quick"][..], "--json demo --quick\n"),
+        (&["sim", "--seed", "7", "--help"], "sim --seed 7 --help\n"),
+        (&["bench"], "bench\n"),
+    ] {
+        assert_eq!(here(arguments), (Some(7), expected.to_owned(), String::new()));
+    }
 }
 
 #[test]

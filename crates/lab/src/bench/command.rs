@@ -2,10 +2,10 @@
 
 use super::chains::{chain, function, functions, monitor};
 use super::{
-    StartRuntime, controls, datapath, failover, growth, instances, kernel, local, memory, messages, migration, questions, rate,
-    recovery, reinforce, replication, rescue, sealing, takeover, tenants,
+    controls, datapath, failover, growth, instances, kernel, local, memory, messages, migration, questions, rate, recovery,
+    reinforce, replication, rescue, sealing, takeover, tenants,
 };
-use crate::{Interrupt, demo};
+use crate::{Interrupt, daemon, demo};
 use clap::Subcommand;
 use holdfast_control::exit::{self, Failure};
 use holdfast_control::table::{Style, Table, print};
@@ -244,11 +244,11 @@ impl Churning {
 }
 
 impl Plan {
-    /// Measures, and prints what came out. `start_runtime` is how the program starts a runtime in a process of its own.
+    /// Measures, and prints what came out.
     ///
     /// # Errors
     /// What to tell the user, and the exit code.
-    pub fn run(self, start_runtime: StartRuntime, json: bool) -> Result<(), Failure> {
+    pub fn run(self, json: bool) -> Result<(), Failure> {
         match self {
             Plan::Datapath { flows, rounds } => bench(flows, rounds, json),
             Plan::Box { protections, flows, rounds, seconds } => {
@@ -260,8 +260,8 @@ impl Plan {
             Plan::Questions { flows, rules, rate, rounds } => questions(flows, rules, rate, rounds, json),
             Plan::Recovery { flows, rounds } => recovery(&flows, rounds, json),
             Plan::Replication { flows, rounds, rate } => replication(flows, rounds, rate, json),
-            Plan::Takeover { kills, flows, rate } => takeover(start_runtime, kills, flows, rate, json),
-            Plan::Tenants { flows, rate } => tenants(start_runtime, flows, rate, json),
+            Plan::Takeover { kills, flows, rate } => takeover(kills, flows, rate, json),
+            Plan::Tenants { flows, rate } => tenants(flows, rate, json),
             Plan::Failover { kills, flows, rate } => failover(kills, flows, rate, json),
             Plan::Reinforce { flows, rounds, rate } => reinforce(flows, rounds, rate, json),
             Plan::Rescue(churning) => rescue(&churning, json),
@@ -270,7 +270,7 @@ impl Plan {
                 self::instances(&instances, &servers, flows, packets, rounds, json)
             }
             Plan::Rate { seconds, every, connections } => rate(seconds, every, connections, json),
-            Plan::Local { flows, rounds } => local(start_runtime, flows, rounds, json),
+            Plan::Local { flows, rounds } => local(flows, rounds, json),
             Plan::Controls { round_trips, messages } => controls(round_trips, messages, json),
             Plan::Messages { messages, rounds } => self::messages(messages, rounds, json),
             Plan::Sealing { packets, rounds } => sealing(packets, rounds, json),
@@ -345,8 +345,8 @@ fn replication(flows: usize, rounds: usize, packets_per_second: u64, json: bool)
     })
 }
 
-fn takeover(start_runtime: StartRuntime, kills: usize, flows: usize, packets_per_second: u64, json: bool) -> Result<(), Failure> {
-    let plan = takeover::Plan { start_runtime, kills, flows, packets_per_second };
+fn takeover(kills: usize, flows: usize, packets_per_second: u64, json: bool) -> Result<(), Failure> {
+    let plan = takeover::Plan { kills, flows, packets_per_second };
     let rows = takeover::run(&plan, &functions(flows).to_vec(), &|| chain(flows)).map_err(wrong)?;
     let head = ["processors", "case", "kills", "packets/s", "packets", "p50 us", "p90", "p99", "max", "lost", "doubled or late"];
     tell(&rows, json, &head, |row: &takeover::Row| {
@@ -361,7 +361,7 @@ fn takeover(start_runtime: StartRuntime, kills: usize, flows: usize, packets_per
 fn failover(kills: usize, flows: usize, packets_per_second: u64, json: bool) -> Result<(), Failure> {
     let plan = failover::Plan { kills, flows, packets_per_second };
     let failed = |error: anyhow::Error| Failure::new(demo::exit_code(&error), format!("{error:#}"));
-    let binary = std::env::current_exe().map_err(|error| failed(error.into()))?;
+    let binary = daemon::binary()?;
     let rows = failover::run(&plan, &binary).map_err(failed)?;
     let head =
         ["protection", "case", "kills", "flows each", "packets/s", "p50 us", "p90", "p99", "max", "packets", "lost each", "late"];
@@ -377,7 +377,7 @@ fn failover(kills: usize, flows: usize, packets_per_second: u64, json: bool) -> 
 fn questions(flows: usize, rules: usize, packets_per_second: u64, rounds: usize, json: bool) -> Result<(), Failure> {
     let plan = questions::Plan { flows, rules, packets_per_second, rounds, window: Duration::from_secs(2) };
     let failed = |error: anyhow::Error| Failure::new(demo::exit_code(&error), format!("{error:#}"));
-    let binary = std::env::current_exe().map_err(|error| failed(error.into()))?;
+    let binary = daemon::binary()?;
     let interrupt = Interrupt::on_signals().map_err(failed)?;
     let rows = questions::run(&plan, &binary, &interrupt).map_err(failed)?;
     let head = [
@@ -409,7 +409,7 @@ fn questions(flows: usize, rules: usize, packets_per_second: u64, rounds: usize,
 fn rate(seconds: u64, every: u64, connections: usize, json: bool) -> Result<(), Failure> {
     let plan = rate::Plan { seconds, every, connections };
     let failed = |error: anyhow::Error| Failure::new(demo::exit_code(&error), format!("{error:#}"));
-    let binary = std::env::current_exe().map_err(|error| failed(error.into()))?;
+    let binary = daemon::binary()?;
     let rows = rate::run(&plan, &binary).map_err(failed)?;
     let head = ["protection", "second", "Mbit/s", "gap ms", "connections killed", "detected ms", "recovered ms", "their gap ms"];
     tell(&rows, json, &head, |row: &rate::Row| {
@@ -427,8 +427,8 @@ fn rate(seconds: u64, every: u64, connections: usize, json: bool) -> Result<(), 
     })
 }
 
-fn tenants(start_runtime: StartRuntime, flows: usize, packets_per_second: u64, json: bool) -> Result<(), Failure> {
-    let plan = tenants::Plan { start_runtime, flows, packets_per_second, time: Duration::from_millis(500) };
+fn tenants(flows: usize, packets_per_second: u64, json: bool) -> Result<(), Failure> {
+    let plan = tenants::Plan { flows, packets_per_second, time: Duration::from_millis(500) };
     let rows = tenants::run(&plan, &functions(flows).to_vec(), &|| chain(flows)).map_err(wrong)?;
     let head = ["protection", "the other's load", "kpps", "p50 us", "p99", "max", "the other's kpps", "kills"];
     tell(&rows, json, &head, |row: &tenants::Row| {
@@ -512,8 +512,8 @@ fn instances(instances: &[u16], servers: &[u16], flows: usize, packets: usize, r
     })
 }
 
-fn local(start_runtime: StartRuntime, flows: usize, rounds: usize, json: bool) -> Result<(), Failure> {
-    let plan = local::Plan { start_runtime, flows, time: Duration::from_millis(100), rounds };
+fn local(flows: usize, rounds: usize, json: bool) -> Result<(), Failure> {
+    let plan = local::Plan { flows, time: Duration::from_millis(100), rounds };
     let monitor = || holdfast_functions::catalog::chain(&monitor()).map_err(|(_, error)| error.to_string());
     let heavy = || chain(flows);
     let chains: [local::NamedChain<'_>; 2] = [
@@ -560,7 +560,7 @@ fn migration(flows: &[usize], rounds: usize, json: bool) -> Result<(), Failure> 
 
 fn memory(plan: &memory::Plan, json: bool) -> Result<(), Failure> {
     let failed = |error: anyhow::Error| Failure::new(demo::exit_code(&error), format!("{error:#}"));
-    let binary = std::env::current_exe().map_err(|error| failed(error.into()))?;
+    let binary = daemon::binary()?;
     let interrupt = Interrupt::on_signals().map_err(failed)?;
     let rows = memory::run(plan, &binary, &interrupt).map_err(failed)?;
     let head = ["case", "flows", "start ms", "MiB", "manager", "coordinator", "runtimes", "B/flow", "added B/flow"];
@@ -575,7 +575,7 @@ fn memory(plan: &memory::Plan, json: bool) -> Result<(), Failure> {
 
 fn beside(plan: &kernel::Plan, json: bool) -> Result<(), Failure> {
     let failed = |error: anyhow::Error| Failure::new(demo::exit_code(&error), format!("{error:#}"));
-    let binary = std::env::current_exe().map_err(|error| failed(error.into()))?;
+    let binary = daemon::binary()?;
     let interrupt = Interrupt::on_signals().map_err(failed)?;
     let rows = kernel::run(plan, &binary, &interrupt).map_err(failed)?;
     let head = ["case", "flows", "requests/s", "ratio", "Mbit/s", "ratio", "ping µs", "ratio", "coordinator's wakes/s"];

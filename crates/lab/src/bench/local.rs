@@ -5,7 +5,7 @@
 //! directions, and what comes out is compared; only then, and if it is the same afterwards, do times count. The cases take turns, so that a noisy machine disturbs both alike. Frames come
 //! in an order without locality.
 
-use super::served::{Functions, Served, StartRuntime};
+use super::served::{Functions, Served};
 use super::traffic::{self, FRAME_LEN};
 use super::world::MakeChain;
 use super::{PlaysOnce, median};
@@ -17,8 +17,6 @@ use std::time::{Duration, Instant};
 /// What to measure.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// How the program starts a runtime.
-    pub start_runtime: StartRuntime,
     /// Flows, each played in both directions.
     pub flows: usize,
     /// How long each case is timed per round and length.
@@ -69,7 +67,7 @@ pub fn run(plan: &Plan, chains: &[NamedChain<'_>]) -> Result<Vec<Row>, String> {
     }
     let mut rows = Vec::new();
     for (name, functions, make) in chains {
-        let start = |protection: Value| Served::start(plan.start_runtime, functions, &protection, plan.flows, *make);
+        let start = |protection: Value| Served::start(functions, &protection, plan.flows, *make);
         let mut cases = [start(json!("none"))?, start(json!({ "preset": "reinforce", "level": "local" }))?];
         cases.iter_mut().try_for_each(Served::wait_until_it_turns)?;
         cases[1].wait_for_standby()?;

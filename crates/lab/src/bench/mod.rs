@@ -30,7 +30,6 @@ mod traffic;
 mod world;
 
 pub use command::{Churning, Plan};
-pub use served::StartRuntime;
 pub use world::MakeChain;
 
 use datapath::PlaysOnce;

@@ -2,6 +2,8 @@
 
 use super::PlaysOnce;
 use super::world::{MakeChain, room_for};
+use crate::daemon;
+use holdfast_control::assignment::{Assignment, RuntimePlace};
 use holdfast_io::process::{Clock, Watched};
 use holdfast_io::standby::Pair;
 use holdfast_io::wait::sleep;
@@ -19,6 +21,11 @@ use rustix::fd::BorrowedFd;
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde_json::{Value, json};
+use std::io::Write;
+use std::num::NonZeroU64;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -32,8 +39,36 @@ const LIMIT: Duration = Duration::from_secs(20);
 /// Between two times at which messages are looked after, ns.
 const WORD_INTERVAL: u64 = 1_000_000;
 
-/// Starts a runtime of a configuration, as the program that measures does that: with the box's memory, and the port that leads to it.
-pub type StartRuntime = fn(Peer, String, BorrowedFd<'_>, &VportHost) -> std::io::Result<Watched>;
+/// Starts a runtime of this configuration, with this process in the place of its manager:
+/// with the box's memory, and the port that leads to it.
+fn start_runtime(text: String, arena: BorrowedFd<'_>, port: &VportHost) -> Result<Watched, String> {
+    let FabricConfig { cluster, mtu, .. } = FabricConfig::default();
+    let assignment = Assignment {
+        incarnation: RUNTIME.incarnation,
+        cluster,
+        mtu,
+        parent: std::process::id(),
+        file: "the configuration".to_owned(),
+        text,
+        keys: None::<()>,
+        life: NonZeroU64::MIN,
+        role: RuntimePlace { node: RUNTIME.node, seed: 7, quarantine: PathBuf::new() },
+    };
+    let refused = |error: std::io::Error| format!("starting a runtime: {error}");
+    let mut line = serde_json::to_vec(&assignment).map_err(|error| error.to_string())?;
+    line.push(b'\n');
+    let mut command = Command::new(daemon::binary().map_err(|failure| failure.message)?);
+    command.arg0("holdfast").arg("runtime").stdin(Stdio::piped()).stdout(Stdio::null());
+    let [rings, wake_host, wake_guest] = port.fds();
+    let mut process = Watched::start(&mut command, &[arena, rings, wake_host, wake_guest]).map_err(refused)?;
+    match process.take_stdin().map(|mut stdin| stdin.write_all(&line)) {
+        Some(Err(error)) => {
+            process.finish();
+            Err(refused(error))
+        }
+        _ => Ok(process),
+    }
+}
 
 /// A chain's functions by name, each with its configuration.
 pub(super) type Functions = Vec<(String, Value)>;
@@ -70,13 +105,7 @@ impl Drop for Served {
 
 impl Served {
     /// Starts a runtime of one chain, and gives it every number of the chain's pools.
-    pub(super) fn start(
-        start_runtime: StartRuntime,
-        functions: &Functions,
-        protection: &Value,
-        flows: usize,
-        make: MakeChain<'_>,
-    ) -> Result<Served, String> {
+    pub(super) fn start(functions: &Functions, protection: &Value, flows: usize, make: MakeChain<'_>) -> Result<Served, String> {
         let chain: Vec<Value> = functions.iter().map(|(name, config)| json!({ name: config })).collect();
         let text = json!({
             "cluster": "bench",
@@ -91,7 +120,7 @@ impl Served {
         let refused = |error: std::io::Error| error.to_string();
         let mut arena = Arena::create(BUFFERS).map_err(refused)?;
         let port = VportHost::create(1, &mut arena).map_err(refused)?;
-        let process = start_runtime(RUNTIME, text.to_string(), arena.fd(), &port).map_err(refused)?;
+        let process = start_runtime(text.to_string(), arena.fd(), &port)?;
         let speaker = |node| {
             let mut fabric = Fabric::new(Peer { node, incarnation: 1 }, FabricConfig::default());
             fabric.set_peer(RUNTIME);

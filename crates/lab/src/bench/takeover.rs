@@ -4,7 +4,7 @@
 //! worker again and again. A ledger says whether any packet was lost, came twice, or left behind a later one of its flow, over all kills; only if not do times count.
 
 use super::PlaysOnce;
-use super::served::{self, Functions, Served, StartRuntime};
+use super::served::{self, Functions, Served};
 use super::traffic::{self, FRAME_LEN, percentile};
 use super::world::MakeChain;
 use holdfast_sim::Random;
@@ -16,8 +16,6 @@ use std::sync::atomic::Ordering;
 /// What to measure.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// How the program starts a runtime.
-    pub start_runtime: StartRuntime,
     /// Kills of each case.
     pub kills: usize,
     /// Flows.
@@ -219,7 +217,7 @@ pub fn run(plan: &Plan, functions: &Functions, make: MakeChain<'_>) -> Result<Ve
 
 fn measure(plan: &Plan, processors: &'static str, functions: &Functions, make: MakeChain<'_>) -> Result<Vec<Row>, String> {
     let protection = json!({ "preset": "reinforce", "level": "local" });
-    let mut served = Served::start(plan.start_runtime, functions, &protection, plan.flows, make)?;
+    let mut served = Served::start(functions, &protection, plan.flows, make)?;
     if processors == "apart" {
         let Some(place) = served::processors()? else { return Ok(Vec::new()) };
         served.part(place)?;

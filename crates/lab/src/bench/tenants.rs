@@ -5,7 +5,7 @@
 //! local standby. Nothing may be lost, doubled or late in either, or no time counts.
 
 use super::PlaysOnce;
-use super::served::{Functions, Served, StartRuntime, processors};
+use super::served::{Functions, Served, processors};
 use super::traffic::{self, FRAME_LEN, percentile};
 use super::world::MakeChain;
 use rustix::process::{Pid, Signal, kill_process};
@@ -17,8 +17,6 @@ use std::time::Duration;
 /// What to measure.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// How the program starts a runtime.
-    pub start_runtime: StartRuntime,
     /// Flows of each tenant.
     pub flows: usize,
     /// Packets per second of the first tenant.
@@ -93,7 +91,7 @@ impl Tenant {
         make: MakeChain<'_>,
         place: [usize; 2],
     ) -> Result<Tenant, String> {
-        let mut served = Served::start(plan.start_runtime, functions, protection, plan.flows, make)?;
+        let mut served = Served::start(functions, protection, plan.flows, make)?;
         served.part(place)?;
         served.wait_until_it_turns()?;
         let frames: Vec<_> = (0..plan.flows).map(|flow| traffic::udp(traffic::client(flow), traffic::VIRTUAL)).collect();

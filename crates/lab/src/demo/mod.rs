@@ -17,8 +17,9 @@ mod table;
 mod takeovers;
 
 use crate::requirements::{self, Missing};
-use crate::{Interrupt, Interrupted};
+use crate::{Interrupt, Interrupted, daemon};
 use anyhow::Context;
+use holdfast_control::exit::Failure;
 use progress::Progress;
 use scenario::Scale;
 use std::io::{IsTerminal, Write};
@@ -55,9 +56,6 @@ pub const UNPROTECTED: &str = include_str!("../../../../demo/unprotected.yaml");
 /// Show connections surviving `kill -9`: needs root, makes namespaces of its own and removes them.
 #[derive(Debug, Clone, clap::Args)]
 pub struct DemoArgs {
-    /// Print the report as one JSON object
-    #[arg(long)]
-    pub json: bool,
     /// Leave the protected half running, to look around in it
     #[arg(long)]
     pub keep: bool,
@@ -71,7 +69,7 @@ pub struct DemoArgs {
 
 /// Runs it. 0 if every protected connection lived and every checksum matched, and the contrast shows; 1 if not; 69 or 77 with the remedy on
 /// standard error if a program or the privilege is missing; 130 after Ctrl-C.
-pub fn run(args: &DemoArgs) -> ExitCode {
+pub fn run(args: &DemoArgs, json: bool) -> ExitCode {
     let result = requirements::require(&[
         requirements::IP,
         requirements::ETHTOOL,
@@ -81,23 +79,20 @@ pub fn run(args: &DemoArgs) -> ExitCode {
     ])
     .map_err(anyhow::Error::from)
     .and_then(|()| Interrupt::on_signals())
-    .and_then(|interrupt| {
-        let binary = std::env::current_exe().context("finding the program's own file")?;
-        play(args, &binary, &interrupt)
-    });
+    .and_then(|interrupt| play(args, &daemon::binary()?, &interrupt));
     let report = match result {
         Ok(report) => report,
         Err(error) => {
             let code = exit_code(&error);
             let _ = writeln!(std::io::stderr(), "holdfast demo: {error:#}");
-            if args.json {
+            if json {
                 let text = serde_json::json!({ "version": report::VERSION, "ok": false, "error": format!("{error:#}") });
                 let _ = writeln!(std::io::stdout(), "{text}");
             }
             return ExitCode::from(code);
         }
     };
-    let text = if args.json {
+    let text = if json {
         serde_json::to_string_pretty(&report).expect("a report is plain data") + "\n"
     } else {
         report.text(std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none(), args.verbose)
@@ -155,7 +150,8 @@ pub fn play(args: &DemoArgs, binary: &Path, interrupt: &Interrupt) -> anyhow::Re
 pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
     let missing = error.chain().find_map(|cause| cause.downcast_ref::<Missing>()).map(Missing::exit_code);
     let interrupted = error.chain().any(|cause| cause.is::<Interrupted>());
-    missing.unwrap_or(if interrupted { EXIT_INTERRUPTED } else { 1 })
+    let failed = error.chain().find_map(|cause| cause.downcast_ref::<Failure>()).map(|failure| failure.code);
+    missing.or(failed).unwrap_or(if interrupted { EXIT_INTERRUPTED } else { 1 })
 }
 
 #[cfg(test)]
@@ -176,6 +172,7 @@ mod tests {
         let wrapped = |error: anyhow::Error| exit_code(&error.context("under protection nfvactor").context("demo"));
         assert_eq!(wrapped(Missing::Privilege.into()), 77);
         assert_eq!(wrapped(Missing::Program { program: "nginx", package: "nginx-light" }.into()), 69);
+        assert_eq!(wrapped(Failure::new(70, "a fault").into()), 70);
         assert_eq!(wrapped(Interrupted.into()), 130);
         assert_eq!(wrapped(anyhow::anyhow!("anything else")), 1);
     }

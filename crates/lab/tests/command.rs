@@ -1,10 +1,14 @@
-//! The plans that start this program's own processes, on a small scale.
+//! The laboratory's command as a whole, and the plans that start a runtime of the daemon, on a small scale.
 
 use serde_json::Value;
-use std::process::Command;
+use std::process::{Command, Output};
+
+fn lab(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_holdfast-lab")).args(arguments).output().expect("it runs")
+}
 
 fn rows(arguments: &[&str]) -> Vec<Value> {
-    let out = Command::new(env!("CARGO_BIN_EXE_holdfast")).arg("bench").args(arguments).arg("--json").output().expect("it runs");
+    let out = lab(&[&["bench", "--json"], arguments].concat());
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     let text = String::from_utf8(out.stdout).expect("text");
     text.lines().map(|line| serde_json::from_str(line).expect("an object per line")).collect()
@@ -41,4 +45,23 @@ fn tenants_share_a_processor() {
         assert!(row["kpps"].as_f64() > Some(0.0) && row["latency_max_us"].as_f64() >= row["latency_p50_us"].as_f64(), "{row}");
         assert!((row["other"] == "killed") == (row["kills"].as_u64() > Some(0)), "{row}");
     }
+}
+
+#[test]
+fn the_simulator_answers_by_its_exit_code() {
+    let out = lab(&["sim", "--seeds", "2", "--from", "7", "--json"]);
+    let answer: Value = serde_json::from_slice(&out.stdout).expect("an object");
+    let expected = (Some(0), &2.into(), &Value::Array(Vec::new()));
+    assert_eq!((out.status.code(), &answer["seeds"], &answer["violations"]), expected);
+}
+
+/// Whoever has the laboratory without the daemon is told what is missing.
+#[test]
+fn a_daemon_that_is_not_there_is_named() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_holdfast-lab"));
+    let out =
+        command.env("HOLDFAST_BIN", "/nowhere/holdfast").args(["bench", "takeover", "--kills", "1"]).output().expect("it runs");
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(!out.status.success() && said.contains("starting a runtime"), "{said}");
+    assert!(out.stdout.is_empty());
 }
