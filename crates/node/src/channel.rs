@@ -403,7 +403,8 @@ impl Fabric {
             if !only_acknowledges {
                 return Err(DropReason::Malformed);
             }
-            // A channel for whoever asks: of so many nodes at the most, if they are nodes.
+            // A channel for a node that asks: for so many nodes at most, if they are
+            // nodes.
             if !is_sealed && (known.is_some() || self.channels.len() < QUESTIONS) {
                 self.channel(from.node).note_named(from);
             }

@@ -522,7 +522,7 @@ mod tests {
         }
     }
 
-    /// A serving host is dead when another is told to follow: that one does not wait for
+    /// A serving host is dead when another is told to follow. That one does not wait for
     /// another time-out, because no host has heard the dead one for so long.
     #[test]
     fn who_follows_a_dead_host_begins_soon() {
@@ -608,7 +608,7 @@ mod tests {
             let mut quorums: Vec<Quorum> =
                 (0..count).map(|at| Quorum::new(at as u16, count as u16, 1, PATIENCE, own(at, 0))).collect();
             let (mut cut, mut stopped_until) = (vec![vec![false; count]; count], vec![0; count]);
-            // When, from, to.
+            // Arrival time, sender, receiver.
             let mut flying: Vec<(u64, usize, usize, Beat)> = Vec::new();
             let mut told: Vec<(u64, usize, (usize, u32), u32)> = Vec::new();
             let (mut term, mut last, mut lives) = (0, None, vec![0; count]);
