@@ -382,8 +382,8 @@ mod tests {
         let of = |units: &[&str]| {
             let mut params = params("x".into(), None, OffsetDateTime::now_utc(), 1).unwrap();
             for (at, unit) in units.iter().enumerate() {
-                // Of two names of one type only one is kept: the second has the type's
-                // number written out.
+                // A certificate keeps only one name of each type, so the second has the
+                // type's number written out.
                 let kind = if at == 0 { DnType::OrganizationalUnitName } else { DnType::CustomDnType(vec![2, 5, 4, 11]) };
                 params.distinguished_name.push(kind, *unit);
             }

@@ -23,7 +23,7 @@ pub struct HostOut {
     /// Changes of sessions with routers, with the ports' numbers among all.
     pub liveness: Vec<Liveness>,
     /// Notes on these sessions for the next incarnation of this host, each with its place
-    /// among all of them. They are kept in order, before anything is sent.
+    /// among all of them, to be kept in order before anything is sent.
     pub notes: Vec<(u16, Memory)>,
     edge: EdgeOut,
 }

@@ -114,7 +114,7 @@ pub struct RouteInfo {
     /// The runtime to which the route leads: this one, or the one to which the flow is
     /// moving.
     pub node: U16,
-    /// That runtime's incarnation.
+    /// Incarnation of that runtime.
     pub incarnation: U32,
     /// The flow's epoch before the move, if it is moving; otherwise 0.
     pub before: U32,
@@ -123,8 +123,8 @@ pub struct RouteInfo {
     pub is_real: u8,
 }
 
-/// The new owner of a flow asks for packets that the old owner was sent. They come in
-/// band, with a mark.
+/// The new owner of a flow asks for packets that the old owner was sent. The packets come
+/// in band, with a mark.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct Replay {
@@ -425,7 +425,7 @@ pub enum Control {
     Beat(Beat),
     /// Runtime to manager: steps of packets that are traced.
     Trace(Vec<TraceStep>),
-    /// Coordinator to switch: service-chain rules. They are in force once all parts have
+    /// Coordinator to switch: service-chain rules, which are in force once all parts have
     /// come. The answer is [`Control::RulesInForce`].
     Rules {
         /// Number of the set of rules, from 1.

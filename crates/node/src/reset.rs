@@ -189,7 +189,7 @@ mod tests {
     }
 
     /// The receiver's reset goes the segment's way, between the ends of the key, at the
-    /// segment's number, behind a SYN. It acknowledges what the segment does.
+    /// segment's number, behind a SYN, and acknowledges what the segment does.
     #[test]
     fn the_receiver_gets_a_reset_where_it_expects_the_segment() {
         use tcp_flags::{ACK, FIN, PSH, RST, SYN};

@@ -1,7 +1,7 @@
 //! Service-chain rules: which chain a new flow takes.
 //!
-//! Theory of operation. Rules are a version and a set. Among the rules that match a
-//! flow's first packet the most specific decides, whatever their order (see
+//! Theory of operation. Rules are a version and a set. The most specific of the rules
+//! that match a flow's first packet decides, whatever their order (see
 //! [`Specificity`](holdfast_wire::selector::Specificity)). The coordinator sends each
 //! switch the rules of the chains on its ports, in as many records as they need. A switch
 //! puts them together and changes over when it has all of them, so that no packet ever

@@ -116,9 +116,9 @@ impl Lock {
         self.file.as_ref().is_some_and(|file| is_at(file, &self.path))
     }
 
-    /// Waits until no other process holds an inherited lock. Such processes are ending: a
-    /// killed one holds the lock until the kernel has taken it down. If they do not end,
-    /// or another box begins, the file stays.
+    /// Waits until no other process holds an inherited lock. These processes are ending:
+    /// a killed one holds the lock until the kernel has taken it down. If they do not
+    /// end, or another box begins, the file stays.
     fn wait_for_others(&mut self) {
         self.file = None;
         let began = Instant::now();

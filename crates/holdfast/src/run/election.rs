@@ -428,8 +428,8 @@ mod tests {
         }
     }
 
-    /// The leader's process stands still for long. It heard nothing because of that, so
-    /// its quorum is not lost, and it looks again.
+    /// The leader's process stands still for long. The leader heard nothing because of
+    /// that, so its quorum is not lost, and it looks again.
     #[test]
     fn who_stood_still_looks_again() {
         let mut elected = new(Some(PATIENCE));

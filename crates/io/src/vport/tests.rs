@@ -340,7 +340,7 @@ fn a_million_steps_with_deaths() {
     assert!(world.ports.iter().all(|port| port.seen > 100_000 && port.host_seen > 100_000));
 }
 
-/// Last words can be read when the runtimes and their manager are dead. They do not
+/// Last words can be read when the runtimes and their manager are dead. Last words do not
 /// disturb the words beside them, which name the in-flight packet.
 #[test]
 fn last_words_outlive_runtime_and_manager() {

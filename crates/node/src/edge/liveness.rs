@@ -4,11 +4,11 @@
 //! Theory of operation. While this host serves the ports, there is a session with each
 //! router that the configuration names. A router whose session was up and is down is
 //! dead: nothing is routed through it until the session is up again. A router whose
-//! session was never up may not speak BFD at all, so it loses no route. Nor does a router
-//! that says that it has been switched off on purpose (AdminDown), because that says
-//! nothing about the way (RFC 5882, section 3.2). Every change of a session, and each
-//! packet of it, is noted ([`EdgeOut::notes`]), so that the next incarnation of this host
-//! continues the session ([`Edge::remember`]).
+//! session was never up may not speak BFD at all, so it loses no route. A router that
+//! says that it has been switched off on purpose (AdminDown) loses none either, because
+//! that says nothing about the way (RFC 5882, section 3.2). Every change of a session,
+//! and each packet of it, is noted ([`EdgeOut::notes`]), so that the next incarnation of
+//! this host continues the session ([`Edge::remember`]).
 
 use super::{Edge, EdgeOut, EdgeRoute};
 use crate::bfd::{Change, Discard, Key, Memory, Peer, Session, Sessions};

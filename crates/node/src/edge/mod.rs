@@ -131,8 +131,8 @@ pub struct EdgeOut {
     pub reinject: Vec<(u8, Packet)>,
     /// Changes of sessions with routers.
     pub liveness: Vec<Liveness>,
-    /// Notes for the next incarnation of this host, each with its session's place. They
-    /// are kept in order, before anything is sent.
+    /// Notes for the next incarnation of this host, each with its session's place, to be
+    /// kept in order before anything is sent.
     pub notes: Vec<(u16, bfd::Memory)>,
 }
 

@@ -134,8 +134,8 @@ impl Neighbors {
         Lookup::Unknown { ask: true }
     }
 
-    /// In a full table the eighth that is unused for longest makes room. One insertion in
-    /// many pays for the search.
+    /// In a full table the eighth that is unused for longest makes room. The search is
+    /// paid for once in many insertions.
     fn make_room(&mut self) {
         if self.entries.len() < LIMIT {
             return;

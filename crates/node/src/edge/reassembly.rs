@@ -1,8 +1,8 @@
 //! Datagrams for the box itself that come in fragments, put together (RFC 1122, section
 //! 3.3.2; RFC 8200, section 4.5).
 //!
-//! Fragments are held until the last missing one has come, in whatever order. Then their
-//! data go behind the first one's, in its buffer. A fragment that overlaps another, or
+//! Fragments are held until the last missing one has come, in whatever order. Their data
+//! then go behind the first one's, in its buffer. A fragment that overlaps another, or
 //! contradicts the datagram's end, ends the datagram (RFC 5722, section 4).
 //!
 //! Bounded: a datagram by its buffer, which has room for more than the 1,500 bytes that

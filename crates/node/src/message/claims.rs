@@ -53,7 +53,7 @@ impl Claim {
             .with(ClaimFlag::HalfOpen, header.standing() <= Standing::HalfOpen)
     }
 
-    /// The same claim, with this flag if `is_so`.
+    /// The claim with this flag added if `is_so`.
     #[must_use]
     pub fn with(self, flag: ClaimFlag, is_so: bool) -> Claim {
         let flags = if is_so { self.flags | flag as u8 } else { self.flags };

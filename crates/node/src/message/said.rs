@@ -162,7 +162,7 @@ impl FlowPage {
     }
 }
 
-/// One step of a traced packet.
+/// A step of a traced packet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TraceStep {
     /// The packet: its stamp.

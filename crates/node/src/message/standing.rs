@@ -140,7 +140,7 @@ pub enum Refusal {
     OtherCluster(NodeId),
     /// The runtime is not out of service.
     NotDrained(NodeId),
-    /// There is no coordinator at the moment.
+    /// The coordinator is away at the moment.
     Away,
 }
 
@@ -188,7 +188,7 @@ pub struct Failover {
 
 impl Failover {
     /// Flows lost, in a box with so many switches. The switches know exactly, if none has
-    /// died meanwhile. Otherwise the two counts differ a little by flows that ended or
+    /// died meanwhile. If one has, the two counts differ a little by flows that ended or
     /// began meanwhile; the result is never negative.
     pub fn lost(&self, switches: usize) -> u64 {
         let unclaimed = (self.unclaimed.len() == switches).then(|| self.unclaimed.iter().map(|(_, flows)| flows).sum());

@@ -1,4 +1,4 @@
-//! What the builders write, read back by another implementation.
+//! The builders' output, read back by another implementation.
 
 use crate::frames::{ethernet, packet, room};
 use etherparse::icmpv6::Icmpv6PayloadSlice;
@@ -233,8 +233,8 @@ proptest! {
         prop_assert!(read.is_checksum_valid(a6, b6));
     }
 
-    /// Scenario: an error of any type quotes a packet of any length up to its limit. It
-    /// is read back as written, and its checksum is right.
+    /// Scenario: an error of any type quotes a packet of any length up to its limit. The
+    /// error is read back as written, and its checksum is right.
     #[test]
     fn errors(
         kind in prop::sample::select(vec![icmp::UNREACHABLE, icmp::SOURCE_QUENCH, icmp::REDIRECT, icmp::TIME_EXCEEDED, icmp::PARAMETER_PROBLEM]),

@@ -21,7 +21,7 @@ fn with_pseudo_header(source: [u8; 4], destination: [u8; 4], protocol: u8, segme
     [&source[..], &destination, &[0, protocol], &len, segment].concat()
 }
 
-/// One change of a segment: where, and the new bytes; one 16-bit word, or a field of 4 or
+/// A change of a segment: where, and the new bytes; one 16-bit word, or a field of 4 or
 /// 16 bytes.
 #[derive(Debug, Clone)]
 struct Edit {
@@ -89,7 +89,7 @@ proptest! {
     }
 
     /// Scenario: a segment is edited any number of times, at any even offsets,
-    /// overlapping or not. One delta gives the checksum of a whole recomputation.
+    /// overlapping or not. A single delta gives the checksum of a whole recomputation.
     #[test]
     fn a_delta_is_a_whole_recomputation(mut segment in prop::collection::vec(any::<u8>(), 2..200), edits in prop::collection::vec(edit(), 0..8)) {
         let sum = |segment: &[u8]| checksum::transport(&[10, 0, 0, 1], &[10, 0, 0, 2], proto::TCP, segment);

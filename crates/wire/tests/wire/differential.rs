@@ -84,7 +84,7 @@ fn is_disputed(frame: &[u8], seen: &Seen) -> bool {
     let is_v6 = fields[0] >> 4 == 6;
     let is_jumbo = is_v6 && fields[4..6] == [0, 0];
     let walks_on = |protocol: u8| protocol == ip_number::AUTH.0 || (is_v6 && protocol == proto::HOP_BY_HOP);
-    // Behind a later fragment's header are bytes from the datagram's middle, whatever
+    // The bytes behind a later fragment's header are from the datagram's middle, whatever
     // they look like.
     let is_later = Layers::parse(frame).is_ok_and(|layers| layers.fragment_offset != 0);
     let looks_like_extension = matches!(seen.protocol, proto::DESTINATION_OPTIONS | proto::ROUTING | proto::FRAGMENT);
@@ -240,9 +240,9 @@ proptest! {
         pool.put(packet);
     }
 
-    /// Scenario: a frame of any kind with a few bytes changed and padding behind it.
-    /// Where both parsers understand it, they say the same; what only ours refuses, it
-    /// has a reason for.
+    /// Scenario: a frame of any kind with a few bytes changed and padding behind it. If
+    /// both parsers understand it, they say the same; if only ours refuses it, ours has a
+    /// reason.
     #[test]
     fn in_damaged_frames_both_see_the_same(
         kind in any::<prop::sample::Index>(), padding in 0usize..20,

@@ -151,7 +151,8 @@ fn every_kind_of_first_packet_has_a_key_and_no_later_fragment_has() {
 
 #[test]
 fn an_error_about_an_error_has_no_key() {
-    // Scenario: an error quotes an error, which nobody may send. It belongs to no flow.
+    // Scenario: an error quotes an error, which no host may send. The error belongs to no
+    // flow.
     for (ethertype, echo) in [(ETHERTYPE_IPV4, v4(proto::ICMP, &echo4(1))), (ETHERTYPE_IPV6, v6(proto::ICMPV6, &echo6(1)))] {
         let inner = error_about(ethertype, &echo, 500);
         assert!(key_of(&inner).is_some());
@@ -186,8 +187,8 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(4096))]
 
     /// Scenario: any two ICMP messages between two hosts, with identifiers that are as
-    /// near to types and each other as can be. One is the other's reverse only if it is
-    /// the reply to that request.
+    /// near to types and each other as can be. A key is another's reverse only if its
+    /// message is the reply to the other's request.
     #[test]
     fn only_its_reply_is_the_reverse_of_a_request(
         is_v6: bool, kinds in prop::array::uniform2(prop_oneof![Just(0u8), Just(8), Just(13), Just(14), Just(128), Just(129), any::<u8>()]),
@@ -231,8 +232,8 @@ fn an_echo_and_its_reply_are_one_flow() {
 #[test]
 fn ports_are_not_read_behind_the_end_of_the_quoted_packet() {
     // Scenario: an error quotes an IP packet that ends with its header or in its ports;
-    // extensions of the error (RFC 4884) follow. What follows is not the packet's: there
-    // are no ports, and so no key.
+    // extensions of the error (RFC 4884) follow. The extensions are not the packet's:
+    // there are no ports, and so no key.
     for (ethertype, packet) in [
         (ETHERTYPE_IPV4, v4(proto::UDP, &[])),
         (ETHERTYPE_IPV4, v4(proto::TCP, &[0x01, 0xbb])),

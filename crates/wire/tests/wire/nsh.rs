@@ -34,8 +34,8 @@ proptest! {
         pool.put(packet);
     }
 
-    /// Scenario: any bytes come from the fabric, most of them almost right. What is
-    /// refused is left as it was; what is not loses exactly the encapsulation.
+    /// Scenario: any bytes come from the fabric, most of them almost right. A refused
+    /// packet is left as it was; an accepted one loses exactly the encapsulation.
     #[test]
     fn what_is_not_ours_is_left_alone(
         meta in meta(), index: u8, damage in prop::collection::vec((12usize..22, any::<u8>()), 0..3), cut in 0usize..=60,

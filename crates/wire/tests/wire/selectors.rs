@@ -167,8 +167,8 @@ fn key_near(model: Model) -> impl Strategy<Value = (Model, FlowKey)> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2048))]
 
-    /// Scenario: an operator writes any selector, in either order and with any spaces. It
-    /// is read; printed, it is read as the same again, and printed the same.
+    /// Scenario: an operator writes any selector, in either order and with any spaces.
+    /// The selector is read; printed, it is read as the same again, and printed the same.
     #[test]
     fn what_is_printed_parses_back(model in model(), is_swapped: bool, space in prop::sample::select(vec![" ", "  ", "\t"])) {
         let text = model.text(is_swapped, space);
@@ -179,8 +179,8 @@ proptest! {
         prop_assert_eq!(again.map(|again| again.to_string()), Ok(printed));
     }
 
-    /// Scenario: any selector, and a key near its edges. It matches exactly when a reader
-    /// of its words, who compares addresses bit by bit, says so.
+    /// Scenario: any selector, and a key near its edges. The selector matches exactly
+    /// when a reader of its words, who compares addresses bit by bit, says so.
     #[test]
     fn what_matches_is_what_is_written((model, key) in model().prop_flat_map(key_near)) {
         let selector: Selector = model.text(false, " ").parse().expect("it is a selector");
@@ -202,8 +202,8 @@ proptest! {
         prop_assert_eq!(prefix.size(), 1u64.checked_shl(width as u32 - u32::from(len)).unwrap_or(u64::MAX));
     }
 
-    /// Scenario: any two prefixes. They overlap when one holds the other's first address,
-    /// whichever is asked.
+    /// Scenario: any two prefixes. The prefixes overlap when one holds the other's first
+    /// address, whichever is asked.
     #[test]
     fn overlap_is_mutual(a in any::<bool>().prop_flat_map(network), b in any::<bool>().prop_flat_map(network)) {
         let (pa, pb) = (Prefix::new(a.0, a.1).expect("a prefix"), Prefix::new(b.0, b.1).expect("a prefix"));
@@ -212,8 +212,8 @@ proptest! {
         prop_assert_eq!((pa.overlaps(&pb), pb.overlaps(&pa)), (expected, expected), "{} and {}", pa, pb);
     }
 
-    /// Scenario: words of the language in any order, with others between. Whatever is
-    /// wrong is said with a place inside the text.
+    /// Scenario: words of the language in any order, with others between. Every error has
+    /// a place inside the text.
     #[test]
     fn an_error_has_a_place(words in prop::collection::vec(prop_oneof![
         prop::sample::select(vec![

@@ -104,8 +104,8 @@ fn claim_whole(frame: &mut [u8], l3: usize) -> bool {
 
 #[test]
 fn a_packet_that_hides_its_cut_is_refused_where_a_header_is_missing() {
-    // Scenario: a sender cuts a packet after any byte and adjusts the IP length. What
-    // lacks a part of its headers is refused; nothing is read beyond.
+    // Scenario: a sender cuts a packet after any byte and adjusts the IP length. A packet
+    // that lacks a part of its headers is refused; no byte beyond it is read.
     let mut pool = MemoryPool::new(1);
     for Kind { name, frame, l3, l4, protocol } in kinds() {
         for cut in l3..frame.len() {
@@ -160,8 +160,8 @@ fn tags_and_extensions_beyond_the_limit_are_too_deep() {
 
 #[test]
 fn what_no_offset_can_say_is_refused() {
-    // Scenario: a slice longer than offsets can count, with an IP packet in front. It is
-    // refused rather than described wrongly.
+    // Scenario: a slice longer than offsets can count, with an IP packet in front. The
+    // slice is refused rather than described wrongly.
     let mut frame = ethernet(ETHERTYPE_IPV4, &[], &v4(proto::UDP, &udp(&ENDS4, b"payload")));
     let whole = Layers::parse(&frame).expect("it is whole");
     frame.resize(65_535, 0);
@@ -175,8 +175,8 @@ fn what_no_offset_can_say_is_refused() {
 
 #[test]
 fn transport_lengths_that_contradict_the_packet_are_refused() {
-    // Scenario: TCP's data offset and UDP's length take every value. Those that leave out
-    // a part of the header or reach beyond the packet are refused.
+    // Scenario: TCP's data offset and UDP's length take every value. Values that leave
+    // out a part of the header or reach beyond the packet are refused.
     let tcp = ethernet(ETHERTYPE_IPV4, &[], &v4(proto::TCP, &tcp(&ENDS4, &[1; 8], b"four")));
     for words in 0..16u8 {
         let mut frame = tcp.clone();
@@ -225,8 +225,8 @@ fn bytes_of_a_later_fragment_are_no_headers() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2048))]
 
-    /// Scenario: a frame of any kind, with bytes changed anywhere and cut anywhere. It
-    /// parses or does not; views stay inside, and nothing panics.
+    /// Scenario: a frame of any kind, with bytes changed anywhere and cut anywhere. The
+    /// frame parses or does not; views stay inside, and no code panics.
     #[test]
     fn a_damaged_frame_is_seen_within_its_bounds(
         kind in any::<prop::sample::Index>(),

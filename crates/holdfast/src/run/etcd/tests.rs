@@ -263,9 +263,9 @@ fn the_next_life_in_the_same_box_does_not_wait() {
     wait("the first learns it", PATIENCE, || first.contact().is_over().then_some(()));
 }
 
-/// A candidate whose host does not reach the others is not wanted. It knows who leads and
-/// what is wrong with etcd, and is not elected while there is no leader; but soon when it
-/// is wanted. A candidate that was wanted for a while is not afterwards.
+/// A candidate whose host does not reach the others is not wanted. The candidate knows
+/// who leads and what is wrong with etcd, and is not elected while there is no leader;
+/// but soon when it is wanted. A candidate that was wanted for a while is not afterwards.
 #[test]
 fn who_is_not_wanted_is_not_elected() {
     let world = World::new(LEASE);

@@ -143,7 +143,7 @@ fn the_next_life_goes_on_with_it() {
 }
 
 /// After a longer pause the session begins anew, with numbers that the other side takes.
-/// It is down only once.
+/// The session goes down only once.
 #[test]
 fn after_a_long_pause_it_begins_anew() {
     let keyed = || with_key(KeyKind::MeticulousKeyedSha1, 1, b"k");

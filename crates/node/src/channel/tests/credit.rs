@@ -145,7 +145,7 @@ fn the_newest_word_on_room_counts() {
     assert_eq!(frames(&mut a, now).len(), 10, "the older word was of eight");
 }
 
-/// One peer has much to say, and the network takes one frame at a time: the other peer is
+/// A peer has many records, and the network takes one frame at a time: the other peer is
 /// heard too.
 #[test]
 fn a_talkative_channel_does_not_silence_the_others() {

@@ -110,8 +110,8 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
     /// Hundreds of records cross a network that loses, doubles and reorders, with keys or
-    /// without, with much room or little, between ends that are quick or slow. They
-    /// arrive once each, in order, and no more wait than there is room for.
+    /// without, with much room or little, between ends that are quick or slow. All
+    /// records arrive once, in order, and no more wait than there is room for.
     #[test]
     fn records_arrive_once_and_in_order_whatever_the_network_does(
         seed: u64, is_sealed: bool, buffer in 12_000usize..200_000, pace in 1u64..30,

@@ -193,8 +193,8 @@ fn a_recorded_later_life_does_not_replace_the_present_one() {
 }
 
 /// The key is replaced at both ends, one after the other, with frames under way under the
-/// old one. They are accepted while a ring has it, and frames that could not be opened
-/// are repeated.
+/// old one. Frames under the old key are accepted while a ring has it; frames that could
+/// not be opened are repeated.
 #[test]
 fn a_key_is_replaced_without_loss() {
     let (mut a, mut b, old) = under_way();

@@ -65,8 +65,8 @@ fn who_speaks_to_a_life_before_is_told() {
 }
 
 /// A sender asks for the incarnation at a node, and the first of many frames is delayed
-/// until another incarnation is there. That one takes nothing of it, and misses nothing
-/// that is meant for it.
+/// until another incarnation is there. The new incarnation takes nothing of it, and
+/// misses nothing that is meant for itself.
 #[test]
 fn a_late_frame_from_before_anybody_knew_anybody_is_not_taken_by_the_next_life() {
     for ring in both() {

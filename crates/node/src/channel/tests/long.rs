@@ -60,7 +60,7 @@ fn a_record_that_is_too_long_is_refused_whole() {
 }
 
 /// Invalid parts: without a beginning, of two records at once, without a kind, without an
-/// end. They are given up, and later records are not disturbed.
+/// end. These parts are given up, and later records are not disturbed.
 #[test]
 fn parts_that_do_not_fit_are_given_up() {
     let (mut a, mut b) = pair(FabricConfig::default(), None);

@@ -1,4 +1,4 @@
-//! Whatever comes, no step panics and every buffer is in exactly one place. [`Bench`]
+//! No input makes a step panic, and every buffer is in exactly one place. [`Bench`]
 //! checks the pool after every step.
 
 use super::frames::frame;
