@@ -66,7 +66,8 @@ pub(crate) fn keep_in(directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Checks that no other user can replace this directory.
+/// Checks that no user outside the parent directories' groups can replace this directory:
+/// a group may be trusted.
 ///
 /// # Errors
 /// As [`keep_in`].
