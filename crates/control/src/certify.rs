@@ -283,8 +283,8 @@ mod tests {
         }
     }
 
-    /// A single command makes an authority, a host, an operator; what is made is taken by
-    /// the code that uses it, keys are their owner's.
+    /// A single command makes an authority, a host, an operator. The code that uses the
+    /// files accepts them, and keys are their owner's.
     #[test]
     fn what_is_made_can_be_used_and_keys_are_kept() {
         let scratch = tempfile::tempdir().unwrap();
@@ -382,8 +382,8 @@ mod tests {
         let of = |units: &[&str]| {
             let mut params = params("x".into(), None, OffsetDateTime::now_utc(), 1).unwrap();
             for (at, unit) in units.iter().enumerate() {
-                // Under the same type only one is kept: the second has the type's number
-                // written out.
+                // A certificate keeps only one name of each type, so the second has the
+                // type's number written out.
                 let kind = if at == 0 { DnType::OrganizationalUnitName } else { DnType::CustomDnType(vec![2, 5, 4, 11]) };
                 params.distinguished_name.push(kind, *unit);
             }

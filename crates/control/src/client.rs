@@ -20,7 +20,7 @@ use tonic::transport::Channel;
 /// Maximum number of bytes of the answer to a host that joins: a configuration and some
 /// files.
 const MAX_JOIN: usize = 2 * MAX_FILE;
-/// Between two questions how far a drain is.
+/// Time between two questions about a drain's progress.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// A client of one box.
@@ -59,7 +59,7 @@ impl Work {
         told.ok_or_else(|| Failure::new(exit::UNAVAILABLE, "the box stopped telling how far it is: `holdfast status` shows it"))
     }
 
-    /// Waits until it is done; `each` gets every progress on the way.
+    /// Waits until the work is done; `each` gets every progress on the way.
     ///
     /// # Errors
     /// As [`Work::progress`].
@@ -75,11 +75,11 @@ impl Work {
 }
 
 impl Client {
-    /// A client of the box that listens at `path`; without it, of the only one on this
+    /// A client of the box that listens at `path`; if `None`, of the only one on this
     /// machine.
     ///
     /// # Errors
-    /// If there is none, or more than one.
+    /// If there is no box, or more than one.
     pub fn new(path: Option<&Path>) -> Result<Client, Failure> {
         Client::at(Door::socket(path)?)
     }
@@ -92,7 +92,7 @@ impl Client {
         Client::at(target.door()?)
     }
 
-    /// Connects with the first call.
+    /// Makes a client, which connects with its first call.
     fn at(door: Door) -> Result<Client, Failure> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
         let runtime = runtime.map_err(|error| Failure::new(exit::UNAVAILABLE, format!("a client: {error}")))?;
@@ -156,7 +156,7 @@ impl Client {
     }
 
     /// Takes a runtime out of service; with `force` even if flows would not survive a
-    /// failure without it.
+    /// failure without the runtime.
     ///
     /// # Errors
     /// As [`Client::ping`].
@@ -175,8 +175,9 @@ impl Client {
         self.wait(api.get_progress(GetProgressRequest { what: Some(what) })).map(tonic::Response::into_inner)
     }
 
-    /// Waits until a drain that was begun before is over; `each` is given every state on the way.
-    /// Asks now and then: however many drains there are, they take one place at the box.
+    /// Waits until a drain that was begun before is over; `each` gets every state on the
+    /// way. The client asks now and then: however many drains there are, they take one
+    /// place at the box.
     ///
     /// # Errors
     /// As [`Client::ping`]; a box that is too busy to answer is asked again for [`BUSY`].
@@ -271,7 +272,7 @@ impl Client {
     /// All flows of [`Client::flows`] in one list.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Client::flows`].
     pub fn list(&self, filter: &str, limit: u32) -> Result<ListFlowsReply, Failure> {
         let mut all = Vec::new();
         let truncated = self.flows(filter, limit, |flows| {
@@ -320,7 +321,7 @@ pub struct Fetched {
 /// Fetches the files for the host of this name from a running host.
 ///
 /// # Errors
-/// If no host answers there, or it refuses.
+/// If no host answers at the address, or it refuses.
 pub fn fetch(endpoint: Endpoint, tls: TlsPaths, host: &str) -> Result<Fetched, Failure> {
     let from = endpoint.to_string();
     let client = Client::at(Door::Api { endpoint, tls })?;

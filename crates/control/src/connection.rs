@@ -1,7 +1,8 @@
 //! Connections to a box: through its Unix socket, or over mutual TLS.
 //!
 //! A connection is made before the first call, so that every way in which it may fail is
-//! told apart: the box accepts the client with its first frame, which is waited for.
+//! told apart. The box accepts the client with its first frame, and the client waits for
+//! that.
 
 use crate::endpoint::Endpoint;
 use crate::exit::{self, Failure};
@@ -31,8 +32,8 @@ pub type TlsConnection = BufReader<TlsStream<TcpStream>>;
 /// The box to connect to, and the client's certificate.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Target {
-    /// The control socket's path, or `https://` and the address of a control API. Without
-    /// it, the only box on this machine.
+    /// The control socket's path, or `https://` and the address of a control API. `None`:
+    /// the only box on this machine.
     pub control: Option<String>,
     /// The client's certificate for a control API.
     pub tls: Option<TlsPaths>,
@@ -89,7 +90,7 @@ pub(crate) enum Door {
 }
 
 impl Door {
-    /// The socket of the box that listens at `path`; without it, of the only one on this
+    /// The socket of the box that listens at `path`; if `None`, of the only one on this
     /// machine.
     pub(crate) fn socket(path: Option<&Path>) -> Result<Door, Failure> {
         let path = path.map_or_else(find, |path| Ok(path.to_owned()))?;

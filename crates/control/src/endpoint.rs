@@ -10,7 +10,7 @@ pub const CONTROL_PORT: u16 = 7443;
 /// Reads an address, with or without a port.
 ///
 /// # Errors
-/// The text says what it should be.
+/// The text says what the address should be.
 pub fn control_address(text: &str) -> Result<SocketAddr, String> {
     let alone = |text: &str| text.trim_matches(['[', ']']).parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip, CONTROL_PORT));
     let address = text.parse().ok().or_else(|| alone(text));

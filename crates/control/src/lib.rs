@@ -25,7 +25,8 @@ pub mod tls;
 #[rustfmt::skip]
 pub mod api;
 
-/// The fields of `status` and `flows` with the .proto file's comments, kept as [`api`] is.
+/// The fields of `status` and `flows` with the .proto file's comments, kept as [`api`]
+/// is.
 #[rustfmt::skip]
 pub mod fields;
 
@@ -65,7 +66,7 @@ pub fn default_path(cluster: &str) -> PathBuf {
 /// The socket of the only box on this machine, for commands without a target.
 ///
 /// # Errors
-/// If there is none, or more than one.
+/// If there is no box, or more than one.
 pub fn find() -> Result<PathBuf, Failure> {
     let directory = default_path("x").parent().map(Path::to_owned).unwrap_or_default();
     find_in(&directory)

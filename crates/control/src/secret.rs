@@ -39,17 +39,17 @@ fn read(file: std::fs::File, path: &Path, len: u64) -> Result<Zeroizing<Vec<u8>>
 /// Reads a file that any user may read, such as a certificate.
 ///
 /// # Errors
-/// The text says what is wrong with it, and the remedy.
+/// The text names the fault and the remedy.
 pub fn read_public(path: &Path, maker: &str) -> Result<Vec<u8>, String> {
     let (file, metadata) = open(path, maker, &format!("`{maker}` makes one"))?;
     read(file, path, metadata.len()).map(|bytes| bytes.to_vec())
 }
 
 /// Reads a file that only its owner may read. `missing` is the command that makes this
-/// one, `maker` the one that makes any.
+/// file, `maker` the one that makes any.
 ///
 /// # Errors
-/// The text says what is wrong with it, and the remedy.
+/// The text names the fault and the remedy.
 pub fn read_secret(path: &Path, missing: &str, maker: &str) -> Result<Zeroizing<Vec<u8>>, String> {
     let (file, metadata) = open(path, missing, &format!("`{maker}` makes one with a key"))?;
     let (name, mode) = (path.display(), metadata.mode() & 0o7777);

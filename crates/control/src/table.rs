@@ -6,15 +6,15 @@ use std::io::{IsTerminal, Write};
 /// The appearance of a word on a terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tone {
-    /// Unchanged.
+    /// An ordinary word.
     Plain,
-    /// As a heading.
+    /// A heading.
     Head,
-    /// In order.
+    /// A good state.
     Good,
-    /// Worth attention.
+    /// A state that deserves attention.
     Caution,
-    /// Wrong.
+    /// A bad state.
     Bad,
 }
 

@@ -63,11 +63,11 @@ impl std::str::FromStr for TlsPaths {
 /// The rights of a certificate's holder, from its organisational unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// May query.
+    /// A viewer may query.
     Viewer,
-    /// May query, and change things.
+    /// An operator may query, and change things.
     Operator,
-    /// May query, and join under its own name.
+    /// A host may query, and join under its own name.
     Host,
 }
 
@@ -101,7 +101,7 @@ impl Role {
 pub struct Holder {
     /// The common name.
     pub name: String,
-    /// The role; none if the organisational unit is not one of the roles.
+    /// The role; `None` if the organisational unit is not one of the roles.
     pub role: Option<Role>,
 }
 

@@ -16,7 +16,7 @@ pub struct Word {
     pub kind: &'static str,
     /// The unit, if the word names a counter of events.
     pub unit: Option<&'static str>,
-    /// What it means and what to do about it.
+    /// Its meaning, and what to do about it.
     pub meaning: &'static str,
 }
 
@@ -108,7 +108,7 @@ pub fn explain(word: &str) -> Result<Vec<Word>, Failure> {
 mod tests {
     use super::*;
 
-    /// Every preset is explained as a protection, and nothing else is.
+    /// Every preset is explained as a protection, and no other word is.
     #[test]
     fn every_preset_is_explained() {
         let explained: Vec<&str> = WORDS.iter().filter(|word| word.kind == PROTECTION).map(|word| word.word).collect();

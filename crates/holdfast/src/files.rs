@@ -1,5 +1,5 @@
 //! Files and directories that an operator names: opened without blocking, and used for
-//! storage only if nobody else may write there. Also files in memory.
+//! storage only if no other user may write there. Also files in memory.
 
 use rustix::fd::OwnedFd;
 use rustix::fs::MemfdFlags;
@@ -8,7 +8,7 @@ use std::io::{Error, ErrorKind, Result, Write};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-/// Group and others may write.
+/// Permission bits by which group and others may write.
 const OTHERS_WRITE: u32 = 0o022;
 const ANYBODY_WRITES: u32 = 0o002;
 /// Sticky bit: a user who may write to the directory can remove or rename only his own
@@ -44,7 +44,7 @@ pub(crate) fn open(path: &Path) -> Result<File> {
     Err(Error::new(ErrorKind::InvalidInput, format!("this is {what}; a regular file is needed")))
 }
 
-/// Makes a directory for this user alone, if there is none, and checks that nobody else
+/// Makes a directory for this user alone, if there is none, and checks that no other user
 /// may write to it or to its files.
 ///
 /// # Errors
@@ -66,7 +66,8 @@ pub(crate) fn keep_in(directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Checks that nobody else can replace this directory.
+/// Checks that no user outside the parent directories' groups can replace this directory:
+/// a group may be trusted.
 ///
 /// # Errors
 /// As [`keep_in`].
@@ -83,7 +84,8 @@ pub(crate) fn reach(directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Checks that a path belongs to this user or root, and that nobody else may write to it.
+/// Checks that a path belongs to this user or root, and that no other user may write to
+/// it.
 fn own(path: &Path, metadata: &Metadata) -> Result<()> {
     let (mode, me) = (metadata.mode() & 0o7777, rustix::process::geteuid().as_raw());
     if ![0, me].contains(&metadata.uid()) {
@@ -147,8 +149,8 @@ mod tests {
         for mode in [0o702, 0o720, 0o777, 0o1777] {
             refused(&state, mode);
         }
-        // Above it, a group may be trusted, and a directory for everybody if each may
-        // only take away what is his.
+        // Above the directory, a group may be trusted, and a directory for everybody is
+        // allowed if its sticky bit is set.
         let above = directory.path().join("a");
         refused(&above, 0o707);
         for mode in [0o770, 0o1777] {

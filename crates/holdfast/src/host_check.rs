@@ -464,7 +464,7 @@ mod tests {
         assert!(warned.found.ends_with("; this machine has 1024 MiB") && warned.remedy.is_some(), "{warned:?}");
     }
 
-    /// Ports that are no Linux interfaces: none is looked for among those.
+    /// Ports that are not Linux interfaces: they are not looked for among the interfaces.
     #[test]
     fn what_is_no_linux_interface_is_not_looked_for_among_them() {
         let text = "cluster: a\nports:\n  x: { device: \"dpdk:net_ring0\", address: 10.0.0.1/24 }\n  y: { device: \"pcap:a,b\", address: 10.0.1.1/24 }\n\

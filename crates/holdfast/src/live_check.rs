@@ -166,7 +166,7 @@ mod tests {
         assert_eq!(outcome(&[divided(50, 51), divided(50, 52)]), Outcome::Fail);
     }
 
-    /// The others have no numbers.
+    /// Only the first state server has numbers.
     #[test]
     fn of_several_state_servers_the_first_has_to_be_there() {
         let with = |states: [&str; 2]| {

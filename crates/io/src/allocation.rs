@@ -111,8 +111,8 @@ mod tests {
         exist.iter().filter(|exists| **exists & 1 != 0).count() * PAGE
     }
 
-    /// A table for which there is much more room than it will hold: only what is written
-    /// is in memory, whether zeros were asked for or not.
+    /// A table with much more room than contents: only the written part is in memory,
+    /// whether zeros were asked for or not.
     #[test]
     fn a_large_block_takes_memory_where_it_is_written() {
         let layout = Layout::from_size_align((256 << 20) + 5000, 64).unwrap();

@@ -120,8 +120,8 @@ mod tests {
     use std::fs::File;
     use std::io::{Read, Write};
 
-    /// Messages stay apart and bring their descriptors along; what a side sent before it
-    /// was gone is received, and then its end.
+    /// Messages stay apart and bring their descriptors along. Messages that a side sent
+    /// before it was gone are received, and then its end.
     #[test]
     fn messages_and_descriptors_outlive_their_sender() {
         let (mut one, mut other) = Mailbox::pair().unwrap();
@@ -143,8 +143,8 @@ mod tests {
         assert!(other.send(b"nobody reads it", &[]).is_ok());
     }
 
-    /// A side that does not read blocks nobody and loses nothing, and what is too long is
-    /// refused rather than cut.
+    /// A side that does not read blocks no other and loses nothing. A message that is too
+    /// long is refused rather than cut.
     #[test]
     fn nobody_waits() {
         let (mut one, mut other) = Mailbox::pair().unwrap();

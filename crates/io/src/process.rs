@@ -358,8 +358,8 @@ mod tests {
 
     const ROLE: &str = "HOLDFAST_PROCESS_TEST";
 
-    /// The file is replaced while a process runs: what that starts is of its own build,
-    /// and not of what lies there now.
+    /// The file is replaced while a process runs: the process starts its own build, not
+    /// the new file.
     #[test]
     fn another_build_at_the_same_path_is_not_started() {
         match std::env::var(ROLE).as_deref() {
@@ -419,8 +419,8 @@ mod tests {
         assert_eq!(stall.waits(looping.id(), 8, ENOUGH), None);
     }
 
-    /// A process that does not turn hangs where /proc shows nothing of it: nobody would
-    /// end it otherwise.
+    /// A process that does not turn counts as hanging if /proc shows nothing of it:
+    /// otherwise it would never be ended.
     #[test]
     fn a_process_that_is_hidden_does_not_hang_unnoticed() {
         let hidden = tempfile::tempdir().unwrap();

@@ -328,7 +328,7 @@ mod tests {
             "shell" => (false, libc::SYS_execve),
             "shell of a library" => (true, libc::SYS_execve),
             "debugger" => (false, libc::SYS_ptrace),
-            // Not on either list: only a library may.
+            // This call is on neither list: only a library may make it.
             _ => (false, libc::SYS_flock),
         };
         restrict(has_library).unwrap();
@@ -359,7 +359,7 @@ mod tests {
                 let mut status = 0;
                 // SAFETY: the status lies on this stack.
                 assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
-                // The parent ends as the child did: it is what the test looks at.
+                // The parent ends as the child did, for the test to see.
                 assert!(libc::WIFSIGNALED(status), "{status}");
                 // SAFETY: the signal's own action ends this process.
                 unsafe {
@@ -393,8 +393,8 @@ mod tests {
         }
     }
 
-    /// Memory, threads, processes, panics, files of /proc, local sockets: all of it works
-    /// under the filter.
+    /// Memory, threads, processes, panics, files of /proc, local sockets: all of these
+    /// work under the filter.
     #[test]
     fn a_restricted_process_does_its_work() {
         const NAME: &str = "a_restricted_process_does_its_work";
@@ -411,7 +411,7 @@ mod tests {
         assert!(status.lines().any(|line| line.split_whitespace().eq(["Seccomp:", "2"])), "{status}");
         let sum = std::thread::spawn(|| (0..1u64 << 20).collect::<Vec<_>>().iter().sum::<u64>()).join().unwrap();
         assert_eq!(sum, (1 << 20) * ((1 << 20) - 1) / 2);
-        // With a backtrace, which reads this program's file.
+        // The panic prints a backtrace, which reads this program's file.
         let panicked = std::panic::catch_unwind(|| panic!("{}", std::backtrace::Backtrace::force_capture()));
         assert!(panicked.is_err());
         std::os::unix::net::UnixDatagram::unbound().unwrap();
@@ -420,8 +420,8 @@ mod tests {
         }
     }
 
-    /// A C library that is newer than the list tries a call, and is told that there is
-    /// none.
+    /// A C library that is newer than the list tries a call, and is told that the kernel
+    /// does not have it.
     #[test]
     fn newer_calls_do_not_exist() {
         if std::env::var_os(CHILD).is_none() {

@@ -1,6 +1,7 @@
 //! Names of nodes on the fabric.
 //!
-//! A role keeps its id wherever it lives: the coordinator and the switch may move from host to host, as a later incarnation. A manager belongs to its host.
+//! A role keeps its id on every host: the coordinator and the switch may move from host
+//! to host, as a later incarnation. A manager belongs to its host.
 
 use holdfast_protection::Peer;
 use holdfast_wire::header::Mac;
@@ -8,9 +9,10 @@ use holdfast_wire::header::Mac;
 /// Id of a node: runtimes, switches, the coordinator.
 pub type NodeId = u16;
 
-/// The first state server, and the only one of most boxes: the one that has the lists. The others follow, downwards.
+/// The first state server, and the only one of most boxes: it has the lists. The others
+/// follow, downwards.
 pub const STATE_SERVER: NodeId = NodeId::MAX - 1;
-/// As many state servers may divide the flows among them.
+/// Limit of state servers that divide the flows among them.
 pub const MAX_STATE_SERVERS: u16 = 8;
 /// The coordinator.
 pub const COORDINATOR: NodeId = 1;
@@ -22,9 +24,9 @@ pub const MANAGER: NodeId = 3;
 const SECOND_SWITCH: NodeId = 11;
 /// The first runtime; the others follow.
 pub const FIRST_RUNTIME: NodeId = 16;
-/// As many hosts may make a cluster.
+/// Limit of hosts in a cluster.
 pub const MAX_HOSTS: u16 = SECOND_SWITCH - MANAGER;
-/// As many switches may divide the ports among them.
+/// Limit of switches that divide the ports among them.
 pub const MAX_SWITCHES: u16 = 1 + FIRST_RUNTIME - SECOND_SWITCH;
 
 /// True for a runtime.
@@ -80,15 +82,16 @@ pub fn mac_of(node: NodeId) -> Mac {
     [0x02, 0x48, 0x46, 0, high, low]
 }
 
-/// The MAC address by which one life of a node sends and gets packets: the lowest byte of its incarnation stands where the node's own address has 0. Who receives
-/// a packet knows by it that it does not come from an earlier life, and was not sent to one.
+/// The MAC address by which one incarnation of a node sends and gets packets: the lowest
+/// byte of the incarnation stands where the node's own address has 0. A receiver sees by
+/// it that a packet does not come from an earlier incarnation, and was not sent to one.
 #[inline]
 pub fn mac_of_life(peer: Peer) -> Mac {
     let [high, low] = peer.node.to_be_bytes();
     [0x02, 0x48, 0x46, peer.incarnation as u8, high, low]
 }
 
-/// The node with this MAC address, or one of whose lives has it.
+/// The node with this MAC address, be it the node's own or an incarnation's.
 #[inline]
 pub fn node_of(mac: &Mac) -> Option<NodeId> {
     (mac[..3] == [0x02, 0x48, 0x46]).then(|| NodeId::from_be_bytes([mac[4], mac[5]]))

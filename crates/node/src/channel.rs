@@ -3,15 +3,15 @@
 //!
 //! Theory of operation (NFVactor: reliable message passing). Records for a peer are
 //! gathered into numbered frames up to the fabric's MTU. The receiver delivers frames in
-//! order and keeps those that came early. It acknowledges with the next number that it
-//! expects and a bitmap of the frames beyond, and says for how many frames it has room.
-//! The sender repeats a frame when later ones have arrived without it, and when nothing
-//! was heard for ten round trips. Both sides are known by node and incarnation: a frame
-//! from or for an earlier incarnation is refused, and a peer's new incarnation starts a
-//! new sequence. A sender that does not know the peer's incarnation sends an empty probe
-//! frame, and sends records when it has been told. A frame for no incarnation in
-//! particular could be late and be taken by the next one. A sender that names an earlier
-//! incarnation is told the present one.
+//! order and keeps those that came early. The receiver acknowledges with the next number
+//! that it expects and a bitmap of the frames beyond, and says for how many frames it has
+//! room. The sender repeats a frame when later ones have arrived without it, and when
+//! nothing was heard for ten round trips. Both sides are known by node and incarnation: a
+//! frame from or for an earlier incarnation is refused, and a peer's new incarnation
+//! starts a new sequence. A sender that does not know the peer's incarnation sends an
+//! empty probe frame, and sends records when it has been told. A frame for no incarnation
+//! in particular could be late and be taken by the next one. A sender that names an
+//! earlier incarnation is told the present one.
 //!
 //! Without keys, a single frame cannot announce a new incarnation. If a damaged or forged
 //! frame were believed, all frames of the true incarnation would count as the past. The
@@ -23,11 +23,11 @@
 //! A record that does not fit into a frame travels in parts, each in a frame, and is put
 //! together before it is delivered: a channel keeps the order.
 //!
-//! With the cluster's keys every frame is sealed, bare acknowledgements too. Nothing in a
-//! frame is believed before its seal has been opened. Each incarnation of an endpoint has
-//! a random *life number*, and a sender must name the receiver's. A frame that was
-//! recorded in another life, of the receiver or before the whole box was started again,
-//! is refused for that; a frame recorded in this life is refused for its counter.
+//! With the cluster's keys every frame is sealed, bare acknowledgements too. A frame's
+//! contents are believed only once its seal has been opened. Each incarnation of an
+//! endpoint has a random *life number*, and a sender must name the receiver's. A frame
+//! that was recorded in another life, of the receiver or before the whole box was started
+//! again, is refused for that; a frame recorded in this life is refused for its counter.
 //!
 //! A cluster may have a thousand nodes, each with a channel to every other one. A channel
 //! is found by its node at once. Only channels that have something to send or to wait for
@@ -403,7 +403,8 @@ impl Fabric {
             if !only_acknowledges {
                 return Err(DropReason::Malformed);
             }
-            // A channel for whoever asks: of so many nodes at the most, if they are nodes.
+            // A channel for a node that asks: for so many nodes at most, if they are
+            // nodes.
             if !is_sealed && (known.is_some() || self.channels.len() < QUESTIONS) {
                 self.channel(from.node).note_named(from);
             }
@@ -412,8 +413,8 @@ impl Fabric {
         let destination = Destination { node: from.node, incarnation: from.incarnation, life };
         if incarnation != me.incarnation || own_life != self.sender.life() {
             if !after(incarnation, me.incarnation) {
-                // The sender must learn this incarnation now. Otherwise it would go on to
-                // speak to the earlier one until this one sends, which may be long.
+                // The sender must learn this incarnation now. If not, it would send to
+                // the earlier one until this one sends, which may be long.
                 self.ask(destination)?;
             }
             return Err(DropReason::StaleEpoch);

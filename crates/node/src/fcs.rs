@@ -1,19 +1,24 @@
-//! The check sequence of what hosts without a key send each other: how long the frame is, and CRC32C (RFC 3720, section 12.1) over it, behind it.
+//! The check sequence of frames between hosts that have no key: the frame's length, and a
+//! CRC32C (RFC 3720, section 12.1) over it, behind the frame.
 //!
-//! Ethernet has one of its own, which ends at the next device: what is damaged in a switch's or a host's memory arrives with a good one. One bit of a sender's incarnation or of a flow's epoch would
-//! be believed here. It is against damage and not against forgery, which takes a key ([`seal`](crate::seal)).
+//! Ethernet's own check sequence ends at the next device: a frame that is damaged in a
+//! switch's or a host's memory arrives with a good one. A flipped bit in a sender's
+//! incarnation or a flow's epoch would be believed here. The check protects against
+//! damage, not against forgery: that takes a key ([`seal`](crate::seal)).
 //!
-//! The length says where a short frame ends, and what is sent is as long as Ethernet's shortest, so that nobody on the way appends anything to it.
+//! The length says where a short frame ends. Frames are padded to Ethernet's shortest, so
+//! that no device on the way appends anything.
 
 use holdfast_wire::Packet;
 use holdfast_wire::fault::{Fault, is_planted};
 
 /// Bytes behind a frame: its length (2), CRC32C (4).
 pub const FCS_LEN: usize = 6;
-/// The shortest frame that no device pads, bytes (IEEE 802.3, clause 4.2.3.3, without its own check sequence).
+/// The shortest frame that no device pads, bytes (IEEE 802.3, clause 4.2.3.3, without its
+/// own check sequence).
 const SHORTEST: usize = 60;
 
-/// Appends it. False, and nothing changed, if there is no room.
+/// Appends the check sequence. False, and nothing changed, if there is no room.
 #[must_use]
 pub(crate) fn append(packet: &mut Packet) -> bool {
     let len = packet.len();
@@ -25,14 +30,15 @@ pub(crate) fn append(packet: &mut Packet) -> bool {
     true
 }
 
-/// Makes the checksum behind a frame right, whatever the frame says. A frame too short for one is left alone.
+/// Makes the checksum behind a frame right, whatever the frame's contents. A frame too
+/// short for one is left alone.
 pub fn sum(frame: &mut [u8]) {
     if let Some((summed, sum)) = frame.split_last_chunk_mut::<4>() {
         *sum = crc32c::crc32c(summed).to_be_bytes();
     }
 }
 
-/// Takes it off. False if the frame is not as it was sent.
+/// Removes the check sequence. False if the frame is damaged.
 #[must_use]
 pub(crate) fn strip(packet: &mut Packet) -> bool {
     let Some((summed, sum)) = packet.bytes().split_last_chunk::<4>() else { return false };

@@ -1,9 +1,11 @@
 //! One host: the edges and the hub, from port to port.
 //!
-//! Each switch has an edge of its own: its ports, their addresses and routes, and the addresses that its chains use. An edge knows only its own ports, counted from
-//! 0; the host knows which these are of all.
+//! Each switch has an edge of its own: its ports, their addresses and routes, and the
+//! addresses that its chains use. An edge knows only its own ports, counted from 0; the
+//! host knows which these are of all.
 //!
-//! In: frames from ports and runtimes, ends of processes, the time. Out: [`HostOut`]. Never: I/O.
+//! In: frames from ports and runtimes, ends of processes, the time. Out: [`HostOut`].
+//! Never: I/O.
 
 use crate::bfd::{Key, Memory, Session};
 use crate::edge::{Edge, EdgeOut, Liveness, PortCounts};
@@ -11,26 +13,27 @@ use crate::hub::{Hub, HubOut};
 use holdfast_protection::{Peer, Released};
 use holdfast_wire::{DropCounters, Packet, PacketPool};
 
-/// What the host wants done, besides [`HubOut`]'s frames for runtimes and wishes.
+/// Output of the host, besides [`HubOut`]'s frames for runtimes and wishes.
 #[derive(Debug, Default)]
 pub struct HostOut {
     /// Frames to send, by port.
     pub transmit: Vec<(u8, Released<Packet>)>,
-    /// For runtimes and processes.
+    /// Output for runtimes and processes.
     pub hub: HubOut,
-    /// What became of sessions with routers, with the ports' numbers among all.
+    /// Changes of sessions with routers, with the ports' numbers among all.
     pub liveness: Vec<Liveness>,
-    /// What to keep of these sessions for the next life of this host, in order, before anything is sent: each with its place among all of them.
+    /// Notes on these sessions for the next incarnation of this host, each with its place
+    /// among all of them, to be kept in order before anything is sent.
     pub notes: Vec<(u16, Memory)>,
     edge: EdgeOut,
 }
 
-/// What lies in front of a switch.
+/// The edge in front of a switch.
 struct Front {
     edge: Edge,
-    /// Its ports among all of them.
+    /// The edge's ports, by their numbers among all ports.
     ports: Vec<u8>,
-    /// Sessions with routers of those before it.
+    /// Sessions with routers of the fronts before this one.
     before: u16,
 }
 
@@ -45,7 +48,7 @@ pub struct Host {
 }
 
 impl Host {
-    /// A host of these parts: per switch its edge, and which ports that has, in order.
+    /// A host of these parts: per switch its edge, and the edge's ports, in order.
     pub fn new(edges: Vec<(Edge, Vec<u8>)>, hub: Hub) -> Host {
         assert_eq!(edges.len(), hub.switches().len(), "each switch has an edge");
         let count = edges.iter().flat_map(|(_, ports)| ports).map(|port| usize::from(*port) + 1).max().unwrap_or(0);
@@ -64,12 +67,14 @@ impl Host {
         Host { fronts: edges.into_iter().map(front).collect(), places, watches: false, hub }
     }
 
-    /// Sessions with routers of all switches.
+    /// Number of sessions with routers, over all switches.
     pub fn watched(&self) -> usize {
         self.fronts.iter().map(|front| front.edge.watched()).sum()
     }
 
-    /// What comes by the ports is heard from now on: routers are watched where they are served. `memory` is what an earlier life of this host has noted in a place.
+    /// Begins to watch the routers where ports are served: from now on frames that come
+    /// by the ports are heard. `memory` gives an earlier incarnation's note of the
+    /// session at a place.
     pub fn watch_routers(&mut self, memory: impl Fn(u16) -> Option<Memory>) {
         self.watches = true;
         for Front { edge, before, .. } in &mut self.fronts {
@@ -92,7 +97,7 @@ impl Host {
         self.switch_of(port).is_some_and(|switch| self.hub.serves(switch))
     }
 
-    /// Frames that came by a port that is served here.
+    /// Takes frames that came by a port that is served here.
     pub fn handle_port(&mut self, port: u8, frames: &mut Vec<Packet>, now: u64, out: &mut HostOut, pool: &mut dyn PacketPool) {
         let Some((switch, number)) = self.place(port) else { return frames.drain(..).for_each(|packet| pool.put(packet)) };
         let edge = &mut self.fronts[usize::from(switch)].edge;
@@ -106,7 +111,7 @@ impl Host {
         self.settle(now, out, pool);
     }
 
-    /// Frames that a runtime sent.
+    /// Takes frames that a runtime sent.
     pub fn handle_runtime(
         &mut self,
         from: Peer,
@@ -119,18 +124,19 @@ impl Host {
         self.settle(now, out, pool);
     }
 
-    /// Frames that came from other hosts.
+    /// Takes frames that came from other hosts.
     pub fn handle_fabric(&mut self, frames: &mut Vec<Packet>, now: u64, out: &mut HostOut, pool: &mut dyn PacketPool) {
         self.hub.handle_fabric(frames, now, &mut out.hub, pool);
         self.settle(now, out, pool);
     }
 
-    /// A frame for a runtime that could not be put into its ring, and is to be dropped.
+    /// Takes a frame for a runtime that could not be put into its ring, and is to be
+    /// dropped.
     pub fn handle_undelivered(&mut self, frame: &mut Packet) {
         self.hub.handle_undelivered(frame);
     }
 
-    /// Messages, timeouts, and what follows from them.
+    /// Handles messages and timeouts, and their consequences.
     pub fn turn(&mut self, now: u64, out: &mut HostOut, pool: &mut dyn PacketPool) {
         self.hub.turn(now, &mut out.hub, pool);
         for at in 0..self.fronts.len() {
@@ -153,7 +159,7 @@ impl Host {
         }
     }
 
-    /// The box is about to end: routers next door are told so by the next [`Host::turn`].
+    /// Announces the box's end: routers next door are told by the next [`Host::turn`].
     pub fn take_leave(&mut self, now: u64) {
         self.fronts.iter_mut().for_each(|front| front.edge.take_leave(now));
     }
@@ -163,20 +169,21 @@ impl Host {
         self.fronts.iter().any(|front| front.edge.is_taking_leave())
     }
 
-    /// A port has another MTU now: see [`Edge::set_mtu`].
+    /// Sets a port's MTU: see [`Edge::set_mtu`].
     pub fn set_mtu(&mut self, port: u8, mtu: u16) {
         if let Some((switch, number)) = self.place(port) {
             self.fronts[usize::from(switch)].edge.set_mtu(number, mtu);
         }
     }
 
-    /// Another key for the session with a router at a port: see [`Edge::set_bfd_key`].
+    /// Sets the key for the session with a router at a port: see [`Edge::set_bfd_key`].
     pub fn set_bfd_key(&mut self, port: u8, peer: &[u8; 16], key: &Key, now: u64) -> bool {
         let Some((switch, number)) = self.place(port) else { return false };
         self.fronts[usize::from(switch)].edge.set_bfd_key(number, peer, key, now)
     }
 
-    /// The sessions with routers at a port that is served here: the router, its session, and whether it is known to be dead.
+    /// The sessions with routers at a port that is served here: the router, its session,
+    /// and whether the router is known to be dead.
     pub fn liveness(&self, port: u8) -> impl Iterator<Item = (&[u8; 16], &Session, bool)> {
         let place = self.place(port).into_iter();
         let all = place.flat_map(|(switch, number)| {
@@ -202,10 +209,10 @@ impl Host {
         self.hub.abandon(pool);
     }
 
-    /// Released packets leave; errors about them come in again.
+    /// Sends released packets; errors about them come in again.
     fn settle(&mut self, now: u64, out: &mut HostOut, pool: &mut dyn PacketPool) {
         let mut released = core::mem::take(&mut out.hub.released);
-        // Those of one switch come in a row, or there is only one.
+        // Packets of one switch come in a row, or there is only one switch.
         let mut last = None;
         for (switch, packet) in released.drain(..) {
             let at = usize::from(switch);
@@ -220,7 +227,7 @@ impl Host {
         }
     }
 
-    /// What an edge has put out: its ports' numbers become those among all.
+    /// Takes an edge's output: its ports' numbers become those among all.
     fn settle_front(&mut self, at: usize, now: u64, out: &mut HostOut, pool: &mut dyn PacketPool) {
         let Front { edge, ports, before } = &mut self.fronts[at];
         if !out.edge.reinject.is_empty() {
@@ -238,7 +245,7 @@ impl Host {
         out.transmit.extend(out.edge.transmit.drain(..).map(|(port, packet)| (ports[usize::from(port)], packet)));
     }
 
-    /// When [`Host::turn`] is due without input.
+    /// Time at which [`Host::turn`] is due without input.
     pub fn poll_timeout(&mut self) -> u64 {
         let edges = self.fronts.iter().map(|front| front.edge.poll_timeout()).min().unwrap_or(u64::MAX);
         self.hub.poll_timeout().min(edges)

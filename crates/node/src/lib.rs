@@ -1,7 +1,8 @@
 //! Switch, runtime, coordinator and the host that joins them, as state machines.
 //!
-//! In: packets, messages, ends of processes, the time. Out: frames and wishes. Never: I/O, a clock, randomness, a thread: the same
-//! code runs in a worker on a machine and, unchanged, in the deterministic simulator.
+//! In: packets, messages, ends of processes, the time. Out: frames and wishes. Never:
+//! I/O, a clock, randomness, a thread. The same code runs in a worker on a machine and,
+//! unchanged, in the deterministic simulator.
 #![forbid(unsafe_code)]
 
 pub mod address;

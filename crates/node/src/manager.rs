@@ -100,7 +100,7 @@ pub struct Manager {
     /// The totals of each of its lists of statistics, from the first number to the last
     /// that was told.
     totals: Totals,
-    /// The same by runtime, for statistics that no server adds up.
+    /// Totals by runtime, for statistics that no server adds up.
     counted: Vec<(Peer, Totals)>,
     failovers: Vec<Failover>,
     drains: Vec<Drain>,
@@ -517,8 +517,8 @@ mod tests {
     use core::sync::atomic::AtomicU64;
 
     /// A runtime died before this incarnation of the manager, one dies in it, and one on
-    /// another host. The coordinator hears the last word of each, and of the first before
-    /// it hears which processes are there.
+    /// another host. The coordinator hears the last word of each. For the first, it hears
+    /// it before it hears which processes exist.
     #[test]
     fn what_the_dead_said_last_is_told() {
         static WORD: AtomicU64 = AtomicU64::new(0);

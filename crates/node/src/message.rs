@@ -1,7 +1,7 @@
-//! What nodes tell each other besides what protections exchange.
+//! Messages between nodes, besides those of protections.
 //!
-//! Rare messages are [`Control`] values in postcard encoding; those that come by the thousand (claims of routes, ends of flows) have a fixed
-//! layout of their own.
+//! Rare messages are [`Control`] values in postcard encoding. Messages that come by the
+//! thousand (claims of routes, ends of flows) have a fixed layout of their own.
 
 mod claims;
 mod last;
@@ -23,112 +23,136 @@ use serde::{Deserialize, Serialize};
 use zerocopy::byteorder::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Kinds of records; those up to [`holdfast_protection::kind::LAST`] are the protections'.
+/// Kinds of records; those up to [`holdfast_protection::kind::LAST`] are the
+/// protections'.
 pub mod kind {
     /// A [`Control`](super::Control).
     pub const CONTROL: u8 = 32;
-    /// Runtime to switch: [`Claim`](super::Claim)s, after a number (4) that the answer repeats.
+    /// Runtime to switch: [`Claim`](super::Claim)s, after a number (4) that the answer
+    /// repeats.
     pub const CLAIM: u8 = 33;
     /// Switch to runtime: the number (4), then a [`Grant`](super::Grant) (8) per claim.
     pub const CLAIMED: u8 = 34;
-    /// Runtime to switch: [`Ended`](super::Ended) flows. Switch to runtime: of these the key is another flow's.
+    /// Runtime to switch: [`Ended`](super::Ended) flows. Switch to runtime: flows whose
+    /// key is another flow's.
     pub const ENDED: u8 = 35;
-    /// Runtime to switch: these routes ([`Claim`](super::Claim)s) are to lead to another runtime, after the batch's number (4), that runtime's node (2)
-    /// and incarnation (4).
+    /// Runtime to switch: these routes ([`Claim`](super::Claim)s) are to lead to another
+    /// runtime, after the batch's number (4), that runtime's node (2) and incarnation
+    /// (4).
     pub const MOVE: u8 = 36;
-    /// Switch to runtime: the batch's number (4), then a new epoch (4) per route, 0 for a refusal. In band follows a mark with the number.
+    /// Switch to runtime: the batch's number (4), then a new epoch (4) per route, 0 for a
+    /// refusal. In band follows a mark with the number.
     pub const MOVED: u8 = 37;
-    /// Runtime to switch: the mark of this batch (4) has not come.
+    /// Runtime to switch: the mark of this batch (4) is missing.
     pub const MARK: u8 = 38;
-    /// Runtime to switch: [`Ended`](super::Ended) used for flows that have arrived under these epochs.
+    /// Runtime to switch: [`Ended`](super::Ended) used for flows that have arrived under
+    /// these epochs.
     pub const SETTLED: u8 = 39;
-    /// Runtime to runtime: flows ([`Claim`](super::Claim)s) that are about to come, after the batch's number (4) and the chain's layout hash (8).
+    /// Runtime to runtime: flows ([`Claim`](super::Claim)s) that are about to come, after
+    /// the batch's number (4) and the chain's layout hash (8).
     pub const PREPARE: u8 = 40;
-    /// The answer: the batch's number (4), and which of the flows are welcome (4, a bit each).
+    /// Answer to `PREPARE`: the batch's number (4), and which of the flows are welcome
+    /// (4, a bit each).
     pub const PREPARED: u8 = 41;
-    /// Runtime to runtime: the batch's number (4), which flow of it (1), and the flow actor.
+    /// Runtime to runtime: the batch's number (4), which flow of it (1), and the flow
+    /// actor.
     pub const FLOW: u8 = 42;
-    /// The answer: the batch's number (4), and which flows are served now (4).
+    /// Answer to `FLOW`: the batch's number (4), and which flows are served now (4).
     pub const ARRIVED: u8 = 43;
-    /// Runtime to runtime: of this batch (4) these (4) will not come.
+    /// Runtime to runtime: these flows (4, a bit each) of this batch (4) will not come.
     pub const CANCEL: u8 = 44;
-    /// Between runtime and coordinator: a number (8), then a [`Control`](super::Control) that takes effect once, whatever happens to the coordinator.
-    /// See [`Ordered`](super::Ordered).
+    /// Between runtime and coordinator: a number (8), then a [`Control`](super::Control)
+    /// that takes effect once, whatever happens to the coordinator. See
+    /// [`Ordered`](super::Ordered).
     pub const NUMBERED: u8 = 45;
-    /// A new life of a switch to runtime: its number in packets' metadata (1). It knows no route: which are yours?
+    /// New incarnation of a switch to runtime: its number in packets' metadata (1). The
+    /// switch knows no route, and asks for the runtime's.
     pub const TELL: u8 = 46;
-    /// The answer, in parts: 1 if nothing follows (1), the newest epoch known (4), the latest stamp (8), [`RouteInfo`]s.
+    /// Answer to `TELL`, in parts: 1 if nothing follows (1), the newest epoch known (4),
+    /// the latest stamp (8), [`RouteInfo`]s.
     pub const ROUTES: u8 = 47;
-    /// Runtime to switch: it had to turn a new flow away for want of room. Nothing follows.
+    /// Runtime to switch: the runtime had to refuse a new flow for want of room. The
+    /// record is empty.
     pub const FULL: u8 = 48;
-    /// Runtime to switch: what it was sent for this chain (2) up to this stamp (8) need not be kept.
+    /// Runtime to switch: packets of this chain (2) up to this stamp (8) need not be
+    /// kept.
     pub const CLEAR: u8 = 49;
     /// Runtime to switch: a [`Replay`](super::Replay).
     pub const REPLAY: u8 = 50;
-    /// The answer if there is nothing any more to be sent again to the owner of this epoch (4).
+    /// Answer to `REPLAY`: no packets are left to be sent again to the owner of this
+    /// epoch (4).
     pub const UNLOGGED: u8 = 51;
-    /// To a switch, stamps (8 each) of its packets: from a runtime, its functions panicked on them; from a manager, a process has ended while it had them in hand.
+    /// To a switch, stamps (8 each) of its packets. From a runtime: its functions
+    /// panicked on them. From a manager: a process has ended with them in hand.
     pub const SUSPECT: u8 = 52;
-    /// Instance to state server, and back: see [`state`](crate::state). Who wants to talk, what it knows of the other side, and of whom so many messages have arrived.
+    /// Instance to state server, and back: see [`state`](crate::state). Begins a session:
+    /// the caller, its memory of the other side, and the number of messages that have
+    /// arrived from it.
     pub const STATE_HELLO: u8 = 53;
-    /// The answer, of the same layout: from now on there is a session.
+    /// Answer to `STATE_HELLO`, of the same layout: the session begins.
     pub const STATE_WELCOME: u8 = 54;
     /// Messages of a session, one behind the other.
     pub const STATE: u8 = 55;
-    /// State server to instance: the session is over. Nothing follows.
+    /// State server to instance: the session is over. The record is empty.
     pub const STATE_OVER: u8 = 56;
-    /// Runtime to manager: the number of a [`ListFlows`](super::Control::ListFlows) (4), 1 if nothing follows (1), in which lane (2) and at which slot (4) the list goes on, and
-    /// [`FlowInfo`](super::FlowInfo)s one behind the other. See [`FlowsHead`](super::FlowsHead).
+    /// Runtime to manager, the answer to [`ListFlows`](super::Control::ListFlows): its
+    /// number (4), 1 if nothing follows (1), the lane (2) and the slot (4) at which the
+    /// list continues, and [`FlowInfo`](super::FlowInfo)s one behind the other. See
+    /// [`FlowsHead`](super::FlowsHead).
     pub const FLOWS: u8 = 57;
 }
 
-/// In [`FlowsHead`]: all flows have been looked at.
+/// In [`FlowsHead`]: the list is complete.
 const NO_LANE: u16 = u16::MAX;
 
-/// A route as the runtime knows it whose flow it leads to.
+/// A route, as its flow's runtime knows it.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct RouteInfo {
     /// Keys, epoch and chain of the flow.
     pub claim: Claim,
-    /// Where it leads: here, or where the flow is on its way to.
+    /// The runtime to which the route leads: this one, or the one to which the flow is
+    /// moving.
     pub node: U16,
     /// Incarnation of that runtime.
     pub incarnation: U32,
-    /// If the flow is on its way: its epoch before. Else 0.
+    /// The flow's epoch before the move, if it is moving; otherwise 0.
     pub before: U32,
-    /// 1 if something of the flow has been released, or is known to a replica; 0 if it is being opened.
+    /// 1 if a packet of the flow has been released, or a replica knows the flow; 0 if it
+    /// is being opened.
     pub is_real: u8,
 }
 
-/// The new owner of a flow asks for packets that the old one was sent. They come in band, marked as what they are.
+/// The new owner of a flow asks for packets that the old owner was sent. The packets come
+/// in band, with a mark.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct Replay {
     /// The new owner's epoch.
     pub epoch: U32,
-    /// The first of them, counted from 0 in the order in which they were sent.
+    /// The first packet, counted from 0 in the order in which they were sent.
     pub first: U32,
-    /// How many; 0: no more are needed, and what came since may follow.
+    /// The number of packets. 0: no more are needed, and packets that came since may
+    /// follow.
     pub count: U32,
 }
 
 impl Replay {
-    /// So many may be asked for at a time.
+    /// Packets that may be asked for at a time.
     pub const MOST: u32 = 64;
 }
 
-/// A flow is no more, or never was.
+/// A flow that has ended, or never existed.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct Ended {
-    /// Forward key, or the key of the packet that found no flow.
+    /// The flow's forward key, or the key of the packet that found no flow.
     pub key: KeyBytes,
-    /// Its epoch: a newer route under the same key stays.
+    /// The flow's epoch: a newer route under the same key stays.
     pub epoch: U32,
 }
 
-/// The beginning of a [`kind::FLOWS`] record. Behind it are the flows.
+/// The beginning of a [`kind::FLOWS`] record. The flows are behind it.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct FlowsHead {
@@ -142,19 +166,19 @@ pub struct FlowsHead {
 
 impl FlowsHead {
     /// The beginning of a record for this list. `next`: the chain and the slot at which
-    /// the list goes on; none if it is over.
+    /// the list continues; `None` if it is over.
     pub(crate) fn new(request: u32, is_last: bool, next: Option<(u16, u32)>) -> FlowsHead {
         let (lane, slot) = next.unwrap_or((NO_LANE, 0));
         FlowsHead { request: request.into(), is_last: is_last.into(), lane: lane.into(), slot: slot.into() }
     }
 
-    /// The chain and the slot at which the list goes on; none if it is over.
+    /// The chain and the slot at which the list continues; `None` if it is over.
     pub fn next(&self) -> Option<(u16, u32)> {
         (self.lane.get() != NO_LANE).then_some((self.lane.get(), self.slot.get()))
     }
 }
 
-/// A flow key as it lies in a message.
+/// A flow key, in the layout of messages.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(transparent)]
 pub struct KeyBytes([u8; 40]);
@@ -173,16 +197,16 @@ impl From<KeyBytes> for FlowKey {
     }
 }
 
-/// What a runtime is doing, as the coordinator sees it.
+/// A runtime's state, as the coordinator sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MemberState {
-    /// Its process was started; it has not spoken yet.
+    /// The process was started, but has sent nothing yet.
     Starting,
-    /// It serves flows.
+    /// The runtime serves flows.
     Running,
-    /// It serves what it has and gets nothing new.
+    /// The runtime serves its flows and gets no new ones.
     Leaving,
-    /// It is gone, or no longer heard.
+    /// The runtime has ended, or is no longer heard.
     Failed,
 }
 
@@ -195,21 +219,21 @@ pub struct Member {
     pub incarnation: u32,
     /// State.
     pub state: MemberState,
-    /// Its virtual cluster, counted from 0.
+    /// The runtime's virtual cluster, counted from 0.
     pub cluster: u16,
-    /// Its host, counted from 0.
+    /// The runtime's host, counted from 0.
     pub host: u16,
 }
 
 impl MemberState {
-    /// It has flows, and is heard.
+    /// True if the runtime has flows, and is heard.
     pub fn serves(self) -> bool {
         matches!(self, MemberState::Running | MemberState::Leaving)
     }
 }
 
 impl Member {
-    /// Who it is.
+    /// The runtime's node and incarnation.
     pub fn peer(&self) -> Peer {
         Peer { node: self.node, incarnation: self.incarnation }
     }
@@ -218,30 +242,32 @@ impl Member {
 /// A rare message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Control {
-    /// Runtime to coordinator: it lives, with chains of these layouts.
+    /// Runtime to coordinator: the runtime lives, with chains of these layouts.
     Hello {
         /// Layout hash of each chain, in order.
         layouts: Vec<u64>,
     },
     /// Runtime to coordinator and manager: heartbeat and load.
     Report(Report),
-    /// State server to manager: what there is of its lists, in order; now and then, when that has changed.
+    /// State server to manager: the state of its lists, in order; now and then, when that
+    /// has changed.
     Lists(Vec<Listing>),
-    /// Coordinator to all: who is there; to a runtime, of its own virtual cluster.
+    /// Coordinator to all: the members; to a runtime, those of its own virtual cluster.
     View {
-        /// Counts views.
+        /// Number of the view; each view has the next one.
         version: u64,
         /// The runtimes.
         members: Vec<Member>,
     },
-    /// Coordinator to runtimes: this one has failed, recover what you have of it.
+    /// Coordinator to runtimes: this runtime has failed, recover your copies of its
+    /// flows.
     Recover {
         /// Node.
         node: NodeId,
         /// Incarnation.
         incarnation: u32,
     },
-    /// Runtime to coordinator: done with that.
+    /// Runtime to coordinator: the recovery of that runtime is done.
     Recovered {
         /// Node.
         node: NodeId,
@@ -249,37 +275,42 @@ pub enum Control {
         incarnation: u32,
         /// Flows taken over.
         flows: u64,
-        /// Flows that were given to it, and that nobody can make what they were: they have ended.
+        /// Flows that were given to this runtime and that no runtime can restore: they
+        /// have ended.
         broken: u64,
     },
-    /// Runtime to coordinator: all that is open of that waits, as these lives of switches have answered, until others who failed have been swept. The dead one's own routes may be swept; it is not
-    /// over, and [`Control::Recovered`] follows.
+    /// Runtime to coordinator: all that is open of a recovery waits for sweeps of other
+    /// failed runtimes, by the answers of these incarnations of switches. The dead
+    /// runtime's own routes may be swept. The recovery is not over:
+    /// [`Control::Recovered`] follows.
     Waits {
         /// Node.
         node: NodeId,
         /// Incarnation.
         incarnation: u32,
-        /// The switches where something waits.
+        /// The switches that let something wait.
         switches: Vec<Peer>,
     },
-    /// Runtime to coordinator: flows that came here hold these numbers of a pool. Comes before [`Control::Recovered`].
+    /// Runtime to coordinator: flows that came here hold these numbers of a pool. The
+    /// message comes before [`Control::Recovered`].
     Adopted {
         /// The pool.
         pool: PoolId,
-        /// Numbers, each with the epoch under which its flow came, or 0 if that is not remembered.
+        /// Numbers, each with the epoch under which its flow came, or 0 if that is not
+        /// remembered.
         numbers: Vec<(u32, u32)>,
     },
-    /// Coordinator to switch: routes that still lead to the failed runtime, and that nobody has asked for, lead nowhere. Every replica has reported, or waits for
-    /// this.
+    /// Coordinator to switch: end the routes that still lead to the failed runtime and
+    /// that no replica has claimed. Every replica has reported, or waits for this.
     Sweep {
         /// Node.
         node: NodeId,
         /// Incarnation.
         incarnation: u32,
-        /// Nobody waits: the recovery is over.
+        /// No runtime waits: the recovery is over.
         is_over: bool,
     },
-    /// Runtime to coordinator: its part of a pool runs low.
+    /// Runtime to coordinator: the runtime's part of a pool runs low.
     WantBlock {
         /// The pool.
         pool: PoolId,
@@ -296,7 +327,8 @@ pub enum Control {
         /// The pool.
         pool: PoolId,
     },
-    /// A number is free again: runtime to coordinator, or coordinator to the runtime that has its block.
+    /// A number is free again: runtime to coordinator, or coordinator to the runtime that
+    /// has its block.
     Returned {
         /// The pool.
         pool: PoolId,
@@ -310,12 +342,13 @@ pub enum Control {
         /// Numbers.
         numbers: Vec<u32>,
     },
-    /// Coordinator to runtime: others need blocks. Answered by [`Control::Spared`].
+    /// Coordinator to runtime: others need blocks. The answer is [`Control::Spared`].
     SpareBlocks {
         /// The pool.
         pool: PoolId,
     },
-    /// Runtime to coordinator: blocks that it gives back, of which no number is held; they may be none.
+    /// Runtime to coordinator: the blocks that it gives back. Flows hold no number of
+    /// them. The list may be empty.
     Spared {
         /// The pool.
         pool: PoolId,
@@ -324,98 +357,110 @@ pub enum Control {
         /// The answer is complete.
         last: bool,
     },
-    /// Manager to runtime: which flows have you? Answered by some of them, as [`kind::FLOWS`]: whoever wants more asks again from where these end.
+    /// Manager to runtime: list your flows. The answer, [`kind::FLOWS`], has some of
+    /// them; the asker asks again from where these end.
     ListFlows {
         /// Repeated in the answer.
         request: u32,
-        /// How many at most.
+        /// Limit of flows.
         limit: u32,
-        /// Only these: a selector of the tuple before or after the chain, in words.
+        /// Selects flows: a selector of the tuple before or after the chain, as text.
         selector: String,
         /// The lane to begin with: flows of earlier lanes are not wanted.
         lane: u16,
         /// The slot to begin with in that lane.
         slot: u32,
     },
-    /// Coordinator to runtime: move flows away. Answered by [`Control::Migrated`], now and then while it goes on and when it is done.
+    /// Coordinator to runtime: move flows away. The answer is [`Control::Migrated`], now
+    /// and then while it goes on and when it is done.
     Migrate {
         /// Repeated in the answers.
         request: u32,
-        /// Runtimes that may have them, by turns.
+        /// Runtimes that may get the flows, by turns.
         targets: Vec<(NodeId, u32)>,
-        /// How many at most.
+        /// Limit of flows.
         limit: u64,
-        /// Only these: a selector of the tuple before or after the chain, in words.
+        /// Selects flows: a selector of the tuple before or after the chain, as text.
         selector: String,
     },
-    /// Runtime to coordinator and manager: how far a request is.
+    /// Runtime to coordinator and manager: the progress of a request.
     Migrated {
-        /// Of the request.
+        /// The request's number.
         request: u32,
         /// Flows that another runtime serves now.
         moved: u64,
-        /// Flows that nobody would have.
+        /// Flows that no runtime would take.
         refused: u64,
-        /// Nothing follows.
+        /// True in the last message about the request.
         last: bool,
     },
-    /// Coordinator to runtime: the managers that want to hear how things are, and the hosts that serve the ports.
+    /// Coordinator to runtime: the managers that want the runtime's reports, and the
+    /// hosts that serve the ports.
     Managers {
         /// Per switch, its host.
         serving: Vec<u16>,
-        /// Who.
+        /// The managers.
         peers: Vec<Peer>,
     },
-    /// Coordinator to manager: on this host a switch lives, in its `term`; every change of hosts begins another. Nobody else serves its ports.
+    /// Coordinator to manager: the host that runs a switch, in this `term`; every change
+    /// of hosts begins another term. No other host serves the switch's ports.
     Serve {
         /// The switch, counted from 0.
         switch: u16,
         /// The host.
         host: u16,
-        /// Counts them.
+        /// The number of the term.
         term: u32,
-        /// The incarnation of the host's manager: a term is served by one life of it, and not by the next.
+        /// The incarnation of the host's manager: a term is served by one incarnation,
+        /// and not by the next.
         life: u32,
     },
-    /// Coordinator to a manager that serves ports: these runtimes of other hosts may speak, and no others of those hosts.
+    /// Coordinator to a manager that serves ports: these runtimes of other hosts may
+    /// speak, and no others of those hosts.
     Admit {
-        /// Who.
+        /// The runtimes.
         peers: Vec<Peer>,
     },
-    /// Manager to manager and coordinator: it lives. See [`quorum`](crate::quorum).
+    /// Manager to manager and coordinator: a sign of life. See [`quorum`](crate::quorum).
     Beat(Beat),
     /// Runtime to manager: steps of packets that are traced.
     Trace(Vec<TraceStep>),
-    /// Coordinator to switch: service-chain rules. They are in force once all parts have come. Answered by [`Control::RulesInForce`].
+    /// Coordinator to switch: service-chain rules, which are in force once all parts have
+    /// come. The answer is [`Control::RulesInForce`].
     Rules {
-        /// Counts sets of rules, from 1.
+        /// Number of the set of rules, from 1.
         version: u64,
-        /// Which part of the set, from 0.
+        /// Number of this part of the set, from 0.
         part: u16,
-        /// How many there are.
+        /// The number of parts.
         parts: u16,
-        /// Its rules.
+        /// The part's rules.
         rules: Vec<Rule>,
     },
-    /// Coordinator to a switch that has just started: these have failed, and not everyone who may have replicas of their flows has reported.
+    /// Coordinator to a switch that has just started: these runtimes have failed, and not
+    /// every runtime that may have replicas of their flows has reported.
     Recovering {
-        /// Who.
+        /// The failed runtimes.
         dead: Vec<Peer>,
-        /// The newest epoch that is remembered, 0 for none: the one who told of it may be dead.
+        /// The newest epoch that is remembered, 0 for none: the runtime that told it may
+        /// be dead.
         epoch: u32,
     },
-    /// Switch to coordinator: new flows are decided by these. Sent at its start too: it has none then, and is sent some.
+    /// Switch to coordinator: the set of rules that decides about new flows. A switch
+    /// sends it at its start too, without rules, and is sent some.
     RulesInForce {
-        /// Of the set; 0 for none.
+        /// The set's version; 0 for none.
         version: u64,
     },
-    /// Coordinator to runtime and manager, first of all in each of its lives: tell everything. A runtime answers with [`Control::Hello`], [`Control::Holds`],
-    /// [`Control::Accounted`] and a report, the manager with [`Control::Ended`] and [`Control::Present`].
+    /// Coordinator to runtime and manager, first of all in each of its incarnations:
+    /// report everything. A runtime answers with [`Control::Hello`], [`Control::Holds`],
+    /// [`Control::Accounted`] and a report, the manager with [`Control::Ended`] and
+    /// [`Control::Present`].
     Account {
         /// The last of the receiver's numbered messages that is remembered.
         handled: u64,
     },
-    /// Runtime to coordinator: these blocks of a pool are here.
+    /// Runtime to coordinator: the runtime has these blocks of a pool.
     Holds {
         /// The pool.
         pool: PoolId,
@@ -427,9 +472,10 @@ pub enum Control {
         /// The last numbered message of the coordinator that has taken effect.
         handled: u64,
     },
-    /// Between runtime and coordinator: numbered messages up to this one will never be needed again.
+    /// Between runtime and coordinator: numbered messages up to this one will never be
+    /// needed again.
     Settled {
-        /// The last.
+        /// The number of the last one.
         handled: u64,
     },
     /// Coordinator to manager: start this process.
@@ -439,86 +485,95 @@ pub enum Control {
         /// Incarnation: higher than any that there ever was.
         incarnation: u32,
     },
-    /// Manager to coordinator: it was started.
+    /// Manager to coordinator: the process was started.
     Started {
         /// Node.
         node: NodeId,
         /// Incarnation.
         incarnation: u32,
     },
-    /// Coordinator to manager: it is given up, nothing more is to be let out of it. Answered by [`Control::Ended`].
+    /// Coordinator to manager: the runtime is given up, let nothing more out of it. The
+    /// answer is [`Control::Ended`].
     Fence {
         /// Node.
         node: NodeId,
         /// Incarnation.
         incarnation: u32,
     },
-    /// Manager to coordinator: nothing more is let out of it; its process has ended, was fenced, or could not be started.
+    /// Manager to coordinator: nothing more is let out of the runtime. Its process has
+    /// ended, was fenced, or could not be started.
     Ended {
         /// Node.
         node: NodeId,
         /// Incarnation.
         incarnation: u32,
-        /// Flows that the switch sent there; none if it has not been told of all of them.
+        /// Flows that the switch sent there; `None` if the switch has not been told of
+        /// all of them.
         flows: Option<u64>,
-        /// Flows that it had by its [`LastWord`], or where another host has that, its last report; none if
-        /// neither is known here.
+        /// Flows of the runtime by its [`LastWord`], or if another host has that, by its
+        /// last report; `None` if neither is known here.
         last: Option<u64>,
-        /// How that was seen.
+        /// How the manager noticed the end.
         notice: Notice,
     },
-    /// Manager to coordinator: these have been started and may speak, and no others.
+    /// Manager to coordinator: these runtimes have been started and may speak, and no
+    /// others.
     Present {
-        /// Who.
+        /// The runtimes.
         peers: Vec<Peer>,
     },
-    /// Manager to coordinator: frames for these runtimes found their rings full, since each began.
+    /// Manager to coordinator: frames that found these runtimes' rings full, since each
+    /// began.
     Crowded {
-        /// Who, and how many.
+        /// The runtimes, with the number of frames.
         refused: Vec<(Peer, u64)>,
     },
-    /// Coordinator to manager: it has nothing left to do, end its process.
+    /// Coordinator to manager: the runtime has nothing left to do, end its process.
     Stop {
         /// Node.
         node: NodeId,
         /// Incarnation.
         incarnation: u32,
     },
-    /// Manager to coordinator: an operator wants something.
+    /// Manager to coordinator: an operator's order.
     Order {
         /// Repeated in the answer.
         ticket: u32,
-        /// What.
+        /// The order.
         order: Order,
     },
-    /// Coordinator to manager: the number of what has begun, or why it has not.
+    /// Coordinator to manager: the number of the request that has begun, or the reason
+    /// why none has.
     Answer {
-        /// Of the order.
+        /// The order's ticket.
         ticket: u32,
-        /// The request's number, where there is one.
+        /// The request's number, if the order began one.
         result: Result<u32, Refusal>,
     },
-    /// Coordinator to manager: a drain, whenever it has come further.
+    /// Coordinator to manager: a drain, whenever it has progressed.
     Draining(Drain),
-    /// Coordinator to manager: how things stand, for people.
+    /// Coordinator to manager: the state of the box, for operators.
     Standing(Standing),
-    /// Coordinator to manager: a failure, when it is known and when it is over.
+    /// Coordinator to manager: a failure, when it is known and when its recovery is over.
     Failover(Failover),
-    /// Manager to manager: how its host seals packets. With every beat, and as soon as there is news.
+    /// Manager to manager: how its host seals packets. The message goes with every beat,
+    /// and as soon as there is news.
     Sealing(Sealing),
-    /// Some numbers of a statistic; now and then, when they have changed. State server to manager: what all instances have together. Runtime to managers: what its flows have, where no
-    /// state server adds that up.
+    /// Some numbers of a statistic; now and then, when they have changed. State server to
+    /// manager: the sums over all instances. Runtime to managers: the numbers of its own
+    /// flows, if no state server adds them up.
     Totals {
-        /// Which, among the sender's statistics, counted from 0.
+        /// The statistic, among the sender's, counted from 0.
         statistic: u32,
-        /// The first of its numbers that are meant, counted from 0.
+        /// The index of the first number, counted from 0.
         first: u32,
-        /// What they are.
+        /// The numbers.
         values: Vec<i64>,
     },
-    /// Runtime to the manager of its host: packets that functions tell the operator of.
+    /// Runtime to the manager of its host: packets that functions log for the operator.
     Logged(Vec<Logged>),
-    /// Coordinator to the manager of its host: nothing is heard of this runtime. If it stands still it is fenced, as by [`Control::Fence`]; else the answer is
+    /// Coordinator to the manager of its host: this runtime is silent. If it stands still
+    /// it is fenced, as by [`Control::Fence`]; otherwise the answer is
     /// [`Control::Alive`].
     Silent {
         /// Node.
@@ -526,82 +581,89 @@ pub enum Control {
         /// Incarnation.
         incarnation: u32,
     },
-    /// The answer: its loop turns, or would if it had a processor.
+    /// Manager to coordinator, the answer to `Silent`: the runtime's loop turns, or would
+    /// if it had a processor.
     Alive {
         /// Node.
         node: NodeId,
         /// Incarnation.
         incarnation: u32,
     },
-    /// Switch to coordinator: the failed runtime's routes have been swept for the last time, and this life of the switch has seen all of its recovery.
+    /// Switch to coordinator: the failed runtime's routes have been swept for the last
+    /// time, and this incarnation of the switch has seen all of its recovery.
     Unclaimed {
         /// Node.
         node: NodeId,
         /// Incarnation.
         incarnation: u32,
-        /// Flows that nobody had asked for, of which something had been released.
+        /// Flows of which packets had been released and that no replica claimed.
         flows: u64,
     },
 }
 
-/// How a host seals what leaves it: see [`seal`](crate::seal).
+/// How a host seals packets to other hosts: see [`seal`](crate::seal).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sealing {
-    /// The incarnation of the manager for which this is: what waited for an earlier one says nothing of what that one's successor may take.
+    /// The incarnation of the manager that this is for. An announcement that waited for
+    /// an earlier incarnation does not tell what its successor may take.
     pub to: u32,
-    /// The number of the host's life.
+    /// The host's life number.
     pub life: u64,
-    /// How many packets it has sealed before this.
+    /// The number of packets that the host has sealed before this.
     pub counter: u64,
-    /// Who lives on the host.
+    /// The nodes on the host.
     pub nodes: Vec<NodeId>,
 }
 
 /// A manager's sign of life.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Beat {
-    /// When it was sent, by the sender's clock, ns.
+    /// The send time, by the sender's clock, ns.
     pub sent: u64,
-    /// Of every host, when the last beat was sent that the sender has from it, by that host's clock, ns; 0 if there is none.
+    /// For every host, the send time of the latest beat that the sender has from it, by
+    /// that host's clock, ns; 0 if there is none.
     pub echoes: Vec<u64>,
-    /// Of every host, how long ago the sender had that beat, or began if it has had none, ns.
+    /// For every host, the time since the sender had that beat, or since the sender began
+    /// if it has had none, ns.
     pub ages: Vec<u64>,
     /// The hosts that are connected to the sender, itself included, a bit each.
     pub connected: u16,
-    /// Per switch, how its service stands.
+    /// Per switch, the state of its service.
     pub services: Vec<Service>,
     /// The sender is about to end, as planned.
     pub is_leaving: bool,
 }
 
-/// How a host stands to the service of one switch's ports.
+/// A host's service of one switch's ports.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Service {
-    /// The latest term that it has been told.
+    /// The latest term that the host has been told.
     pub term: u32,
-    /// It serves the ports in that term.
+    /// The host serves the ports in that term.
     pub serves: bool,
-    /// How many of the ports have links that are up.
+    /// Ports whose links are up.
     pub links: u8,
 }
 
-/// No coordinator has made so many views while a node heard nothing of it.
+/// Limit of views that a coordinator can have made while a node heard nothing of it.
 const MOST_VIEWS: u64 = 1 << 32;
 
-/// True if this is the number of a later view than the known one, and not one that nobody can have made.
+/// True if this is the number of a later view than the known one, and small enough to
+/// exist.
 pub(crate) fn is_later_view(known: u64, said: u64) -> bool {
     said > known && said - known <= MOST_VIEWS
 }
 
 impl Control {
-    /// Appends the encoding.
+    /// Appends the message's encoding.
     pub fn encode(&self, into: &mut Vec<u8>) {
-        // Encoding into a vector fails only for types that postcard does not support, and these are none.
+        // Encoding into a vector fails only for types that postcard does not support, and
+        // these are none.
         let bytes = postcard::to_stdvec(self).expect("control messages are plain data");
         into.extend_from_slice(&bytes);
     }
 
-    /// Reads it back.
+    /// Decodes a message.
     ///
     /// # Errors
     /// [`DropReason::Malformed`] if the bytes are not an encoding.
@@ -609,14 +671,15 @@ impl Control {
         postcard::from_bytes(bytes).map_err(|_| DropReason::Malformed)
     }
 
-    /// The number of the part that an encoded [`Control::Rules`] is. Reads no rule.
+    /// The number of the part, if this is an encoded [`Control::Rules`]. Reads no rule.
     pub fn rules_part(bytes: &[u8]) -> Option<u16> {
         let ((number, _, part), _) = postcard::take_from_bytes::<(u32, u64, u16)>(bytes).ok()?;
         (number == RULES_NUMBER).then_some(part)
     }
 }
 
-/// The number by which an encoding of [`Control::Rules`] begins: its place among the messages.
+/// The number by which an encoding of [`Control::Rules`] begins: its place among the
+/// messages.
 const RULES_NUMBER: u32 = 24;
 
 impl crate::channel::Fabric {
@@ -627,7 +690,8 @@ impl crate::channel::Fabric {
         self.send(node, kind::CONTROL, &bytes).is_ok()
     }
 
-    /// Sends a record of this kind with keys and epochs of flows, as many records as it takes. Returns how many flows the channel took.
+    /// Sends keys and epochs of flows in records of this kind, as many as it takes.
+    /// Returns how many flows the channel took.
     pub(crate) fn send_ended(&mut self, node: NodeId, kind: u8, flows: &[(FlowKey, Epoch)]) -> usize {
         let mut told = 0;
         for chunk in flows.chunks(32) {

@@ -1,4 +1,5 @@
-//! What flows of a chain share of which each has numbers of its own: where these pools are in its functions, and how large.
+//! Pools of a chain, of whose numbers each is at most one flow's: their places in its
+//! functions, and their sizes.
 
 use crate::message::PoolId;
 use holdfast_nf::{Chain, SharedField};

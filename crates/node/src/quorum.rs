@@ -23,7 +23,8 @@
 //! - A manager's next incarnation has heard no host yet, and echoes nothing. Its earlier
 //!   incarnation's echoes count until they are out of date: they are no less true for
 //!   that one's end. The next one's ages begin when it does, so no host waits too short.
-//!   Otherwise two managers that ended at once would end service at the third host.
+//!   If they did not, two managers that ended at once would end service at the third
+//!   host.
 //! - A vote that has forgotten a term could keep an earlier one served, so a manager's
 //!   terms outlive it ([`Quorum::remember`]).
 //!
@@ -213,8 +214,9 @@ impl Quorum {
         let Some(known) = self.others.get_mut(usize::from(host)) else { return Vec::new() };
         if beat.services.len() != self.services.len() || echo > now {
             // A host with another configuration means other switches by the same numbers,
-            // so it does not count as connected. Nor does one that echoes a time that has
-            // not come: it would count as connected until then, even when it is dead.
+            // so it does not count as connected. A host that echoes a time that has not
+            // come does not count either: it would count as connected until then, even
+            // when it is dead.
             return Vec::new();
         }
         // An age is a time of the other's clock, so it is capped: beyond two time-outs
@@ -441,8 +443,8 @@ mod tests {
         assert_eq!(hosts.serving(), [1]);
     }
 
-    /// Two hosts serve a switch each. One dies, and the other serves both, its own
-    /// without a pause; then that one is cut off, and loses both.
+    /// Two hosts serve a switch each. The first one dies, and the other serves both, its
+    /// own without a pause; then that one is cut off, and loses both.
     #[test]
     fn each_switch_is_served_by_a_host_of_its_own() {
         let mut hosts = Hosts::new(3);
@@ -522,8 +524,8 @@ mod tests {
         }
     }
 
-    /// A serving host is dead when another is told to follow: that one does not wait for
-    /// another time-out, because no host has heard the dead one for so long.
+    /// A serving host is dead when another is told to follow. The successor does not wait
+    /// for another time-out, because no host has heard the dead one for so long.
     #[test]
     fn who_follows_a_dead_host_begins_soon() {
         let mut hosts = Hosts::new(3);
@@ -608,7 +610,7 @@ mod tests {
             let mut quorums: Vec<Quorum> =
                 (0..count).map(|at| Quorum::new(at as u16, count as u16, 1, PATIENCE, own(at, 0))).collect();
             let (mut cut, mut stopped_until) = (vec![vec![false; count]; count], vec![0; count]);
-            // When, from, to.
+            // Arrival time, sender, receiver.
             let mut flying: Vec<(u64, usize, usize, Beat)> = Vec::new();
             let mut told: Vec<(u64, usize, (usize, u32), u32)> = Vec::new();
             let (mut term, mut last, mut lives) = (0, None, vec![0; count]);

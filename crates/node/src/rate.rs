@@ -1,25 +1,28 @@
-//! How often the box speaks by itself (RFC 1812, section 4.3.2.8; RFC 4443, section 2.4).
+//! Rate limits of packets that the box sends by itself (RFC 1812, section 4.3.2.8; RFC
+//! 4443, section 2.4).
 
 const SECOND: u64 = 1_000_000_000;
 
-/// A token bucket, kept as the time up to which its tokens are spent: no rounding adds up, and no time is too large.
+/// A token bucket, kept as the time up to which its tokens are spent: no rounding adds
+/// up, and no time is too large.
 #[derive(Debug)]
 pub(crate) struct RateLimit {
-    /// Between two tokens, ns.
+    /// Time between two tokens, ns.
     interval: u64,
-    /// What a full bucket is worth, ns.
+    /// Value of a full bucket, ns.
     depth: u64,
     spent: u64,
 }
 
 impl RateLimit {
-    /// `per_second` (not 0) in the long run, `burst` at once. Starts full.
+    /// A bucket that gives `per_second` (not 0) in the long run, `burst` at once. The
+    /// bucket starts full.
     pub(crate) fn new(per_second: u64, burst: u64) -> RateLimit {
         let interval = SECOND / per_second;
         RateLimit { interval, depth: interval * burst, spent: 0 }
     }
 
-    /// One, and then one per `interval`, ns.
+    /// A bucket that gives one token, and then one per `interval`, ns.
     pub(crate) fn every(interval: u64) -> RateLimit {
         RateLimit { interval, depth: interval, spent: 0 }
     }

@@ -1,5 +1,5 @@
-//! The resets that a TCP segment gets where there is no connection for it: one to its
-//! sender, and where a connection ends one to its receiver.
+//! Resets for a TCP segment that finds no connection: one to its sender, and where a
+//! connection ends one to its receiver.
 
 use crate::channel::format::after;
 use holdfast_wire::build::{self, Ends, Ethernet};
@@ -9,12 +9,14 @@ use holdfast_wire::{FlowKey, Packet, ip_addr};
 use std::net::IpAddr;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Makes a segment into the reset that its sender gets where there is no connection (RFC 9293, section 3.10.7.1), without MAC addresses of its own. False, and nothing changed, for a reset,
-/// for a segment that is damaged, and for a fragment, of which nobody can tell.
+/// Makes a segment into the reset that its sender gets if there is no connection (RFC
+/// 9293, section 3.10.7.1), without MAC addresses of its own. False, and nothing changed,
+/// for a reset, for a damaged segment, and for a fragment, which does not show its
+/// connection.
 pub fn reset(packet: &mut Packet) -> bool {
     let Some(&refused) = packet.tcp() else { return false };
     let Some(&(mut ethernet)) = packet.bytes().first_chunk::<{ Ethernet::LEN }>() else { return false };
-    // A tag that a function has put on is not the answer's.
+    // The answer does not get the tag that a function has put on.
     ethernet[12..].copy_from_slice(&packet.layers.ethertype.to_be_bytes());
     let ends = match (packet.ipv4(), packet.ipv6()) {
         (Some(ip), _) => Ends::V4(ip.destination, ip.source),
@@ -31,12 +33,13 @@ pub fn reset(packet: &mut Packet) -> bool {
     write(frame, &ethernet, &answer, &ends)
 }
 
-/// Makes an empty packet into the reset that a refused segment's receiver gets in its place, between the
-/// ends that this key names. The reset comes where the receiver expects the segment, or, in place of one that
-/// was sent again, behind all that it was sent, if that is known: a receiver that misses some of it asks
-/// what this is about, and one that is told an earlier number hears nothing. The reset acknowledges
-/// what the segment does, so that a receiver believes it that has only sent a SYN (RFC 9293, section
-/// 3.10.7.3; RFC 5961, section 3.2).
+/// Makes an empty packet into the reset that a refused segment's receiver gets in its
+/// place, between the ends of this key. The reset has the segment's own number, where the
+/// receiver expects it. In place of a segment that was sent again, it comes behind all
+/// that the receiver was sent, if that is known (`expected`). A receiver that misses some
+/// of it answers with a challenge; it would ignore an earlier number. The reset
+/// acknowledges what the segment does, so that a receiver that has only sent a SYN
+/// believes it (RFC 9293, section 3.10.7.3; RFC 5961, section 3.2).
 ///
 /// # Errors
 /// Gives the empty packet back for a segment that is damaged, and for a fragment.
@@ -69,8 +72,8 @@ pub(crate) fn reset_ahead(refused: &Packet, key: &FlowKey, expected: Option<u32>
     if is_made && empty.parse().is_ok() { Ok(empty) } else { Err(empty) }
 }
 
-/// Has a refused segment acknowledge no less than its sender has asked for: an old one is answered as the
-/// latest would be, with a reset that its sender believes.
+/// Raises a refused segment's acknowledgement to what its sender has asked for since. An
+/// old segment is answered as the latest would be, with a reset that its sender believes.
 pub(crate) fn acknowledge(refused: &mut Packet, asked_for: u32) {
     let Some((flags, before)) = refused.tcp().map(|tcp| (tcp.flags, tcp.acknowledgement)) else { return };
     if flags & tcp_flags::ACK == 0 || !after(asked_for, before.get()) {
@@ -97,8 +100,9 @@ fn write(frame: &mut [u8], ethernet: &[u8; Ethernet::LEN], segment: &build::Tcp<
     written.is_ok()
 }
 
-/// "If the ACK bit is off, sequence number zero is used, <SEQ=0><ACK=SEG.SEQ+SEG.LEN><CTL=RST,ACK>. If the ACK bit is on, <SEQ=SEG.ACK><CTL=RST>." SEG.LEN counts
-/// SYN and FIN.
+/// "If the ACK bit is off, sequence number zero is used,
+/// <SEQ=0><ACK=SEG.SEQ+SEG.LEN><CTL=RST,ACK>. If the ACK bit is on,
+/// <SEQ=SEG.ACK><CTL=RST>." SEG.LEN counts SYN and FIN.
 fn answer_to(refused: &Tcp, len: usize) -> build::Tcp<'static> {
     let (source, destination) = (refused.destination.get(), refused.source.get());
     if refused.flags & tcp_flags::ACK != 0 {
@@ -184,8 +188,8 @@ mod tests {
         }
     }
 
-    /// The receiver's reset goes the segment's way, between the ends of the key, is where the
-    /// segment was, and behind a SYN. It acknowledges what the segment does.
+    /// The receiver's reset goes the segment's way, between the ends of the key, at the
+    /// segment's number, behind a SYN, and acknowledges what the segment does.
     #[test]
     fn the_receiver_gets_a_reset_where_it_expects_the_segment() {
         use tcp_flags::{ACK, FIN, PSH, RST, SYN};
@@ -222,8 +226,8 @@ mod tests {
         }
     }
 
-    /// The sender of an old segment is told where it has asked for the next one since. A SYN is answered as
-    /// ever, and damage stays damage.
+    /// The sender of an old segment gets a reset at the number that it has asked for
+    /// since. A SYN is answered as ever, and a damaged segment stays damaged.
     #[test]
     fn an_old_segment_is_answered_where_its_sender_is_by_now() {
         use tcp_flags::{ACK, RST, SYN};

@@ -1,16 +1,20 @@
 //! Service-chain rules: which chain a new flow takes.
 //!
-//! Theory of operation. Rules are a version and a set. Of the rules that match a flow's first packet the most specific decides, whatever
-//! their order (see [`Specificity`](holdfast_wire::selector::Specificity)). The coordinator has them and sends them to every switch, in as
-//! many records as they need, to each those of the chains on its ports; a switch puts them together and changes over when it has all of them, so that no packet ever meets a part of
-//! a set. What a flow took stays with its route: rules are for flows that begin.
+//! Theory of operation. Rules are a version and a set. The most specific of the rules
+//! that match a flow's first packet decides, whatever their order (see
+//! [`Specificity`](holdfast_wire::selector::Specificity)). The coordinator sends each
+//! switch the rules of the chains on its ports, in as many records as they need. A switch
+//! puts them together and changes over when it has all of them, so that no packet ever
+//! meets a part of a set. A flow's chain stays with its route: rules are for flows that
+//! begin.
 //!
 //! A set may have thousands of rules, and packets wait for each turn of a switch or a
 //! manager. A switch reads one record per turn ([`Assembly`]), and frees the rules that
 //! are no longer in force a few at a time. A manager passes on records that were encoded
 //! on another thread ([`RuleRecords`]).
 //!
-//! In: rules, records. Out: the rule of a key, records. Never: a look at an existing flow.
+//! In: rules, records. Out: the rule of a key, records. Never: a look at an existing
+//! flow.
 
 use crate::message::Control;
 use holdfast_wire::selector::{Selector, Specificity};
@@ -18,17 +22,17 @@ use holdfast_wire::{DropReason, FlowKey};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
-/// Rules that a set may have.
+/// Largest number of rules in a set.
 pub const MAX_RULES: usize = 4096;
-/// Port ranges that one rule may name: a rule is never longer than a record.
+/// Largest number of port ranges in one rule: a rule is never longer than a record.
 pub const MAX_RANGES: usize = 100;
 /// Rules that a switch frees in one turn.
 const FREED: usize = 256;
 
-/// Which chain a new flow takes.
+/// A rule: the chain that a new flow takes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rule {
-    /// What it matches.
+    /// The packets that it matches.
     pub selector: Selector,
     /// The chain, counted from 0.
     pub chain: u16,
@@ -40,7 +44,7 @@ pub struct Rule {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuleSet {
     version: u64,
-    /// The most specific first.
+    /// The rules, the most specific first.
     rules: Vec<Rule>,
 }
 
@@ -51,7 +55,7 @@ impl RuleSet {
         RuleSet { version, rules }
     }
 
-    /// Which one it is.
+    /// The set's version.
     pub fn version(&self) -> u64 {
         self.version
     }
@@ -61,24 +65,26 @@ impl RuleSet {
         &self.rules
     }
 
-    /// The most specific rule that means a packet with this key that came in by this port of the switch.
+    /// The most specific rule that matches a packet with this key that came in by this
+    /// port of the switch.
     pub fn find(&self, key: &FlowKey, ingress: u8) -> Option<&Rule> {
         self.rules.iter().find(|rule| rule.selector.matches(key, ingress))
     }
 
-    /// Those of its rules whose chains are meant, as the same version.
+    /// The rules whose chains are meant, as the same version.
     pub fn of_chains(&self, is_meant: impl Fn(u16) -> bool) -> RuleSet {
         RuleSet { version: self.version, rules: self.rules.iter().filter(|rule| is_meant(rule.chain)).cloned().collect() }
     }
 
     /// The set as messages of at most `limit` bytes each.
     pub fn messages(&self, limit: usize) -> Vec<Control> {
-        // What surrounds the rules in a message: its kind, version, two counts and a length, each in a variable-length encoding.
+        // Length of a message without its rules: kind, version, two counts and a length,
+        // each in a variable-length encoding.
         const AROUND: usize = 1 + 10 + 3 + 3 + 3;
         let mut parts: Vec<Vec<Rule>> = vec![Vec::new()];
         let mut room = limit.saturating_sub(AROUND);
         for rule in &self.rules {
-            // Two numbers and the text with its length.
+            // A rule is two numbers and the text with its length.
             let len = 3 + 3 + 3 + rule.selector.to_string().len();
             if len > room && parts.last().is_some_and(|part| !part.is_empty()) {
                 parts.push(Vec::new());
@@ -130,7 +136,7 @@ impl RuleRecords {
     }
 }
 
-/// A set of which not all parts have come, and what a switch has still to do for sets.
+/// A set that is being put together, and a switch's remaining work on sets.
 #[derive(Debug, Default)]
 pub struct Assembly {
     coming: Coming,
@@ -145,14 +151,15 @@ struct Coming {
     version: u64,
     parts: u16,
     next: u16,
-    /// The most specific first.
+    /// The rules so far, the most specific first.
     rules: Vec<Rule>,
-    /// Specificity of the last of them.
+    /// Specificity of the last of these rules.
     least: Option<Specificity>,
 }
 
 impl Coming {
-    /// Parts of a set come in order, and so do their rules. A rule that does not is put where it belongs.
+    /// Puts a rule into its place. Parts of a set come in order, and so do their rules; a
+    /// rule out of order is moved to its place.
     fn put(&mut self, rule: Rule) {
         let specificity = rule.selector.specificity();
         if self.least.is_none_or(|least| specificity <= least) {
@@ -166,8 +173,8 @@ impl Coming {
 }
 
 impl Assembly {
-    /// Keeps a record, which is this part of a set, until [`Assembly::poll_record`]. The first
-    /// part begins a new set: unread parts of an earlier one are dropped.
+    /// Keeps a record, which is this part of a set, until [`Assembly::poll_record`]. The
+    /// first part begins a new set: unread parts of an earlier one are dropped.
     pub fn keep(&mut self, part: u16, record: &[u8]) {
         if part == 0 {
             self.unread.clear();
@@ -183,10 +190,12 @@ impl Assembly {
         self.unread.pop_front()
     }
 
-    /// Takes a part. Parts come in order; the first one of a set begins anew. The set, once it is whole.
+    /// Takes a part. Parts come in order; the first one of a set begins anew. Returns the
+    /// set, once it is whole.
     ///
     /// # Errors
-    /// [`DropReason::Malformed`] for a part that no set has at this place; what had been put together is forgotten.
+    /// [`DropReason::Malformed`] for a part that no set has at this place; the parts so
+    /// far are forgotten.
     pub fn take(&mut self, version: u64, part: u16, parts: u16, rules: Vec<Rule>) -> Result<Option<RuleSet>, DropReason> {
         if part == 0 {
             self.begin(Coming { version, parts, ..Coming::default() });

@@ -3,18 +3,18 @@
 use core::fmt;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// The number of a flow's ownership: with every owner that a switch gives a flow it gives
-/// the flow an epoch that no flow has had.
+/// The number of a flow's ownership. A switch that gives a flow a new owner gives it an
+/// epoch that no flow has had.
 ///
-/// Epochs begin anew behind the highest. So they have no order as numbers have: of two
-/// epochs the later one is ahead by less than half of all there are. 0 is given to
-/// nobody.
+/// Epochs begin anew behind the highest, and therefore have no order as numbers have: of
+/// two epochs the later one is ahead by less than half of all there are. No owner gets
+/// epoch 0.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(transparent)]
 pub struct Epoch(u32);
 
 impl Epoch {
-    /// The first that a switch gives.
+    /// The first epoch that a switch gives.
     pub const FIRST: Epoch = Epoch(1);
 
     /// The epoch with this number.
@@ -23,20 +23,21 @@ impl Epoch {
         Epoch(number)
     }
 
-    /// The epoch with this number; none if it is 0, where a message or a table means
-    /// "none" by that.
+    /// The epoch with this number; `None` if it is 0, which means "none" in messages and
+    /// tables.
     #[inline]
     pub fn given(number: u32) -> Option<Epoch> {
         (number != 0).then_some(Epoch(number))
     }
 
-    /// Its number.
+    /// The epoch's number.
     #[inline]
     pub const fn get(self) -> u32 {
         self.0
     }
 
-    /// The lowest bits of its number: a packet on its way to a port has room for no more.
+    /// The lowest bits of the epoch's number: a packet on its way to a port has room for
+    /// no more.
     #[inline]
     pub fn low(self) -> u16 {
         self.0 as u16
@@ -49,19 +50,19 @@ impl Epoch {
         Epoch(self.0.wrapping_add_signed(i32::from(low.wrapping_sub(self.low()) as i16)))
     }
 
-    /// This one was given after the other.
+    /// True if this epoch was given after the other.
     #[inline]
     pub fn is_later(self, other: Epoch) -> bool {
         self.0.wrapping_sub(other.0) as i32 > 0
     }
 
-    /// This one is the other, or was given after it.
+    /// True if this epoch is the other, or was given after it.
     #[inline]
     pub fn has_reached(self, other: Epoch) -> bool {
         self.0.wrapping_sub(other.0) as i32 >= 0
     }
 
-    /// The later of two of which either may be missing.
+    /// The later of two epochs, either of which may be missing.
     #[inline]
     pub fn later(one: Option<Epoch>, other: Option<Epoch>) -> Option<Epoch> {
         match (one, other) {
@@ -71,21 +72,21 @@ impl Epoch {
         }
     }
 
-    /// The one that is so many steps ahead, or if that is 0 the first.
+    /// The epoch that is so many steps ahead, or the first one if that is 0.
     #[inline]
     #[must_use]
     pub fn ahead(self, steps: u32) -> Epoch {
         Epoch(self.0.wrapping_add(steps).max(1))
     }
 
-    /// The one that is given next.
+    /// The epoch that is given next.
     #[inline]
     #[must_use]
     pub fn next(self) -> Epoch {
         self.ahead(1)
     }
 
-    /// The number before this one's, to mean every earlier epoch by it; 0 before the
+    /// The number before this epoch's, which stands for every earlier epoch; 0 before the
     /// first.
     #[inline]
     #[must_use]
@@ -93,7 +94,7 @@ impl Epoch {
         Epoch(self.0.wrapping_sub(1))
     }
 
-    /// As it is in messages.
+    /// The epoch as in messages.
     #[inline]
     pub fn to_be_bytes(self) -> [u8; 4] {
         self.0.to_be_bytes()
@@ -116,7 +117,7 @@ impl fmt::Debug for Epoch {
 mod tests {
     use super::*;
 
-    /// Epochs go on behind the highest, without 0.
+    /// Epochs continue behind the highest, without 0.
     #[test]
     fn epochs_begin_anew() {
         let last = Epoch::new(u32::MAX);
@@ -128,8 +129,8 @@ mod tests {
         assert_eq!((of(0, 0), of(7, 0), of(0, 1 << 31), of(9, 7), of(u32::MAX, 7)), (0, 7, 1 << 31, 9, 7));
     }
 
-    /// The lowest bits are enough for what is not far away, on either side, also where
-    /// they begin anew.
+    /// The lowest bits are enough for near epochs, on either side, also where they begin
+    /// anew.
     #[test]
     fn the_nearest_is_meant() {
         for near in [5, 0x1_0003, 0x1_fffe, u32::MAX - 1].map(Epoch::new) {

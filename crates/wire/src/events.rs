@@ -1,12 +1,13 @@
 //! Counted events, declared once: name, meaning, and what to do about each.
 //!
-//! A kind of events is a closed list ([`events!`](crate::events!)): what counts one names its row, so that there is no
-//! counter without one. The names are the keys in `status`, and `holdfast explain` reads the rows.
+//! A kind of events is a closed list ([`events!`](crate::events!)). Code that counts an
+//! event names its row, so that there is no counter without one. The names are the keys
+//! in `status`, and `holdfast explain` reads the rows.
 
 /// An event, as `status` and `explain` have it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Event {
-    /// As it stands in the output.
+    /// The name in the output.
     pub name: &'static str,
     /// The kind of event.
     pub kind: &'static str,
@@ -28,9 +29,9 @@ macro_rules! events {
         }
 
         impl $Type {
-            /// All of them, in the order of their numbers.
+            /// All events, in the order of their numbers.
             pub const ALL: &'static [$Type] = &[$($Type::$name,)+];
-            /// Their rows, in the same order.
+            /// Rows of the events, in the same order.
             pub const EVENTS: &'static [$crate::events::Event] =
                 &[$($crate::events::Event { name: $text, kind: $kind, unit: $unit, meaning: $meaning },)+];
 

@@ -1,5 +1,5 @@
-//! The hash for names: the same on every machine and in every version. Not for keys that
-//! an attacker chooses.
+//! The hash for names: the same on every machine and in every version. An attacker can
+//! find collisions, so it must not hash keys that an attacker chooses.
 
 /// FNV-1a, 64 bits (Fowler, Noll, Vo).
 pub const fn fnv1a(bytes: &[u8]) -> u64 {
@@ -16,8 +16,8 @@ pub const fn fnv1a(bytes: &[u8]) -> u64 {
 mod tests {
     use super::fnv1a;
 
-    /// The algorithm's own test vectors: what is hashed with it is in messages and must
-    /// not change.
+    /// The algorithm's own test vectors: hashes are in messages, so the function must not
+    /// change.
     #[test]
     fn it_is_the_published_hash() {
         assert_eq!(fnv1a(b""), 0xcbf2_9ce4_8422_2325);

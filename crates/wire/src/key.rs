@@ -134,9 +134,10 @@ impl FlowKey {
     /// two keys.
     #[inline]
     pub fn hash(&self, seed: u64) -> u64 {
-        // Wyhash's folded multiplication over five words, and its end: one such multiplication alone gives keys that follow one another values that do
-        // so, and a table's buckets are bits of these. Both factors of an address have the seed in them: whoever may choose the half of one knows no
-        // factor that is zero.
+        // Wyhash's folded multiplication over five words, and its final step. A single
+        // such multiplication would give successive keys successive values, and bits of
+        // these choose a table's bucket. Both factors of an address contain the seed: an
+        // attacker who chooses half of an address cannot make a factor zero.
         let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap_or([0; 8]));
         let multiply = |a: u64, b: u64| {
             let wide = u128::from(a) * u128::from(b);

@@ -1,7 +1,7 @@
 //! The offsets of a frame's layers.
 //!
 //! A single pass over the headers, without allocation; every length is checked against
-//! the bytes that are there. Views, keys and rewriting trust these offsets.
+//! the frame's bytes. Views, keys and rewriting trust these offsets.
 
 use crate::header::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_QINQ, ETHERTYPE_VLAN, proto};
 

@@ -58,7 +58,7 @@ pub struct Parts {
     pub layers: Layers,
     /// See [`Meta`].
     pub meta: Meta,
-    /// None only in a [`Handle`].
+    /// `None` only in a [`Handle`].
     buffer: Option<&'static mut Buffer>,
     start: u16,
     end: u16,
@@ -152,8 +152,7 @@ impl Handle {
 #[derive(Debug)]
 pub struct Handles(Vec<Handle>);
 
-/// Handles that are made together. They lie side by side, because a worker reuses the
-/// same few.
+/// Handles that are made together, side by side: a worker reuses the same few.
 const HANDLES: usize = 64;
 
 impl Handles {
@@ -488,7 +487,7 @@ mod tests {
     use super::*;
     use std::cell::RefCell;
 
-    /// Address, and what lay there.
+    /// An address, and the bytes that were there.
     type Told = (usize, Vec<u8>);
 
     thread_local! {
@@ -501,10 +500,9 @@ mod tests {
         TOLD.with_borrow_mut(|told| told.push((bytes.as_ptr() as usize, bytes.to_vec())));
     }
 
-    /// Two handles and two buffers, and in every turn writes by all the ways that there
-    /// are, the buffers changing hands in between: of each byte that has changed at the
-    /// turn's end it was told what it had been at its beginning, before anything else was
-    /// told of it.
+    /// Two handles and two buffers. Every turn writes in all possible ways, and the
+    /// buffers change hands in between. For each byte that has changed at the turn's end,
+    /// the first announcement had its value at the turn's beginning.
     #[test]
     fn what_changes_in_a_turn_can_be_undone() {
         announce_writes(tell, &TURN);

@@ -1,4 +1,4 @@
-//! Why a packet was dropped, and the counters of that.
+//! Drop reasons, and their counters.
 
 crate::events! {
     /// Why a packet was dropped.

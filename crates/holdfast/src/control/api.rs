@@ -41,7 +41,8 @@ impl Server {
     /// Listens, and serves connections from now on.
     ///
     /// # Errors
-    /// If the files cannot be used (exit code 78), or the address not be listened at.
+    /// If the files cannot be used (exit code 78), or the server cannot listen at the
+    /// address.
     pub(super) fn start(entry: &ControlEntry, serving: &Serving, limits: Limits) -> Result<Server, Failure> {
         let trust = load(&entry.tls)
             .and_then(|identity| Trust::new(&identity))

@@ -28,7 +28,7 @@ use tonic::transport::server::Connected;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 holdfast_wire::events! {
-    /// Why somebody who asks from elsewhere was refused.
+    /// Why a remote caller was refused.
     pub enum Refused, "reason of the control API to refuse", "connections and calls" {
         NotTls "not_tls" "What came was no TLS: a client without `https`, or a program that tries every port.";
         NoCertificate "no_certificate" "The client showed no certificate: `holdfast certify` makes one for a host, an operator or a viewer.";
@@ -112,7 +112,7 @@ impl Trust {
     /// may no longer be trusted.
     ///
     /// # Errors
-    /// Why the caller is not let in any more, as [`reason`] says it.
+    /// The reason for refusing the caller from now on, as [`reason`] gives it.
     pub(super) fn check(&self, certificates: &[CertificateDer<'static>]) -> Result<(), Refused> {
         let Some((own, issuers)) = certificates.split_first() else { return Err(Refused::NoCertificate) };
         let verified = self.now().verifier.verify_client_cert(own, issuers, UnixTime::now());
@@ -120,13 +120,13 @@ impl Trust {
     }
 }
 
-/// Why a handshake came to nothing.
+/// The reason why a handshake failed.
 fn why_not(error: &io::Error) -> Refused {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     inner.map_or(Refused::HandshakeEnded, reason)
 }
 
-/// The same of what TLS says.
+/// The refusal for an error of TLS.
 fn reason(error: &rustls::Error) -> Refused {
     match error {
         rustls::Error::NoCertificatesPresented => Refused::NoCertificate,
@@ -144,8 +144,8 @@ fn reason(error: &rustls::Error) -> Refused {
     }
 }
 
-/// Handshakes under way per address; for IPv6 per /64, because a station there has as
-/// many addresses as it likes (RFC 4862).
+/// Handshakes under way per address; for IPv6 per /64, because a station may use any
+/// address of its /64 (RFC 4862).
 #[derive(Debug, Default)]
 struct Handshakes(Mutex<HashMap<IpAddr, usize>>);
 
@@ -260,7 +260,7 @@ async fn shake_hands(stream: TcpStream, api: &Arc<Api>, places: Arc<Semaphore>) 
         Ok(Err(error)) => return Err(why_not(&error)),
         Err(_) => return Err(Refused::HandshakeTooSlow),
     };
-    // Only now, so that who has no certificate takes no place.
+    // The place is taken only now, so that a client without a certificate takes none.
     let place = places.try_acquire_owned().map_err(|_| Refused::TooManyConnections)?;
     let shown = stream.get_ref().1.peer_certificates().unwrap_or_default();
     let certificates = shown.iter().map(|certificate| certificate.clone().into_owned()).collect();
@@ -281,7 +281,7 @@ pub(super) enum Caller {
 }
 
 impl Caller {
-    /// Counts what this caller is refused, where that is counted.
+    /// Counts a refusal of this caller, if its connections have such counters.
     pub(super) fn refuse(&self, reason: Refused) {
         if let Caller::Remote { api, .. } = self {
             api.counts.refuse(reason);
@@ -371,7 +371,7 @@ impl AsyncWrite for Connection {
 mod tests {
     use super::*;
 
-    /// The user decides, whatever the socket's mode is.
+    /// The user decides, whatever the socket's mode.
     #[test]
     fn the_user_who_started_the_box_may_ask_and_root() {
         for (user, own, may) in [(1000, 1000, true), (0, 1000, true), (0, 0, true), (1001, 1000, false), (1000, 0, false)] {

@@ -1,8 +1,8 @@
 //! The lock of a control socket's path, for as long as a box runs.
 //!
 //! A socket can be removed by any tidy user, and does not tell who listened there. A lock
-//! on a file beside it ends with its holder, however that ends, and the file names the
-//! holder.
+//! on a file beside it ends with its holder, however that one ends, and the file names
+//! the holder.
 
 use std::fs::File;
 use std::io::{Error, Read, Seek, Write};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 /// The reason why the lock was not taken.
 pub(super) enum Refusal {
-    /// Another box has the lock: its process id, if it is written yet.
+    /// Another box has the lock: its process id, if it is written already.
     Held(Option<u32>),
     /// The kernel's error.
     Failed(Error),
@@ -116,9 +116,9 @@ impl Lock {
         self.file.as_ref().is_some_and(|file| is_at(file, &self.path))
     }
 
-    /// Waits until no other process holds an inherited lock. Such processes are ending: a
-    /// killed one holds the lock until the kernel has taken it down. If they do not end,
-    /// or another box begins, the file stays.
+    /// Waits until no other process holds an inherited lock. These processes are ending:
+    /// a killed one holds the lock until the kernel has taken it down. If they do not
+    /// end, or another box begins, the file stays.
     fn wait_for_others(&mut self) {
         self.file = None;
         let began = Instant::now();
@@ -163,8 +163,8 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    /// A box ends while a process of it is still being taken down: until that has ended
-    /// the lock's file stays, and no other box begins.
+    /// A box ends while a process of it is still being taken down: until that process has
+    /// ended the lock's file stays, and no other box begins.
     #[test]
     fn the_lock_of_a_box_stays_until_its_last_process_has_ended() {
         let directory = tempfile::tempdir().unwrap();

@@ -1,10 +1,10 @@
 //! The control API of a box: gRPC, through the Unix socket and remotely over TLS.
 //!
-//! Theory of operation: the manager has one thread for it, of low priority ([`serving`]).
-//! Connections come through the socket ([`server`]), from the box's user and root, who
-//! may make every call, and through the control API ([`api`]), where a certificate gives
-//! its holder's rights. A call gets a seat before its message is read ([`calls`]), and
-//! becomes a question to the [`service`] on a thread that may block.
+//! Theory of operation. The manager has one thread for the API, of low priority
+//! ([`serving`]). Connections come through the socket ([`server`]), from the box's user
+//! and root, who may make every call, and through the control API ([`api`]), where a
+//! certificate gives its holder's rights. A call gets a seat before its message is read
+//! ([`calls`]), and becomes a question to the [`service`] on a thread that may block.
 //!
 //! In: connections. Out: answers; counts of refusals, by reason. The packet loop sees
 //! only [`Request`]s, at most one per turn, and answers from memory; the caller's thread
@@ -92,7 +92,7 @@ pub enum Request {
         limit: u32,
         /// The selector of flows, checked already.
         filter: String,
-        /// Cursor to continue from; without it, the list begins anew.
+        /// Cursor to continue from; if `None`, the list begins anew.
         at: Option<Place>,
         /// The place for the page.
         answer: Answer<Page>,
@@ -123,7 +123,7 @@ pub enum Request {
         text: Arc<str>,
         /// The plan of this text, read under the name of the box's own file.
         plan: Arc<Plan>,
-        /// The same in a memory that the guard is given.
+        /// The text in a memory file, for the guard.
         memory: OwnedFd,
         /// The new rules, encoded: the packet loop only passes them on.
         rules: RuleRecords,

@@ -48,7 +48,7 @@ impl Server {
     /// Opens the control API at an address too, for clients with a certificate.
     ///
     /// # Errors
-    /// If its files cannot be used, or the address not be listened at; [`Server::look`]
+    /// If its files cannot be used, or it cannot listen at the address; [`Server::look`]
     /// tries again.
     pub fn serve_remote(&mut self, entry: &ControlEntry, limits: Limits) -> Result<(), Failure> {
         self.wanted = Some((entry.clone(), limits));
@@ -191,7 +191,7 @@ fn failed(path: &Path, error: &std::io::Error) -> Failure {
 /// `wake` is called. Stopping sends SIGTERM to this process.
 ///
 /// # Errors
-/// If another process listens there already, or the path cannot be used.
+/// If another process listens at the path already, or the path cannot be used.
 pub fn listen(path: &Path, pid: u32, requests: Sender<Request>, wake: Arc<dyn Fn() + Send + Sync>) -> Result<Server, Failure> {
     let stop = || {
         let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::TERM);

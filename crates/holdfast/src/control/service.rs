@@ -123,7 +123,7 @@ impl Service {
         read(text, &plan.switches[0].zones).map(|selector| selector.to_string())
     }
 
-    /// The state of a runtime; none if it does not exist.
+    /// The state of a runtime; `None` if it does not exist.
     pub(super) fn state_of(&self, runtime: u32) -> Result<Option<String>, Refusal> {
         Ok(self.ask(Request::Status)?.runtime(runtime).map(|process| process.state.clone()))
     }

@@ -1,7 +1,7 @@
 //! Answers to clients' requests.
 //!
-//! In: one request per turn of the packet loop, and what runtimes and the coordinator
-//! answer to the requests forwarded to them. Out: answers that the caller's thread
+//! In: one request per turn of the packet loop, and the answers of runtimes and the
+//! coordinator to the requests forwarded to them. Out: answers that the caller's thread
 //! makes; the CPU time that questions took. Never: a walk through a table, a wait.
 
 use super::reports;
@@ -93,7 +93,8 @@ impl Manager {
                 if !self.host.hub.has_coordinator() {
                     answer.refuse(changes::why(Refusal::Away));
                 } else if self.rules_wanted() == based_on {
-                    // The name stays: what the file names lies beside the one that the box began with.
+                    // The name stays: relative paths in the file are beside the file that
+                    // the box began with.
                     (self.text, self.plan, self.applied) = (text, plan, Some(memory));
                     self.waiting.rules.push((rules.version(), answer));
                     self.host.hub.manager.set_rules(rules);

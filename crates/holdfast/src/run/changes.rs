@@ -1,4 +1,4 @@
-//! Changes that clients order: the manager passes them to the coordinator, and tells
+//! Changes that clients order: the manager passes them to the coordinator, and reports
 //! their progress.
 
 use super::Manager;
@@ -81,7 +81,7 @@ impl Manager {
         }
     }
 
-    /// The newest rules, in force or on their way to the switches.
+    /// The version of the newest rules, in force or on their way to the switches.
     pub(super) fn rules_wanted(&self) -> u64 {
         // A new coordinator does not know yet which rules are in force; a switch here
         // does.

@@ -1,7 +1,7 @@
 //! The role of the coordinator: a process of its own, started by the manager.
 //!
 //! Each decision is logged before the next is taken. While the log is written the fabric
-//! goes on, and inputs wait to be decided about together.
+//! continues, and inputs wait to be decided about together.
 //!
 //! In: frames from its virtual port. Out: frames, after the decisions behind them are in
 //! the log. Never: a packet of a flow.
@@ -58,7 +58,7 @@ pub fn main() -> Result<(), Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     let (log, mut elected, records, mut store): (Log, Option<Elected>, _, Box<dyn LogStore>) = match &plan.etcd {
         Some(etcd) => {
-            // An elected coordinator gives its place up when it is told to end.
+            // An elected coordinator resigns when it is told to end.
             signal_hook::flag::register(signal_hook::consts::SIGTERM, stop.clone())
                 .map_err(|error| Failure::new(exit::UNAVAILABLE, format!("signals: {error}")))?;
             let host_patience = (!plan.hosts.is_empty()).then_some(plan.detection.host_ms * MILLISECOND);

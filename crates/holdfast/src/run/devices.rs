@@ -278,8 +278,9 @@ mod tests {
     use holdfast_io::port::MemoryPort;
 
     /// The longest packet of a port goes from host to host in its encapsulation, sealed
-    /// or with its check sequence, with what a chain has added to it: a byte less is
-    /// refused, not lost later. A message has room in front of the check sequence.
+    /// or with its check sequence, with the bytes that a chain has added. A network with
+    /// a byte less is refused, instead of losing packets later. A message has room in
+    /// front of the check sequence.
     #[test]
     fn the_network_between_hosts_has_room_for_the_longest_packet() {
         for (added, is_sealed, needs) in [(0, false, 1544), (4, false, 1548), (0, true, 1586), (4, true, 1590)] {

@@ -48,13 +48,14 @@ const RESIGN_PATIENCES: u64 = 3;
 /// The report of a coordinator's process.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Report {
-    /// The leader's incarnation; none for a candidate.
+    /// The leader's incarnation; `None` for a candidate.
     incarnation: Option<u32>,
-    /// True if it waits for the manager's permission.
+    /// True if the process waits for the manager's permission.
     asks: bool,
-    /// The leader, as far as it knows.
+    /// The leader, as far as the process knows.
     leader: Option<Leader>,
-    /// Time since etcd's last answer, milliseconds; none without one in this incarnation.
+    /// Time since etcd's last answer, milliseconds; `None` without one in this
+    /// incarnation.
     silence_ms: Option<u64>,
     /// The present trouble with etcd.
     trouble: Option<String>,
@@ -120,11 +121,11 @@ pub(super) struct Mandate {
 }
 
 impl Elected {
-    /// Waits until it leads and the manager has answered. None if it was told to end
+    /// Waits until it leads and the manager has answered. `None` if it was told to end
     /// before.
     ///
     /// # Errors
-    /// The reason why it cannot be a candidate, or not lead once elected.
+    /// The reason why the process cannot be a candidate, or not lead once elected.
     pub(super) fn campaign(
         place: &Place<'_>,
         guest: &mut VportGuest,
@@ -211,7 +212,7 @@ impl Elected {
     /// Checks that a leader is connected to a quorum, or was until a moment ago.
     ///
     /// # Errors
-    /// If it is not: it resigns by ending.
+    /// The reason if it is not: the leader resigns by ending.
     pub(super) fn check_reach(&mut self, now: u64) -> Result<(), Failure> {
         let Some(patience) = self.host_patience else { return Ok(()) };
         let last = core::mem::replace(&mut self.looked_at, now);
@@ -230,7 +231,7 @@ impl Elected {
         Failure::new(exit::UNAVAILABLE, format!("the coordinator leads no more: {}", self.candidacy.contact().why()))
     }
 
-    /// Reports the election's state, if it is time to.
+    /// Reports the election's state, if a report is due.
     pub(super) fn report(&mut self, guest: &mut VportGuest, tx: &mut Vec<Packet>, now: u64) {
         if now.saturating_sub(self.reported_at) < INTERVAL {
             return;
@@ -366,10 +367,10 @@ mod tests {
     use holdfast_wire::MemoryPool;
 
     const PATIENCE: u64 = 400 * MILLISECOND;
-    /// Between two turns of a leader's loop.
+    /// Time between two turns of a leader's loop.
     const TURN: u64 = 50 * MILLISECOND;
 
-    /// A coordinator whose etcd is nowhere.
+    /// A coordinator whose etcd does not exist.
     fn new(host_patience: Option<u64>) -> Elected {
         let endpoint = Endpoint { text: "http://127.0.0.1:1".to_owned(), host: "127.0.0.1".to_owned(), port: 1 };
         let prefix = "/holdfast/test".to_owned();
@@ -393,8 +394,8 @@ mod tests {
         assert!(elected.hear(&packet, now).flatten().is_some_and(|word| word.is_connected == is_connected));
     }
 
-    /// How long it leads on from a time, while its manager says that it is not connected,
-    /// or says nothing.
+    /// How long the leader leads from a time, while its manager says that it is not
+    /// connected, or is silent.
     fn leads_on(elected: &mut Elected, from: u64, says: bool) -> u64 {
         let turns = (from..from + 100 * PATIENCE).step_by(TURN as usize);
         let mut turns = turns.skip_while(|now| {
@@ -406,9 +407,9 @@ mod tests {
         turns.next().expect("it gives its place up") - from
     }
 
-    /// The manager of a leader's host says that it is not connected, or says nothing any
-    /// more: the leader gives its place up after three patiences, and not while it is
-    /// told now and then that all is well.
+    /// The manager of a leader's host says that the host is not connected, or is silent.
+    /// The leader resigns after three time-outs, and not while it is told now and then
+    /// that all is well.
     #[test]
     fn who_does_not_reach_the_others_gives_its_place_up() {
         for says in [false, true] {
@@ -427,8 +428,8 @@ mod tests {
         }
     }
 
-    /// The leader's process stands still for long: whoever heard nobody because of that
-    /// has not lost anybody, and finds out anew.
+    /// The leader's process stands still for long. The leader heard nothing because of
+    /// that, so its quorum is not lost, and it looks again.
     #[test]
     fn who_stood_still_looks_again() {
         let mut elected = new(Some(PATIENCE));
@@ -439,7 +440,7 @@ mod tests {
         assert!((3 * PATIENCE..=3 * PATIENCE + TURN).contains(&led), "{led}");
     }
 
-    /// A candidate is to be elected only while the manager's word holds; of one host,
+    /// A candidate may be elected only while the manager's word holds; with one host,
     /// always.
     #[test]
     fn a_word_holds_for_a_moment() {

@@ -29,7 +29,7 @@ pub(super) struct Guard {
     life: u32,
     lives: Lives,
     cause: String,
-    /// The log's place, in words.
+    /// The log's place, as text.
     place: String,
     /// The election, if the coordinator is elected.
     pub(super) election: Option<Election>,

@@ -77,9 +77,9 @@ pub(super) struct Stored {
 /// The manager's requests to the guard.
 #[derive(Serialize, Deserialize)]
 pub(super) enum ToGuard {
-    /// Keep the arena for the next manager. With its memory and its record.
+    /// Keep the arena for the next manager. Descriptors: its memory and its record.
     Arena,
-    /// Start this program in a role. With a memory file that has the line for its
+    /// Start this program in a role. Descriptors: a memory file with the line for its
     /// standard input, rings, the manager's bell, the process's bell.
     Start {
         /// The virtual port in the arena's record.
@@ -92,25 +92,27 @@ pub(super) enum ToGuard {
     },
     /// The coordinator, started as a candidate with incarnation 0, was elected.
     Leads { id: u16, incarnation: u32 },
-    /// The process has ended, and another one that it had made has taken its place. With
-    /// the new process's descriptor.
+    /// The process has ended, and another one that it had made has taken its place.
+    /// Descriptor: the new process's.
     Passed { id: u16, pid: u32 },
     /// The process has ended and is cleared away; of a runtime its last message is left.
     Buried { id: u16, last: Option<u64> },
-    /// The box serves. With the line to print.
+    /// The box serves: print this line.
     Ready { line: String },
-    /// The configuration has changed. With its text in a memory file.
+    /// The configuration has changed. Descriptor: a memory file with its text.
     Text,
-    /// The keys have changed. With them in a memory file.
+    /// The keys have changed. Descriptor: a memory file with them.
     Keys,
-    /// The keys for routers have changed. With them in their order, in a memory file.
+    /// The keys for routers have changed. Descriptor: a memory file with them in their
+    /// order.
     BfdKeys,
 }
 
 /// The guard's reports.
 #[derive(Serialize, Deserialize)]
 pub(super) enum FromGuard {
-    /// A process was started. With its descriptor and, if it is kept, its standard input.
+    /// A process was started. Descriptors: the process and, if it is kept, its standard
+    /// input.
     Started { id: u16, pid: u32 },
     /// A process could not be started.
     Refused { id: u16, error: String },

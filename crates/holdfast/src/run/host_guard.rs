@@ -1,5 +1,5 @@
 //! `holdfast run`: the guard of a box. The guard is the parent of all its processes, and
-//! keeps what they would lose with the manager.
+//! keeps their state that would be lost with the manager.
 //!
 //! In: the configuration, signals, the manager's requests, ends of processes. Out:
 //! processes, and the manager's next incarnation after its death. Never: a packet, nor a
@@ -40,17 +40,17 @@ use zeroize::Zeroizing;
 
 /// Time-out of a manager whose loop does not turn, ns.
 const PATIENCE: u64 = 2_000 * MILLISECOND;
-/// Time-out before its first turn, in which devices are opened, ns.
+/// Time-out before the manager's first turn, in which devices are opened, ns.
 const START_PATIENCE: u64 = 60_000 * MILLISECOND;
 /// Time-out of a manager that is ending, ns: it waits for its runtimes, and for the
 /// kernel, which takes ports down one after the other on the whole machine.
 const END_PATIENCE: u64 = 20_000 * MILLISECOND;
-/// The pause between two looks at its heartbeat, ns.
+/// The pause between two looks at the manager's heartbeat, ns.
 const LOOK_INTERVAL: u64 = 250 * MILLISECOND;
 /// The exit code of a panic.
 const PANICKED: i32 = 101;
 
-/// A process that the manager requested, with the next manager's needs of it.
+/// A process that the manager requested, with the data that the next manager needs of it.
 struct Child {
     id: u16,
     node: u16,
@@ -115,7 +115,7 @@ enum End {
 /// Options of `holdfast run`.
 #[derive(Debug, Default)]
 pub struct Options {
-    /// The configuration; without it, it is fetched from the host to join.
+    /// The configuration; if `None`, it is fetched from the host to join.
     pub file: Option<PathBuf>,
     /// The host to join.
     pub join: Option<Endpoint>,
@@ -386,7 +386,7 @@ impl HostGuard {
             fds.extend(self.children.iter().filter(|child| child.cause.is_none()).map(|child| child.process.wait_fd()));
             wait::sleep(&fds, pause);
             signals.drain();
-            // The next manager learns of it.
+            // The next manager learns of ended processes.
             self.look_after_children(None);
         }
     }

@@ -138,8 +138,8 @@ mod tests {
         vec![("keys/cluster.key".to_owned(), zeroize::Zeroizing::new(text.into()))]
     }
 
-    /// A fetched configuration replaces the kept one as a whole, and not at all if it
-    /// does not hold together.
+    /// A fetched configuration replaces the kept one as a whole, and not at all if it is
+    /// inconsistent.
     #[test]
     fn all_of_it_is_kept_or_nothing_changes() {
         use std::os::unix::fs::PermissionsExt;
@@ -169,7 +169,7 @@ mod tests {
         let names: Vec<_> =
             std::fs::read_dir(scratch.path().join("state")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(names, ["left.joined"], "nothing else is left there");
-        // Switched off between the two steps of a change.
+        // The host was switched off between the two steps of a change.
         std::fs::rename(&place.kept, &place.old).unwrap();
         assert!(place.configuration().is_some_and(|file| file.ends_with("left.joined.old/holdfast.yaml")));
     }

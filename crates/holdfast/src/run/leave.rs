@@ -24,9 +24,9 @@ impl Manager {
         self.turn_while(wake, LEAVE_PATIENCE, |manager| manager.host.is_taking_leave());
     }
 
-    /// If there are several hosts, waits until another one serves the ports. Then stops
-    /// the runtimes here and waits until the coordinator has recorded their end, so that
-    /// no host waits for a timeout.
+    /// If there are several hosts, waits until another one serves the ports. Afterwards
+    /// stops the runtimes here and waits until the coordinator has recorded their end, so
+    /// that no host waits for a timeout.
     fn hand_over(&mut self, wake: BorrowedFd<'_>) {
         if !self.host.hub.manager.leave() {
             return;

@@ -104,8 +104,8 @@ clusters: { gold: { runtimes: 2 } }
             ([LOCAL, REMOTE], Remotely::Yes, Yes, Yes),
             ([LOCAL, REMOTE], Remotely::Yes, ReSynchronising, ReSynchronising),
             ([LOCAL, REMOTE], Remotely::Resynchronising, Yes, ReSynchronising),
-            // The cluster with replicas has one runtime left: that the other one has
-            // standbys does not help it.
+            // The cluster with replicas has one runtime left: standbys of the other
+            // cluster do not help it.
             ([LOCAL, REMOTE], Remotely::No, Yes, No),
             ([BOTH, REMOTE], Remotely::No, Yes, No),
         ] {

@@ -110,9 +110,9 @@ mod tests {
         }
     }
 
-    /// While nobody reads, the process says ten times as many lines as the queue holds.
-    /// The writer never blocks. Once the queue has room, the number of lost lines is
-    /// reported.
+    /// While the reader is stuck, the process says ten times as many lines as the queue
+    /// holds. The writer never blocks. Once the queue has room, the number of lost lines
+    /// is reported.
     #[test]
     fn a_reader_that_stops_holds_nobody_up() {
         let (let_go, may) = channel();

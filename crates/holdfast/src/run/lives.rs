@@ -12,11 +12,11 @@ use super::MILLISECOND;
 use super::workers::Worker;
 use holdfast_control::status::Retry;
 
-/// Time-out of a loop that does not turn, ns. The next incarnation knows all that this
-/// one knew, so little is lost if the process was only slow.
+/// Time-out of a loop that does not turn, ns. The next incarnation has all of this one's
+/// knowledge, so little is lost if the process was only slow.
 const PATIENCE: u64 = 2_000 * MILLISECOND;
-/// After so many times [`PATIENCE`] the process is killed even if it only waits for a
-/// processor.
+/// Number of times [`PATIENCE`] after which the process is killed even if it only waits
+/// for a processor.
 const HOPELESS: u64 = 10;
 /// An incarnation that lasted this long was no failed start, ns.
 const LONG_LIFE: u64 = 10_000 * MILLISECOND;
@@ -134,7 +134,7 @@ mod tests {
     }
 
     /// A process that keeps ending is shown as retried, with how often, when and why,
-    /// until a life has lasted.
+    /// until an incarnation has lasted.
     #[test]
     fn what_is_retried_is_said() {
         let mut lives = Lives::default();
@@ -155,7 +155,8 @@ mod tests {
         assert_eq!(lives.retry(true, "exited", 201 * MILLISECOND + LONG_LIFE), None);
     }
 
-    /// However often it ends, there is a next life, and the pause before it is bounded.
+    /// However often the process ends, there is a next incarnation, and the pause before
+    /// it is bounded.
     #[test]
     fn there_is_always_a_next_life() {
         let mut lives = Lives::new(LONG_LIFE_OF_MANAGER);
@@ -173,8 +174,8 @@ mod tests {
         assert_eq!((lives.ended(now).as_str(), lives.pause(now)), ("at once", 0));
     }
 
-    /// The numbers of a manager's lives grow no faster than seconds, but for the first
-    /// few.
+    /// The numbers of a manager's incarnations grow no faster than seconds, except the
+    /// first few.
     #[test]
     fn a_manager_s_lives_do_not_overtake_the_clock() {
         for life in [0, 100, 900, 2_900, 5_900, 6_001, 7_000].map(|life| life * MILLISECOND) {

@@ -73,9 +73,9 @@ use workers::Worker;
 
 /// Frames per port and turn.
 const BURST: usize = 64;
-/// Times of announcements after service has changed hosts, ns. They are repeated, because
-/// any may be lost, and a neighbour that has just had an answer ignores another for as
-/// long as a second (Linux: `locktime`).
+/// Times of announcements after service has changed hosts, ns. Announcements are
+/// repeated, because any may be lost, and a neighbour that has just had an answer ignores
+/// another for as long as a second (Linux: `locktime`).
 const ANNOUNCE_AFTER: [u64; 7] =
     [0, 100 * MILLISECOND, 300 * MILLISECOND, 600 * MILLISECOND, 1_050 * MILLISECOND, 1_500 * MILLISECOND, 3_000 * MILLISECOND];
 /// Maximum number of old frames that a device may have kept.
@@ -405,7 +405,7 @@ impl Manager {
         }
     }
 
-    /// The ports of a switch, in words.
+    /// The ports of a switch, as text.
     fn ports_of(&self, switch: u16) -> String {
         match self.plan.switches.get(usize::from(switch)).and_then(|switch| switch.name.as_ref()) {
             Some(name) => format!("the ports of switch {name}"),

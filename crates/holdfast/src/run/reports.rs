@@ -42,7 +42,7 @@ fn bfd((peer, session, dead): (&[u8; 16], &Session, bool), now: u64) -> Bfd {
     }
 }
 
-/// The cause of a failover, in words.
+/// The cause of a failover, as text.
 fn cause_of(failover: &message::Failover) -> String {
     match (failover.notice.cause.as_str(), failover.cause) {
         ("", message::Cause::Hung) => "no heartbeat".to_owned(),
@@ -52,7 +52,7 @@ fn cause_of(failover: &message::Failover) -> String {
     }
 }
 
-/// The end of a process, in words.
+/// The end of a process, as text.
 pub(super) fn cause(status: std::process::ExitStatus) -> String {
     match (status.signal(), status.code()) {
         (Some(signal_hook::consts::SIGSYS), _) => "killed by signal 31: it made a system call that it may not make".to_owned(),
@@ -62,7 +62,7 @@ pub(super) fn cause(status: std::process::ExitStatus) -> String {
     }
 }
 
-/// Tells systemd, if it listens (sd_notify(3)).
+/// Tells systemd the state, if it listens (sd_notify(3)).
 pub(super) fn notify_systemd(state: &str) {
     let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
     if let Ok(socket) = std::os::unix::net::UnixDatagram::unbound() {
@@ -142,7 +142,8 @@ pub(super) fn step(step: &message::TraceStep, plan: &Plan) -> (u32, TraceStep) {
 }
 
 impl Manager {
-    /// This host's name: the configured one if there are several, else the machine's own.
+    /// This host's name: the configured one if there are several, otherwise the machine's
+    /// own.
     pub(super) fn host_name(&self) -> String {
         let machine = || rustix::system::uname().nodename().to_string_lossy().into_owned();
         self.plan.hosts.get(usize::from(self.number)).map_or_else(machine, |host| host.name.clone())

@@ -71,7 +71,7 @@ impl BfdKey {
     }
 }
 
-/// Later lines from the manager, and the last one read, for a process that goes on
+/// Later lines from the manager, and the last one read, for a process that continues
 /// reading after another's death.
 pub(super) struct Lines {
     lines: BufReader<Stdin>,

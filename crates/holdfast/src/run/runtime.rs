@@ -31,7 +31,7 @@ const SPINS: u32 = 50;
 /// Maximum number of bursts of a logged turn: each turn copies some tens of pages that
 /// change in every turn.
 const BURSTS: usize = 4;
-/// Longest sleep, ns: the heartbeat must go on.
+/// Longest sleep, ns: the heartbeat must continue.
 const MAX_SLEEP: u64 = 10_000_000;
 
 /// The process state of a runtime: all of it lies in the heap that a standby shares.
@@ -50,7 +50,8 @@ pub fn main() -> Result<(), Failure> {
     let mut given = role::take::<RuntimePlace>()?;
     let plan = role::plan_of(&given.assignment)?;
     let has_standby = levels::with_standby(&plan).contains(&given.assignment.role.node);
-    // Short enough that the runtime is not given up even if the next worker hangs too.
+    // The time-out is short enough that the runtime is not given up even if the next
+    // worker hangs too.
     let patience = Duration::from_millis(plan.detection.hang_ms / 3);
     // A function's panic is contained and counted; its message would repeat the counter
     // for every packet.
@@ -59,8 +60,8 @@ pub fn main() -> Result<(), Failure> {
     if has_standby {
         standby::create().map_err(refused)?;
     }
-    // Never dropped: with a standby it is the worker's, which may be in the middle of a
-    // turn.
+    // The value is never dropped: with a standby it is the worker's, which may be in the
+    // middle of a turn.
     let world = Box::leak(standby::enter(|| World::new(&mut given, &plan, has_standby))?);
     let way = Way::prepare(&plan.state_servers, Side::Runtime);
     privileges::restrict_calls(&plan)?;
@@ -103,7 +104,7 @@ impl World {
         runtime.randomize(super::random_seed());
         runtime.show_hands(guest.hands());
         runtime.show_last_word(LastWord::new(guest.last_word()));
-        // Capacity beyond any use, so that the allocation consists of whole pages.
+        // The capacity is beyond any use, so that the allocation consists of whole pages.
         let frames = || Vec::<Packet>::with_capacity(BURST * 8);
         let (rx, tx) = (frames(), frames());
         if has_standby {
@@ -147,7 +148,8 @@ impl World {
             } else {
                 self.guest.beat();
             }
-            // After the first turn, for which other processes may be waiting.
+            // Reading begins after the first turn, for which other processes may be
+            // waiting.
             if let Some(lines) = lines.take() {
                 new_keys = Some(NewKeys::listen(lines));
             }

@@ -38,7 +38,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::channel;
 use zeroize::Zeroizing;
 
-/// Runs as the manager, in its first life or a later one, until SIGTERM or SIGINT.
+/// Runs as the manager, in its first incarnation or a later one, until SIGTERM or SIGINT.
 ///
 /// # Errors
 /// The reason why it cannot start; also if a guard has not started it.

@@ -7,7 +7,7 @@
 //!
 //! A server is a worker and a standby with its memory ([`standby`]), unless configured as
 //! one process. The server writes to no disk: if both processes end, or their keeper, the
-//! next incarnation begins empty, and runtimes tell it what they have.
+//! next incarnation begins empty, and runtimes report their state to it.
 //!
 //! In: frames from its virtual port, and control messages from runtimes, if configured by
 //! another transport. Out: the same. Never: a packet of a flow.
@@ -78,8 +78,8 @@ pub fn main() -> Result<(), Failure> {
     let mut given = role::take::<Past>()?;
     let plan = role::plan_of(&given.assignment)?;
     let has_standby = plan.state_servers.standby == ServerStandby::Local;
-    // Short enough that the manager does not end the server even if the next worker hangs
-    // too.
+    // The time-out is short enough that the manager does not end the server even if the
+    // next worker hangs too.
     let patience = Duration::from_millis(plan.detection.hang_ms / 3);
     let longest_sleep = MAX_SLEEP.min(patience.as_nanos() as u64 / 4);
     let name = name(given.assignment.role.number, plan.state_servers.count);
@@ -87,8 +87,8 @@ pub fn main() -> Result<(), Failure> {
     if has_standby {
         standby::create().map_err(refused)?;
     }
-    // Never dropped: with a standby it is the worker's, which may be in the middle of a
-    // turn.
+    // The value is never dropped: with a standby it is the worker's, which may be in the
+    // middle of a turn.
     let world = Box::leak(standby::enter(|| World::new(&mut given, &plan, has_standby))?);
     // The other servers have no control messages.
     let way = if given.assignment.role.number == 0 { Way::prepare(&plan.state_servers, Side::Server) } else { Way::Fabric };
@@ -110,8 +110,8 @@ impl World {
     fn new(given: &mut role::Given<Past>, plan: &Plan, has_standby: bool) -> Result<Box<World>, Failure> {
         let guest = given.attach()?;
         let assignment = &given.assignment;
-        // By then a flow's end has reached every copy, or a runtime with a copy has
-        // failed and is recovered from.
+        // Within this time a flow's end has reached every copy, or a runtime with a copy
+        // has failed and is recovered from.
         let unknown_rest = 2 * plan.detection.hang_ms * MILLISECOND;
         let indexes = |(size, rest): (u32, u64)| {
             Kind::Indexes(Limits {
@@ -154,7 +154,7 @@ impl World {
             )
         };
         let mut server = server.ok_or_else(too_much)?;
-        // Capacity beyond any use, so that the allocation consists of whole pages.
+        // The capacity is beyond any use, so that the allocation consists of whole pages.
         let frames = || Vec::<Packet>::with_capacity(BURST * 8);
         let (rx, tx) = (frames(), frames());
         if has_standby {
@@ -186,7 +186,8 @@ impl World {
             turns.commit();
             self.guest.publish();
             words.publish();
-            // After the first turn, for which other processes may be waiting.
+            // Reading begins after the first turn, for which other processes may be
+            // waiting.
             if let Some(lines) = lines.take() {
                 new_keys = Some(NewKeys::listen(lines));
             }
@@ -318,7 +319,7 @@ mod tests {
         assert_eq!(ServerGuard::new(0, 1).nodes().count(), 0);
     }
 
-    /// Each has pauses and lives of its own.
+    /// Each server has pauses and incarnations of its own.
     #[test]
     fn one_that_keeps_ending_holds_nobody_else_up() {
         let mut guard = ServerGuard::new(2, 1);

@@ -33,8 +33,8 @@ pub(super) trait LogStore {
     /// more.
     fn is_kept(&mut self) -> Result<bool, StoreError>;
 
-    /// Readable when this has changed, if it can change by itself, until
-    /// [`LogStore::calm`].
+    /// Readable when `is_kept` may have another answer, if that can change by itself,
+    /// until [`LogStore::calm`].
     fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }
@@ -120,7 +120,7 @@ impl Store {
 }
 
 impl LogStore for Store {
-    /// All records are kept on return, or none if there is an error.
+    /// On return all records are kept, or none if there is an error.
     fn keep(&mut self, records: Vec<Record>) -> Result<(), StoreError> {
         let writing = self.database.begin_write()?;
         {
@@ -150,7 +150,7 @@ mod tests {
     }
 
     /// Kept records are there for the next process, in order and without those that a
-    /// snapshot has replaced; while one has the file no other can.
+    /// snapshot has replaced. While a process has the file no other can open it.
     #[test]
     fn records_outlive_the_process_that_wrote_them() {
         let directory = tempfile::tempdir().unwrap();
@@ -168,8 +168,8 @@ mod tests {
         }
     }
 
-    /// A process is killed: what it had kept before is there, although it never closed
-    /// the file.
+    /// A process is killed: the records that it had kept are there, although it never
+    /// closed the file.
     #[test]
     fn nothing_is_lost_without_a_close() {
         let directory = tempfile::tempdir().unwrap();

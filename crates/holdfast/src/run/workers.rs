@@ -32,7 +32,8 @@ pub(super) const MOST_QUARANTINED: u64 = 16 << 20;
 /// Timeout for a deputy to replace a keeper that has ended, ns. After it the keeper's
 /// other processes are killed.
 const DEPUTY_PATIENCE: u64 = 500 * MILLISECOND;
-/// Timeout after a keeper's end, ns. After it the keeper's processes count as ended.
+/// Timeout after a keeper's end, ns. When it is over, the keeper's processes count as
+/// ended.
 const ENDING_PATIENCE: u64 = 2_000 * MILLISECOND;
 /// The pause between two checks for ended processes, besides the guard's reports, ns.
 const DEATH_LOOK_INTERVAL: u64 = 20 * MILLISECOND;

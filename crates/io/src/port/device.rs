@@ -66,7 +66,7 @@ pub(super) fn state(name: &str) -> io::Result<Option<State>> {
     Ok(Some(State { index, mtu, is_up }))
 }
 
-/// Device counters of frames that nobody else counts (Linux:
+/// Device counters of frames that no other counter has (Linux:
 /// Documentation/networking/statistics.rst), as sysfs and as `status` name them. The
 /// dropped ones include frames for which an interface's queue in the kernel had no room.
 const COUNTERS: [(&str, Loss); 5] = [
@@ -151,8 +151,8 @@ fn driver_of(name: &str) -> Option<String> {
 }
 
 /// Sends the messages of one batch. A full queue gets a moment; a message that the kernel
-/// still refuses is dropped and counted. `up` afterwards tells if the device was there,
-/// if known; `is_down` recognises the errors of a missing device.
+/// still refuses is dropped and counted. Afterwards `up` tells if the device was there,
+/// if known. `is_down` recognises the errors of a missing device.
 ///
 /// # Safety
 /// Every name and vector of the messages must point to memory that lives until this
@@ -341,8 +341,8 @@ mod tests {
         Counters { seen: [0; COUNTERS.len()], counts_sockets, ahead: 0 }
     }
 
-    /// The device's frames beyond those of the sockets, whichever of the two is the first
-    /// to count one.
+    /// Counts a device's frames beyond those of the sockets, whichever of the two is the
+    /// first to count one.
     #[test]
     fn a_frame_that_a_socket_had_no_room_for_is_counted_once() {
         let mut counters = counters(true);

@@ -255,9 +255,9 @@ mod tests {
     use crate::port::Loss;
     use holdfast_wire::MemoryPool;
 
-    /// A device goes, and the buffers for its next frames with it: the pool gets them
-    /// back, and frames for it are counted, on top of what was counted before; a look
-    /// finds that the device is there after all, and goes on counting.
+    /// A device goes, and the buffers for its next frames with it. The pool gets them
+    /// back, and frames for it are counted, on top of the earlier counts. A look finds
+    /// that the device is there after all, and continues counting.
     #[test]
     fn a_closed_device_keeps_no_buffers_and_no_counts() {
         let mut port = match Linux::open(Wanted::Packet, "lo") {
@@ -293,8 +293,8 @@ mod tests {
         assert!(matches!(port.look(), Look::Same));
     }
 
-    /// More comes than the socket has room for, and nobody takes it: each frame is
-    /// received or among the losses, and a loss is told once.
+    /// More frames come than the socket has room for, and no process takes them: each
+    /// frame is received or among the losses, and a loss is reported once.
     #[test]
     fn what_the_kernel_lost_is_counted() {
         const SENT: u64 = 6000;

@@ -1,4 +1,5 @@
-//! Frames that the kernel and the device lost outside a port, by the counter that has them.
+//! Frames that the kernel and the device lost outside a port, by the counter that has
+//! them.
 
 use std::collections::BTreeMap;
 

@@ -61,7 +61,7 @@ pub enum Look {
     Refused(PortError),
 }
 
-/// A port. It transmits only what was released.
+/// A port, which transmits only released packets.
 pub trait Port: Send {
     /// The name, for operators.
     fn name(&self) -> &str;
@@ -105,7 +105,7 @@ pub trait Port: Send {
     }
 }
 
-/// What a `device` may begin with, for messages.
+/// Beginnings that a `device` may have, for messages.
 pub const DRIVERS: &str = "`afxdp:NAME`, `afpacket:NAME`, `dpdk:DEVICE`, `pcap:IN,OUT`, or a Linux interface's name alone";
 
 /// Opens the port that a configuration's `device` names.

@@ -354,8 +354,8 @@ mod tests {
         [&mac_of(to)[..], &[2, 0, 0, 0, 0, 1, 0x88, 0xb6, number]].concat()
     }
 
-    /// A frame for a node that nobody knows goes to every other host; when it is known,
-    /// there only, and again to all when it is not there any more.
+    /// A frame for an unknown node goes to every other host. Once the node is known, the
+    /// frame goes there only, and again to all when the node has left.
     #[test]
     fn frames_go_where_their_node_is() {
         for ip in ["127.0.0.1", "::1"] {
@@ -413,7 +413,7 @@ mod tests {
         assert_eq!(ports[1].drops().get(DropReason::UnknownHost), 2);
     }
 
-    /// A datagram that no buffer holds, and one without a byte.
+    /// A datagram that is too long for a buffer, and an empty one.
     #[test]
     fn datagrams_of_any_length_are_taken_or_counted() {
         let addresses = addresses("127.0.0.1", 2);
@@ -426,7 +426,7 @@ mod tests {
         assert_eq!(port.drops().get(DropReason::FrameTooLarge), 1);
     }
 
-    /// The other hosts are not there, and an address or a port is not this host's.
+    /// The other hosts do not exist, and an address or a port is not this host's.
     #[test]
     fn an_address_must_be_there_and_free() {
         let addresses = addresses("127.0.0.1", 2);

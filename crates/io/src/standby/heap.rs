@@ -172,7 +172,7 @@ pub(crate) unsafe fn allocate(layout: Layout) -> *mut u8 {
 /// As [`allocate`], all zero.
 ///
 /// # Safety
-/// As there.
+/// As for [`allocate`].
 pub(crate) unsafe fn allocate_zeroed(layout: Layout) -> *mut u8 {
     let end = used() + base();
     // SAFETY: the caller's promise is passed on.

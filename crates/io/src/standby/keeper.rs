@@ -2,11 +2,11 @@
 //!
 //! Theory of operation. The keeper starts processes, learns of their ends, and kills a
 //! worker that hangs; no process waits for it. To survive its own death it forks a
-//! *deputy*, which sleeps until the keeper ends. Then the *starter*, the process that had
-//! started the keeper, adopts the keeper's children ([`crate::process::adopt_orphans`]).
-//! The deputy becomes the keeper, finds worker and standby in the shared words, and forks
-//! a deputy of its own. If another process adopts the children, the starter is dead too,
-//! and all that they work for: then they end.
+//! *deputy*, which sleeps until the keeper ends. At the keeper's end its children are
+//! adopted by the *starter*, the process that had started it
+//! ([`crate::process::adopt_orphans`]). The deputy becomes the keeper, finds worker and
+//! standby in the shared words, and forks a deputy of its own. If another process adopts
+//! the children, the starter and everything that they work for are dead: they end.
 
 use super::{Pair, SHARED, Shared, Turns, log, warm};
 use crate::process::{self, Stall};

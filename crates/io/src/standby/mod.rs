@@ -8,10 +8,10 @@
 //! worker holds a lock in shared memory for as long as it lives. When it ends, for
 //! whatever reason, the kernel passes the lock on before any other cleanup. The standby
 //! wakes up (`keeper::live`), undoes the unfinished turn ([`log`]), and goes on with the
-//! next one. Other processes notice nothing: rings move only when a turn has been committed
-//! ([`crate::VportGuest::publish`]), so the packets that came in come once more, and the
-//! output of the undone turn was never visible. The keeper then forks another standby.
-//! The keeper's own death ends no other process ([`keeper`]).
+//! next one. Other processes notice nothing: rings move only when a turn has been
+//! committed ([`crate::VportGuest::publish`]), so the packets that came in come once
+//! more, and the output of the undone turn was never visible. The keeper then forks
+//! another standby. The keeper's own death ends no other process ([`keeper`]).
 //!
 //! If worker and standby die together, the keeper forks another process, which finds
 //! everything as the standby would have. Two kinds of turns cannot be recovered: one that
@@ -198,7 +198,7 @@ pub fn scratch(address: usize, len: usize) {
 }
 
 /// The number of the turn, after [`create`]. The number changes when a turn begins, and
-/// goes on counting after a takeover.
+/// continues after a takeover.
 pub fn turn() -> Option<&'static AtomicU32> {
     log::turn()
 }

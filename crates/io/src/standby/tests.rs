@@ -1,4 +1,4 @@
-//! Processes that are killed at instructions drawn by chance, and what their heirs find.
+//! Processes that are killed at random instructions, and the state that their heirs find.
 //!
 //! The heap, the log and the lock are a process's own, so each test runs in a process
 //! that the harness starts for it: this binary, with the test's name.
@@ -54,29 +54,29 @@ impl Board {
     }
 }
 
-/// A state with everything in it that allocates, moves and links: what it is after so
-/// many turns follows from their number.
+/// A state with everything in it that allocates, moves and links. The number of turns
+/// determines the state.
 struct World {
     turn: u64,
     map: BTreeMap<u64, Vec<u8>>,
     queue: VecDeque<Box<u64>>,
     text: String,
-    /// Written here and there, and announced.
+    /// Written in scattered places, with announcements.
     table: Vec<u64>,
     hot: [u64; 64],
 }
 
 /// Kills, each at another point of a turn.
 const KILLS: u32 = 100;
-/// The longest wait for them.
+/// The longest wait for the kills.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// Turns after which everything begins anew, so that it does not take long to play them
-/// again.
+/// Turns after which the state begins anew, so that computing it again does not take
+/// long.
 const ROUND: u64 = 500;
 
 impl World {
-    /// As after so many turns.
+    /// The state after so many turns.
     fn after(turns: u64) -> World {
         let mut world = World { turn: (turns / ROUND * ROUND).saturating_sub(1), ..World::new() };
         (world.turn..turns).for_each(|_| world.advance());
@@ -129,7 +129,7 @@ impl World {
         self.text.push_str("turn ");
     }
 
-    /// A digest of all of it.
+    /// A digest of the whole state.
     fn digest(&self) -> u64 {
         let mut sum = 0xcbf2_9ce4_8422_2325u64;
         let mut add = |value: u64| sum = (sum ^ value).wrapping_mul(0x100_0000_01b3);
@@ -164,8 +164,8 @@ impl Bytes for [u64] {
     }
 }
 
-/// Kills the worker `kills` times, each after a while drawn by chance, through a
-/// thread-less process that the keeper knows nothing of; and ends the work after that.
+/// Kills the worker `kills` times, each after a random while, from a process without
+/// threads that the keeper does not know; then ends the work.
 fn killer(board: &Board, kills: u32) {
     // SAFETY: the keeper has one thread still.
     if unsafe { libc::fork() } != 0 {
@@ -179,8 +179,8 @@ fn killer(board: &Board, kills: u32) {
         random ^= random >> 7;
         random ^= random << 17;
         let (worker, standby) = (pair.worker.load(Ordering::SeqCst), pair.standby.load(Ordering::SeqCst));
-        // Only where somebody can take over, and the worker has begun to note what it
-        // does.
+        // A kill needs a standby that can take over, and a worker that has begun to note
+        // its changes.
         if standby == 0 || worker == standby || board.word(1).load(Ordering::SeqCst) != u64::from(worker) {
             rustix::thread::sched_yield();
             continue;
@@ -201,9 +201,9 @@ fn killer(board: &Board, kills: u32) {
     unsafe { libc::_exit(0) };
 }
 
-/// A state is changed by turns, and who does it is killed again and again. After each
-/// turn the number of turns is shown: it is never behind what was shown before, and the
-/// state is always what so many turns make of it.
+/// Turns change a state, and their worker is killed again and again. The number of turns
+/// shown after each turn never goes back, and the state is always the one after that many
+/// turns.
 #[test]
 fn every_heir_finds_the_last_turn_s_end() {
     apart("every_heir_finds_the_last_turn_s_end", || {
@@ -241,8 +241,8 @@ fn every_heir_finds_the_last_turn_s_end() {
     });
 }
 
-/// A turn that changes more than the log holds cannot be undone; whoever is killed in it
-/// has no heir. Once it has ended all is as before.
+/// A turn that changes more than the log holds cannot be undone: a worker killed in it
+/// has no heir. After the turn's end all is as before.
 #[test]
 fn a_turn_too_large_for_the_log_has_no_way_back_until_it_ends() {
     apart("a_turn_too_large_for_the_log_has_no_way_back_until_it_ends", || {
@@ -253,7 +253,7 @@ fn a_turn_too_large_for_the_log_has_no_way_back_until_it_ends() {
             let me = std::process::id();
             if turns.takes_over() {
                 // The third worker finds what the first had committed, whatever the
-                // second was at.
+                // second did.
                 return if world.iter().all(|value| *value == 2) { 0 } else { 9 };
             }
             while !log::is_tracking() {
@@ -276,8 +276,8 @@ fn a_turn_too_large_for_the_log_has_no_way_back_until_it_ends() {
     });
 }
 
-/// A worker that has taken over may have long to do before its first turn. Killed at
-/// that, it has an heir, who finds what the first one had committed.
+/// A worker that has taken over may have long work before its first turn. If it is killed
+/// during that, its heir finds what the first one had committed.
 #[test]
 fn a_worker_is_replaced_before_its_first_turn() {
     apart("a_worker_is_replaced_before_its_first_turn", || {
@@ -310,8 +310,8 @@ fn a_worker_is_replaced_before_its_first_turn() {
     });
 }
 
-/// A packet that ends its worker again and again is known by the second time: then the
-/// worker had only one packet in hand.
+/// A packet that ends its worker again and again is known after the second time: that
+/// worker had only this packet in hand.
 #[test]
 fn a_poisoned_packet_is_known_at_the_third_worker() {
     apart("a_poisoned_packet_is_known_at_the_third_worker", || {
@@ -348,7 +348,7 @@ fn a_poisoned_packet_is_known_at_the_third_worker() {
     });
 }
 
-/// A worker that takes no turns any more, while it lives, is ended, and its heir goes on.
+/// A worker that lives but takes no turns any more is ended, and its heir continues.
 #[test]
 fn a_worker_that_hangs_is_replaced() {
     apart("a_worker_that_hangs_is_replaced", || {
@@ -364,8 +364,8 @@ fn a_worker_that_hangs_is_replaced() {
                 turns.begin(1);
                 turns.commit();
                 if log::is_tracking() {
-                    // SAFETY: this process stands still, as one does that a debugger or
-                    // an operator has stopped.
+                    // This process stands still, like one stopped by a debugger or an
+                    // operator.
                     unsafe { libc::raise(libc::SIGSTOP) };
                 }
             }
@@ -376,9 +376,9 @@ fn a_worker_that_hangs_is_replaced() {
     });
 }
 
-/// Starts a keeper of a world whose turns go on until the board's first word is set; then
-/// it ends with 7. This process is to its keepers what a guard is. Each heir checks the
-/// world that it finds. Returns the word in which the number of turns is shown.
+/// Starts a keeper of a world whose turns continue until the board's first word is set;
+/// then it ends with 7. This process stands for the guard. Each heir checks the world
+/// that it finds. Returns the word in which the number of turns is shown.
 fn keep_a_world(board: &Board) -> &'static AtomicU64 {
     let (ends, shown) = (board.word(0), board.word(2));
     process::adopt_orphans().unwrap();
@@ -412,14 +412,14 @@ fn pids(pair: &Pair) -> [u32; 4] {
     [pair.worker, pair.standby, pair.keeper, pair.deputy].map(|word| word.load(Ordering::SeqCst))
 }
 
-/// All four processes live.
+/// True if all four processes live.
 fn is_whole(pair: &Pair) -> bool {
     let all = pids(pair);
     all[0] != all[1] && all.into_iter().all(process::lives)
 }
 
-/// Keepers are killed, and now and then a worker: those that are there live on, somebody
-/// else keeps them, and the next worker finds what the last one left.
+/// Keepers are killed, and now and then a worker. The other processes live on under
+/// another keeper, and the next worker finds the state of the last one.
 #[test]
 fn a_keeper_s_end_takes_nobody_along() {
     apart("a_keeper_s_end_takes_nobody_along", || {
@@ -443,8 +443,8 @@ fn a_keeper_s_end_takes_nobody_along() {
             let turns = shown.load(Ordering::SeqCst);
             let mut struck = vec![keeper];
             kill(keeper);
-            // At once, after a while, or not at all; and the one who works, or the one
-            // who stands by.
+            // The second kill comes at once, after a while, or not at all, and hits the
+            // worker or the standby.
             match round % 6 {
                 0 => struck.push(worker),
                 1 => struck.push(standby),
@@ -467,7 +467,7 @@ fn a_keeper_s_end_takes_nobody_along() {
         wait("all four are there", &|| is_whole(&pair));
         let all = pids(&pair);
         board.word(0).store(1, Ordering::SeqCst);
-        // The last keeper ends as the work did, and nobody is left.
+        // The last keeper ends as the work did, and no process is left.
         let keeper = Pid::from_raw(all[2] as i32);
         let (_, status) = rustix::process::waitpid(keeper, WaitOptions::empty()).unwrap().unwrap();
         assert_eq!(status.exit_status(), Some(7));
@@ -475,9 +475,9 @@ fn a_keeper_s_end_takes_nobody_along() {
     });
 }
 
-/// Keeper and deputy are killed together: the worker goes on, and when it is killed the
-/// standby finds what it left. There is no other one then: whoever started the keeper
-/// learns of its end, and gives all of them up.
+/// Keeper and deputy are killed together. The worker continues, and when it is killed the
+/// standby finds its state. No other standby follows: the starter learns of the keeper's
+/// end, and gives all of them up.
 #[test]
 fn without_keeper_and_deputy_the_standby_is_the_last() {
     apart("without_keeper_and_deputy_the_standby_is_the_last", || {
@@ -498,7 +498,7 @@ fn without_keeper_and_deputy_the_standby_is_the_last() {
             // SAFETY: a signal to a process of this test's.
             assert_eq!(unsafe { libc::kill(pid as i32, signal) }, 0);
         };
-        // A keeper that stands still makes no other deputy before it is killed.
+        // A stopped keeper makes no other deputy before it is killed.
         send(keeper, libc::SIGSTOP);
         let (_, status) = rustix::process::waitpid(Pid::from_raw(keeper as i32), WaitOptions::UNTRACED).unwrap().unwrap();
         assert!(status.stopped());
@@ -578,8 +578,8 @@ fn all_end_with_who_has_started_them() {
     });
 }
 
-/// Workers that end one after the other before any has finished a turn take the keeper
-/// along, which says how they ended.
+/// Workers end one after the other before any has finished a turn: the keeper ends too,
+/// in the same way as they did.
 #[test]
 fn without_a_turn_the_keeper_ends_as_its_workers_did() {
     apart("without_a_turn_the_keeper_ends_as_its_workers_did", || {

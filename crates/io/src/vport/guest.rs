@@ -106,7 +106,7 @@ impl VportGuest {
                 continue;
             }
             // SAFETY: the manager recorded this buffer as the port's before it put the
-            // descriptor into the ring, so nobody else has it.
+            // descriptor into the ring, so no other process has it.
             let mut packet = unsafe { self.arena.packet(descriptor.buffer, self.handles.take()) };
             if packet.set_range(descriptor.offset as usize, descriptor.len as usize) {
                 into.push(packet);

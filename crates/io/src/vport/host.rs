@@ -81,7 +81,8 @@ impl VportHost {
     ///
     /// # Errors
     /// `InvalidData` if they are not a port of this version and arena, or its rings are
-    /// corrupt: its runtime can then only be ended. Else the kernel's error.
+    /// corrupt: its runtime can then only be ended. In all other cases the kernel's
+    /// error.
     pub fn adopt(id: u16, rings: OwnedFd, wake_host: OwnedFd, wake_guest: OwnedFd, arena: &Arena) -> io::Result<VportHost> {
         assert_ne!(id, 0, "0 is the manager");
         let memory = super::open(rings, arena.total() as u32)?;

@@ -1,5 +1,5 @@
-//! A manager that is killed before any store that outlives it, and adopted: every buffer
-//! is in one place, and no frame comes twice.
+//! A manager is killed before any store that outlives it, and adopted: every buffer is in
+//! one place, and no frame comes twice.
 
 use super::{DONE, FILL, RX, TX, VportGuest, VportHost, ring};
 use crate::arena::{Arena, MANAGER};
@@ -32,7 +32,7 @@ struct Port {
     host_seen: u64,
 }
 
-/// A manager, its ports, and what a guard would keep.
+/// A manager, its ports, and the descriptors that a guard would keep.
 struct World {
     fds: [OwnedFd; 2],
     ports: Vec<Port>,
@@ -73,7 +73,8 @@ impl World {
         World { fds, ports, arena, hosts, hand: Vec::new(), number: 0 }
     }
 
-    /// The next life. The present one is forgotten with all that only it knew.
+    /// Begins the next incarnation. The present one is forgotten with everything that
+    /// only it knew.
     fn adopt(&mut self) {
         self.hand.clear();
         self.arena = Arena::adopt(own(&self.fds[0]), own(&self.fds[1])).unwrap();
@@ -86,7 +87,8 @@ impl World {
         self.arena.reclaim_unknown(&self.ports.iter().map(|port| port.id).collect::<Vec<_>>());
     }
 
-    /// Every buffer is in exactly one place, and the record says whose that is.
+    /// Checks that every buffer is in exactly one place, and that the record names its
+    /// owner.
     fn account(&mut self) {
         let mut places = vec![Vec::new(); BUFFERS as usize];
         let mut free = Vec::new();
@@ -134,7 +136,7 @@ impl World {
         }
     }
 
-    /// Takes what the guest sent; a part of it stays in the manager's hand.
+    /// Takes frames that the guest sent; a part of them stays with the manager.
     fn receive(&mut self, at: usize, max: usize) {
         let before = self.hand.len();
         self.hosts[at].receive(max, &mut self.hand, &mut self.arena);
@@ -159,7 +161,7 @@ impl World {
         }
     }
 
-    /// The guest sends some of what it has and gives up some.
+    /// Lets the guest send some of its frames and give up some.
     fn guest_transmit(&mut self, at: usize, send: usize, give_up: usize) {
         let port = &mut self.ports[at];
         let mut frames: Vec<Packet> = port.hand.drain(..send.min(port.hand.len())).collect();
@@ -181,14 +183,14 @@ impl World {
         port.guest.publish();
     }
 
-    /// Everything on its way, in all rings and both directions, and then a turn of the
-    /// manager in which it does everything that it ever does.
+    /// Puts frames in transit, in all rings and both directions, and then takes a turn of
+    /// the manager with all of its actions.
     fn fill_up(&mut self) {
         for at in 0..PORTS {
             (0..20).for_each(|_| self.send(at));
             self.hosts[at].flush();
             self.guest_receive(at, 10);
-            // More than the cache holds, so that some come back.
+            // The guest takes more than the cache holds, so that some come back.
             self.guest_take(at, 600);
             self.guest_transmit(at, 7, 590);
             (0..2).for_each(|_| self.send(at));
@@ -201,7 +203,7 @@ impl World {
             (0..3).for_each(|_| self.send(at));
             self.hosts[at].flush();
         }
-        // From one guest to the other.
+        // Frames go from one guest to the other.
         for at in 0..PORTS {
             if let Some(packet) = self.hand.pop() {
                 self.arena.put(packet);
@@ -211,10 +213,10 @@ impl World {
     }
 }
 
-/// A manager in the middle of everything is killed before a store, each of the first and
-/// then one of 13: what repeats itself does so every one to three stores. Now and then
-/// its next life is killed before each store of the adoption too, and the one after that
-/// adopts: every buffer is in one place, no frame comes twice, and the guests go on.
+/// A busy manager is killed before a store: each of the first ones, later one of 13,
+/// because its stores repeat every one to three. Now and then its next incarnation is
+/// killed before each store of the adoption too, and the one after that adopts. Every
+/// buffer is in one place, no frame comes twice, and the guests continue.
 #[test]
 fn death_before_any_store() {
     let mut deaths = 0;
@@ -223,7 +225,7 @@ fn death_before_any_store() {
         world.fill_up();
         let survived = death::after(stores, || world.turn()).is_some();
         if deaths % 16 == 0 {
-            // Each life does one store more than the last.
+            // Each incarnation makes one store more than the last.
             let lives = (0..).find(|lives| death::after(*lives, || world.adopt()).is_some());
             assert!(lives > Some(4));
         } else {
@@ -267,7 +269,7 @@ fn only_who_has_something_is_woken() {
 }
 
 /// Frames that the manager had sent and not shown are shown by its next incarnation,
-/// which wakes the guest for it; what the guest had sent meanwhile is received.
+/// which wakes the guest for them. Frames that the guest had sent meanwhile are received.
 #[test]
 fn nothing_in_the_rings_is_lost() {
     let mut world = World::new();
@@ -285,8 +287,8 @@ fn nothing_in_the_rings_is_lost() {
     world.account();
 }
 
-/// Buffers of a port whose process the next life never heard of are free; so are those
-/// that were being reclaimed.
+/// Buffers are free if the next incarnation never heard of their port's process; so are
+/// buffers that were being reclaimed.
 #[test]
 fn a_port_that_nobody_knows_is_reclaimed() {
     let mut world = World::new();
@@ -297,8 +299,8 @@ fn a_port_that_nobody_knows_is_reclaimed() {
     world.account();
 }
 
-/// A million steps of a manager and its guests in an order drawn by chance, with deaths
-/// at stores drawn by chance.
+/// A million steps of a manager and its guests in random order, with deaths at random
+/// stores.
 #[test]
 fn a_million_steps_with_deaths() {
     let mut world = World::new();
@@ -338,8 +340,8 @@ fn a_million_steps_with_deaths() {
     assert!(world.ports.iter().all(|port| port.seen > 100_000 && port.host_seen > 100_000));
 }
 
-/// Last words can be read when the runtimes and their manager are dead. They do not
-/// disturb the words beside them, which say what a runtime had in hand.
+/// Last words can be read when the runtimes and their manager are dead. Last words do not
+/// disturb the words beside them, which name the in-flight packet.
 #[test]
 fn last_words_outlive_runtime_and_manager() {
     let world = World::new();
@@ -359,8 +361,8 @@ fn last_words_outlive_runtime_and_manager() {
     assert_eq!(heard.collect::<Vec<_>>(), [(8, Some((77, 77))), (3, Some((77, 77)))]);
 }
 
-/// A guest that wrote nonsense where the manager keeps its count: its port is refused,
-/// and the arena and the other port are as before.
+/// A guest overwrote the manager's count: its port is refused, and the arena and the
+/// other port are as before.
 #[test]
 fn spoilt_rings_are_refused() {
     for (which, written) in [(RX, 9000), (FILL, 5), (FILL, u32::MAX)] {
@@ -376,8 +378,8 @@ fn spoilt_rings_are_refused() {
     assert!(Arena::adopt(own(&world.fds[0]), own(&world.fds[0])).is_err(), "no record at all");
 }
 
-/// Memory of another build: whoever is given it touches nothing in it, and says both
-/// versions.
+/// Memory of another build: a process that is given it touches nothing in it, and names
+/// both versions.
 #[test]
 fn another_version_is_refused_by_name() {
     let world = World::new();

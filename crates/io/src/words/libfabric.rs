@@ -282,7 +282,7 @@ fn keeping_signals<T>(act: impl FnOnce() -> T) -> T {
 /// before this process forks; its number of threads is the same afterwards.
 ///
 /// # Errors
-/// The text says why not, and the remedy.
+/// The reason why it cannot be used, and the remedy.
 pub fn prepare(provider: &str) -> Result<(), String> {
     keeping_signals(|| Provider::start(provider).map(drop))
 }

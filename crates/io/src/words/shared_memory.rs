@@ -207,7 +207,7 @@ impl Drop for Tied {
         bell::ring(&self.wake_other);
         if let Some(memory) = self.memory.take() {
             // SAFETY: rings and words of it are in this value only, none of them is
-            // handed out, and nothing is done with them after this.
+            // handed out, and none is used after this.
             unsafe { memory.unmap() };
         }
     }

@@ -23,7 +23,7 @@ fn by_libfabric(provider: &str) -> Pair {
     (driver(), driver())
 }
 
-/// The transports of this build: without libfabric, two tests below say so.
+/// The transports of this build. Two tests below report it if libfabric is missing.
 fn pairs() -> Vec<(&'static str, Pair)> {
     let mut pairs = vec![("shared memory", shared_memory())];
     if cfg!(holdfast_libfabric) {
@@ -54,7 +54,7 @@ fn carry(from: (&mut dyn Driver, u16), to: (&mut dyn Driver, u16), numbers: std:
         from.0.send(from.1, &burst);
         next += count;
         from.0.publish();
-        // Providers go on when they are looked at.
+        // Providers make progress when they are looked at.
         from.0.has_input();
         let got = to.0.receive(to.1, &mut some).expect("nothing is lost");
         for word in &some[..got] {
@@ -101,7 +101,7 @@ fn nothing_is_shown_before_the_turn_holds() {
     }
 }
 
-/// A side that sleeps is woken by a word, where its driver has something to wait for.
+/// A side that sleeps is woken by a word, if its driver has a descriptor to wait for.
 #[test]
 fn who_sleeps_is_woken() {
     for (name, (mut server, mut runtime)) in pairs() {
@@ -136,7 +136,7 @@ fn who_sleeps_is_woken() {
     }
 }
 
-/// Addresses that are none, ends that there are not, and a side that is gone.
+/// Invalid addresses, ends that do not exist, and a side that is gone.
 #[test]
 fn nobody_there_is_an_error() {
     for (name, (mut server, mut runtime)) in pairs() {
@@ -157,8 +157,8 @@ fn nobody_there_is_an_error() {
     }
 }
 
-/// In shared memory what was sent before the end is received, then nothing; a counter
-/// that cannot be ends the session.
+/// In shared memory, words that were sent before the end are received, then nothing; an
+/// impossible counter ends the session.
 #[test]
 fn a_side_that_ends_is_noticed_behind_what_it_has_said() {
     let (mut server, mut runtime) = shared_memory();
@@ -189,8 +189,8 @@ fn a_provider_that_there_is_not_is_named() {
     assert!(why.contains("no-such;thing"), "{why}");
 }
 
-/// A process that makes others of itself has one thread, and its signals are its own:
-/// what providers take for themselves is taken back.
+/// A process that forks has one thread, and its signals are its own: signal handlers that
+/// providers replace are restored.
 #[test]
 #[cfg_attr(not(holdfast_libfabric), ignore = "libfabric was not there when this was built")]
 fn to_prepare_leaves_threads_and_signals_as_they_are() {
@@ -205,6 +205,6 @@ fn to_prepare_leaves_threads_and_signals_as_they_are() {
     let names = std::fs::read_dir("/proc/self/task").expect("it is there").flatten();
     let names = names.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
     let names: Vec<String> = names.collect();
-    // The harness's own, which go by the tests' names.
+    // The harness's own threads have the tests' names.
     assert!(names.iter().all(|name| name.contains("::") || name.contains("holdfast_io")), "{names:?}");
 }

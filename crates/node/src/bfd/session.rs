@@ -364,10 +364,10 @@ impl Session {
         self.in_use = (self.in_use.0.min(decided.0), self.in_use.1.max(decided.1));
     }
 
-    /// Changes the key. Until the other side has used it, but for a minute at most, the
-    /// former key counts too, and signs while the other side is heard. An operator can
-    /// change the other side's key a moment later, and the session stays up. False if the
-    /// key is the same.
+    /// Changes the key. The former key counts too until the other side has used the new
+    /// one, but for a minute at most; it signs while the other side is heard. An operator
+    /// can change the other side's key a moment later, and the session stays up. False if
+    /// the key is the same.
     pub fn set_key(&mut self, key: Key, now: u64) -> bool {
         if self.settings.key.as_ref().is_some_and(|own| own.is_same(&key)) {
             return false;

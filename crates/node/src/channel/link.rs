@@ -47,8 +47,8 @@ impl Sent {
     }
 }
 
-/// The endpoint's bookkeeping for a channel. It stays when the peer begins a new
-/// incarnation.
+/// The endpoint's bookkeeping for a channel. The bookkeeping stays when the peer begins a
+/// new incarnation.
 #[derive(Default, Clone, Copy)]
 pub(super) struct Place {
     /// The channel is in the list of those that may have something to do.
@@ -562,8 +562,8 @@ impl Channel {
             }
             let due = if sent.is_due { 0 } else { sent.at.saturating_add(timeout) };
             soonest = Some(soonest.map_or(due, |soonest| soonest.min(due)));
-            // Behind a full budget of repeated frames nothing goes out, however overdue,
-            // so nothing is due.
+            // A full budget of repeated frames holds back all frames behind it, however
+            // overdue: none of them is due.
             budget -= usize::from(sent.tries > 1);
             if budget == 0 {
                 break;

@@ -9,7 +9,7 @@ pub(crate) const SPAN: u64 = 4096;
 #[derive(Clone)]
 pub(crate) struct Replays {
     highest: u64,
-    /// One bit per counter of the span, at its position modulo the span.
+    /// A bit per counter of the span, at its position modulo the span.
     seen: [u64; SPAN as usize / 64],
 }
 

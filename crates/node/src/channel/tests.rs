@@ -48,7 +48,7 @@ fn ring(numbers: &[u8]) -> KeyRing {
     KeyRing::new(numbers.iter().map(|number| Key { number: *number, secret: [*number; 32] }).collect()).unwrap()
 }
 
-/// Frames go to and fro, none is lost, until nobody has anything to say.
+/// Passes frames to and fro, without losses, until neither side has anything to send.
 fn settle(a: &mut Fabric, b: &mut Fabric, now: u64) {
     loop {
         let (there, back) = (frames(a, now), frames(b, now));
@@ -60,8 +60,8 @@ fn settle(a: &mut Fabric, b: &mut Fabric, now: u64) {
     }
 }
 
-/// A frame is heard although it cannot be delivered yet; when it, or an earlier one,
-/// comes again long after, nothing is heard: its sender may be dead.
+/// A frame is heard although it cannot be delivered yet. When it, or an earlier one,
+/// comes again long after, it is no sign of life: its sender may be dead.
 #[test]
 fn what_comes_again_says_nothing_of_now() {
     let (mut a, mut b) = pair(FabricConfig::default(), None);
@@ -84,8 +84,8 @@ fn what_comes_again_says_nothing_of_now() {
     assert_eq!(b.heard_at(Peer { incarnation: 2, ..A }), None);
 }
 
-/// A frame is overtaken, and acknowledged before it was repeated: what was measured of
-/// others still says how far away the peer is.
+/// A frame is overtaken, and acknowledged before it was repeated. The round trips
+/// measured with other frames stay valid.
 #[test]
 fn a_frame_that_was_only_late_does_not_spoil_the_estimate() {
     let (mut a, mut b) = pair(FabricConfig::default(), None);
@@ -110,8 +110,8 @@ fn a_frame_that_was_only_late_does_not_spoil_the_estimate() {
     assert_eq!(a.poll_timeout(), Some(now + 20 * MILLISECOND));
 }
 
-/// A frame is lost, and it takes a while until the peer has it again: those behind it
-/// were not under way for so long.
+/// A frame is lost, and it takes a while until the peer has it again: the frames behind
+/// it were not under way for so long.
 #[test]
 fn a_loss_does_not_spoil_the_estimate_of_those_that_arrived() {
     let (mut a, mut b) = pair(FabricConfig::default(), None);
@@ -176,8 +176,8 @@ fn a_gap_is_filled_once_however_many_answers_tell_of_it() {
     assert_eq!(frames(&mut a, now).len(), 1);
 }
 
-/// A peer was not heard for long, and then has a later frame but not the first: it hears
-/// again, so what it misses is repeated without the patience that the silence had taught.
+/// A peer was not heard for long, and then has a later frame but not the first. The peer
+/// hears again, so missing frames are repeated without the long time-out of the silence.
 #[test]
 fn a_peer_that_hears_again_is_not_treated_as_silent() {
     let (mut a, mut b) = pair(FabricConfig::default(), None);
@@ -245,7 +245,7 @@ fn frames_cut_anywhere_are_refused() {
     assert!(b.handle_frame(&frame, 1).is_ok());
 }
 
-/// A peer falls silent with many frames under way: what is overdue is repeated now and
+/// A peer falls silent with many frames under way. Overdue frames are repeated now and
 /// then, and in between there is nothing to do.
 #[test]
 fn a_silent_peer_keeps_nobody_awake() {

@@ -1,8 +1,9 @@
-//! What kind of address it is. All are 16 bytes, IPv4 as IPv4-mapped.
+//! Classes of addresses. All are 16 bytes, IPv4 as IPv4-mapped.
 
 use holdfast_wire::unmap_v4;
 
-/// Sent to many; for IPv4 also the reserved class E with the limited broadcast address.
+/// True for addresses of many stations; for IPv4 also the reserved class E with the
+/// limited broadcast address.
 pub(super) fn is_multicast(address: &[u8; 16]) -> bool {
     match unmap_v4(address) {
         Some(v4) => v4[0] >= 224,
@@ -10,7 +11,8 @@ pub(super) fn is_multicast(address: &[u8; 16]) -> bool {
     }
 }
 
-/// Addresses that nobody on a network has: unspecified, loopback, "this network" (RFC 6890).
+/// True for addresses that no station on a network has: unspecified, loopback, "this
+/// network" (RFC 6890).
 pub(super) fn is_nowhere(address: &[u8; 16]) -> bool {
     match unmap_v4(address) {
         Some(v4) => v4[0] == 0 || v4[0] == 127,

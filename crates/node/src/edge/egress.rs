@@ -1,4 +1,5 @@
-//! The way out: route, hop, neighbour, port; and what is told about packets that cannot take it.
+//! The way out: route, hop, neighbour, port; and the errors about packets that cannot
+//! take it.
 
 use super::addresses::{is_link_local, is_multicast};
 use super::icmp::Problem;
@@ -11,7 +12,7 @@ use holdfast_wire::nsh::Flags;
 use holdfast_wire::{DropReason, FlowKey, Meta, Packet, PacketPool, ip_bytes};
 
 impl Edge {
-    /// A packet that a chain has released, parsed: routes it and sends it.
+    /// Routes and sends a parsed packet that a chain has released.
     pub fn handle_egress(&mut self, released: Released<Packet>, now: u64, out: &mut EdgeOut, pool: &mut dyn PacketPool) {
         if released.get().meta.flags & Flags::TURNED != 0 {
             return self.answer_refused(released, now, out, pool);
@@ -25,7 +26,8 @@ impl Edge {
         if is_multicast(&destination) || self.is_broadcast(&destination) {
             return self.drop(released.into_inner(), DropReason::Multicast, pool);
         }
-        // Its chain was to lead it elsewhere, and did not. Sent in again it could go round until its hops are spent.
+        // The chain should have translated this destination, and did not. If the packet
+        // came in again, it could loop until its hops are spent.
         if self.is_owned(&destination) {
             return self.drop(released.into_inner(), DropReason::NoMapping, pool);
         }
@@ -64,7 +66,8 @@ impl Edge {
         self.send_by(route.port, &next_hop, packet, now, out, pool);
     }
 
-    /// Sends a packet by a port to a neighbour, or holds it until the neighbour's MAC address is known.
+    /// Sends a packet by a port to a neighbour, or holds it until the neighbour's MAC
+    /// address is known.
     pub(super) fn send_by(
         &mut self,
         port: u8,
@@ -94,7 +97,8 @@ impl Edge {
         }
     }
 
-    /// Sends a routed packet to a station, in fragments if it is longer than the port allows.
+    /// Sends a routed packet to a station, in fragments if it is longer than the port
+    /// allows.
     pub(super) fn transmit(
         &mut self,
         port: u8,
@@ -114,7 +118,8 @@ impl Edge {
         }
     }
 
-    /// Queues an addressed packet for its port, all of its fragments or none. Gives it back if it is too long and cannot be cut.
+    /// Queues an addressed packet for its port, all of its fragments or none. Gives it
+    /// back if it is too long and cannot be cut.
     pub(super) fn push_cut(
         &mut self,
         port: u8,
@@ -133,7 +138,7 @@ impl Edge {
             let fragment = match pool.take().map(|empty| packet.later_fragment(&cut, number, empty)) {
                 Some(Ok(fragment)) => fragment,
                 failed => {
-                    // The others are of no use to anybody.
+                    // A datagram without all of its fragments is useless to its receiver.
                     out.transmit.drain(at..).for_each(|(_, fragment)| pool.put(fragment.into_inner()));
                     let reason = match failed {
                         Some(Err(empty)) => {
@@ -153,7 +158,9 @@ impl Edge {
         Ok(())
     }
 
-    /// Longer than the port's MTU, and not cut: who forbade that is told the size (RFC 1191, section 4; RFC 4443, section 3.2); a sender that allows it would not listen.
+    /// Refuses a packet that is longer than the port's MTU and was not cut. A sender that
+    /// forbade fragments is told the size (RFC 1191, section 4; RFC 4443, section 3.2). A
+    /// sender that allows them would not listen.
     fn refuse_too_long(&mut self, port: u8, packet: Packet, now: u64, out: &mut EdgeOut, pool: &mut dyn PacketPool) {
         if may_cut(&packet) {
             return self.drop(packet, DropReason::FrameTooLarge, pool);
@@ -163,7 +170,8 @@ impl Edge {
         self.report_back(port, packet, Problem::TooBig(mtu), now, out, pool);
     }
 
-    /// An error about a packet that a chain may have changed: it comes in again by the port that it concerns, and the chain translates it back.
+    /// Sends an error about a packet that a chain may have changed. The error comes in
+    /// again by the port that it concerns, and the chain translates it back.
     fn report_back(
         &mut self,
         port: u8,
@@ -180,7 +188,8 @@ impl Edge {
         }
     }
 
-    /// A packet of [`EdgeOut::reinject`]: goes to its chain without the checks that a stranger's packet gets.
+    /// Handles a packet of [`EdgeOut::reinject`]. The packet goes to its chain without
+    /// the checks that a stranger's packet gets.
     pub fn handle_reinjected(&mut self, port: u8, mut packet: Packet, pool: &mut dyn PacketPool) -> Option<(FlowKey, Packet)> {
         packet.meta = Meta { flags: packet.meta.flags & Flags::OWN, ingress: port, ..Meta::default() };
         let is_parsed = packet.parse().is_ok();
@@ -198,7 +207,7 @@ impl Edge {
         }
     }
 
-    /// Timeouts of sessions, of neighbours and of fragments.
+    /// Handles time-outs of sessions, neighbours and fragments.
     pub fn handle_timeout(&mut self, now: u64, out: &mut EdgeOut, pool: &mut dyn PacketPool) {
         if self.watch.poll_timeout() <= now {
             self.turn_bfd(now, out, pool);
@@ -214,7 +223,8 @@ impl Edge {
         for due in due {
             match due {
                 Due::Ask(port, address, known) => self.ask_for(port, &address, known, out, pool),
-                // Nobody is told of the box's own; what came from elsewhere has lost a hop.
+                // A full TTL shows a packet of the box's own, about which no error is
+                // sent: a packet from elsewhere has lost a hop.
                 Due::Unreachable(_, packet) if packet.get().ttl() == Some(u8::MAX) => {
                     self.drop(packet.into_inner(), DropReason::NeighborUnresolved, pool);
                 }

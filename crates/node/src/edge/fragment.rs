@@ -1,25 +1,33 @@
-//! Virtual reassembly: which flow each fragment belongs to, without putting datagrams together.
+//! Virtual reassembly: finds the flow of each fragment without putting datagrams
+//! together.
 //!
-//! Theory of operation. The first fragment has the ports; its key is remembered under what the datagram's fragments have in common, and
-//! those that follow take it. Fragments that come before the first one are held, and follow it in the order in which they came. The table
-//! knows which bytes have come: a fragment that overlaps others, or contradicts the datagram's end, condemns the datagram (RFC 5722
-//! for IPv6; here IPv4 also), because what an end host would make of it is not what a firewall saw. A fragment whose bytes have all come before
-//! is a duplicate and goes no further, until the datagram is complete: after that its identification may be used again.
+//! Theory of operation. The first fragment has the ports. Its key is remembered under the
+//! header fields that all fragments of the datagram share; later fragments take it.
+//! Fragments that come before the first one are held, and follow it in the order in which
+//! they came. The table knows which bytes have come. A fragment that overlaps others, or
+//! contradicts the datagram's end, condemns the datagram (RFC 5722 for IPv6; here IPv4
+//! also): an end host would see other bytes than the firewall saw. A fragment whose bytes
+//! have all come before is a duplicate and is dropped, until the datagram is complete:
+//! after that its identification may be used again.
 //!
-//! Bounded: datagrams (the oldest makes room), fragments held and their bytes (who has waited longest makes room), those of one source (a new one is refused, so
-//! that nobody takes others' room), time. All memory is taken at the start.
+//! Bounded: datagrams (the oldest makes room), fragments held and their bytes (the one
+//! that waited longest makes room), fragments of one source (a new one is refused, so
+//! that no source takes others' room), time. All memory is taken at the start.
 //!
-//! In: parsed fragments, the time. Out: [`Fragmented`], and what [`Fragments::poll_ready`] and [`Fragments::poll_dropped`] give.
-//! Never: a look at a flow; a copy of a packet.
+//! In: parsed fragments, the time. Out: [`Fragmented`], and the packets that
+//! [`Fragments::poll_ready`] and [`Fragments::poll_dropped`] give. Never: a look at a
+//! flow; a copy of a packet.
 
 use holdfast_wire::header::proto;
 use holdfast_wire::{DropReason, FlowKey, Network, Packet, map_v4};
 use std::collections::{HashMap, VecDeque};
 
-/// Between the first of a datagram's fragments that came and the last one. RFC 8200 allows a minute to an end host that keeps
-/// them; fragments of one datagram leave their sender together, and here they only pass.
+/// Longest time between the first and the last arrival of a datagram's fragments, ns. RFC
+/// 8200 allows a minute to an end host that keeps fragments. Fragments of one datagram
+/// leave their sender together, and here they only pass.
 const LIFETIME: u64 = 2_000_000_000;
-/// Stretches of bytes that one datagram may be in at one time. In order there is one; of 65,535 bytes in packets of 1,280 at most half as many as packets.
+/// Separate stretches of bytes of one datagram at one time. Fragments in order make one;
+/// 65,535 bytes in packets of 1,280 make at most half as many as packets.
 const STRETCHES: usize = 32;
 const NONE: u32 = u32::MAX;
 
@@ -30,9 +38,10 @@ pub struct FragmentLimits {
     pub datagrams: usize,
     /// Fragments that wait for first ones.
     pub held: usize,
-    /// Fragments of one source (an IPv4 address, or an IPv6 /64) among them. The longest datagram in packets of 576 bytes has 119 behind the first.
+    /// Fragments of one source (an IPv4 address, or an IPv6 /64) among them. The longest
+    /// datagram in packets of 576 bytes has 119 behind the first.
     pub held_per_source: usize,
-    /// Bytes of their frames.
+    /// Bytes of the frames that wait.
     pub held_bytes: usize,
 }
 
@@ -42,18 +51,21 @@ impl Default for FragmentLimits {
     }
 }
 
-/// What became of a fragment.
+/// The outcome for a fragment.
 #[derive(Debug)]
 pub enum Fragmented {
-    /// It belongs to this flow and goes on; what [`Fragments::poll_ready`] gives goes behind it.
+    /// The fragment belongs to this flow and goes on, with the packets of
+    /// [`Fragments::poll_ready`] behind it.
     Ready(FlowKey, Packet),
-    /// It waits for the first one.
+    /// The fragment waits for the first one.
     Held,
     /// The fragment is dropped.
     Dropped(Packet, DropReason),
 }
 
-/// What a datagram's fragments have in common. For IPv6 the protocol does not count (RFC 8200, section 4.5); nowhere the port by which they come, of which there are several on ways of equal cost.
+/// The fields that a datagram's fragments share. For IPv6 the protocol does not count
+/// (RFC 8200, section 4.5). The port does not count for either: with several ways of
+/// equal cost, fragments come by several ports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub(super) struct Datagram {
     source: [u8; 16],
@@ -81,7 +93,8 @@ impl Datagram {
         }
     }
 
-    /// The datagram's source as far as one host cannot change it at will: an IPv4 address, or an IPv6 /64.
+    /// The part of the datagram's source that one host cannot change at will: an IPv4
+    /// address, or an IPv6 /64.
     pub(super) fn sender(&self) -> [u8; 16] {
         holdfast_wire::source_of(&self.source)
     }
@@ -90,7 +103,8 @@ impl Datagram {
 /// The bytes of its datagram that a fragment holds, `[from, to)`.
 pub(super) fn stretch(packet: &Packet) -> (u16, u16) {
     let layers = &packet.layers;
-    // Of a first fragment over IPv6, extension headers behind the fragment header are part.
+    // In a first fragment over IPv6, extension headers behind the fragment header are
+    // part of the datagram's data.
     let data = if layers.network == Network::V6 { layers.v6_fragment + 8 } else { layers.l4 };
     let from = layers.fragment_offset;
     (from, from.saturating_add(layers.end.saturating_sub(data)))
@@ -107,10 +121,10 @@ struct Entry {
     datagram: Datagram,
     key: Option<FlowKey>,
     until: u64,
-    /// Sorted, apart from each other.
+    /// Sorted, with gaps between them.
     stretches: [(u16, u16); STRETCHES],
     count: u8,
-    /// Length, known when the last fragment has come.
+    /// The datagram's length, known when the last fragment has come.
     total: Option<u16>,
     is_condemned: bool,
     /// Slots of held fragments, first and last.
@@ -176,9 +190,10 @@ struct Slot {
     packet: Option<Packet>,
     /// The next slot of the same datagram, or the next free slot.
     next: u32,
-    /// Where its datagram's entry is.
+    /// Index of the datagram's entry.
     entry: u32,
-    /// Among all that are held: who came before and after it.
+    /// Neighbours in the list of all held fragments, by time of arrival: the one before
+    /// and the one after.
     waiting: (u32, u32),
 }
 
@@ -232,7 +247,8 @@ impl Fragments {
         fragments
     }
 
-    /// Fragments inside: waiting for first ones, or for [`Fragments::poll_ready`] and [`Fragments::poll_dropped`].
+    /// Fragments inside: waiting for first ones, or for [`Fragments::poll_ready`] and
+    /// [`Fragments::poll_dropped`].
     pub fn held(&self) -> usize {
         self.held + self.ready.len() + self.dropped.len()
     }
@@ -247,7 +263,7 @@ impl Fragments {
         self.numbers.is_empty()
     }
 
-    /// A parsed packet with [`Layers::fragment`](holdfast_wire::Layers) set.
+    /// Handles a parsed packet with [`Layers::fragment`](holdfast_wire::Layers) set.
     pub fn handle(&mut self, packet: Packet, now: u64) -> Fragmented {
         self.handle_timeout(now);
         let Some(datagram) = Datagram::of(&packet) else { return Fragmented::Dropped(packet, DropReason::BadFragment) };
@@ -258,7 +274,8 @@ impl Fragments {
             return Fragmented::Dropped(packet, DropReason::BadFragment);
         }
         let (from, to) = stretch(&packet);
-        // A fragment at byte 8 would lie over the flags of the TCP header that a filter saw (RFC 3128).
+        // A fragment at byte 8 would lie over the flags of the TCP header that a filter
+        // saw (RFC 3128).
         let is_header_split = packet.layers.protocol == proto::TCP && (1..20).contains(&from);
         let arrival = entry.arrive(from, to, !packet.layers.more_fragments);
         match arrival {
@@ -276,7 +293,9 @@ impl Fragments {
                 None => self.hold(at, packet),
             };
         }
-        // An error about another packet is short enough for every network (RFC 1812, section 4.3.2.3; RFC 4443, section 2.4): what is behind it belongs to no flow.
+        // A first fragment without a key of this datagram: an ICMP error about another
+        // packet. Errors are short enough for every network (RFC 1812, section 4.3.2.3;
+        // RFC 4443, section 2.4), so the fragments behind it belong to no flow.
         match FlowKey::of(&packet).filter(|key| (key.source, key.destination) == (datagram.source, datagram.destination)) {
             Some(key) => {
                 entry.key = Some(key);
@@ -290,7 +309,8 @@ impl Fragments {
         }
     }
 
-    /// The key of a fragment that was [`Fragmented::Ready`] before, or came out of [`Fragments::poll_ready`].
+    /// The key of a fragment that was [`Fragmented::Ready`] before, or came from
+    /// [`Fragments::poll_ready`].
     pub fn key_of(&self, packet: &Packet) -> Option<FlowKey> {
         let number = *self.numbers.get(&Datagram::of(packet)?)?;
         self.entries[self.at(number)].key
@@ -313,12 +333,14 @@ impl Fragments {
         }
     }
 
-    /// When a fragment that is held may have waited long enough; `u64::MAX` if none is.
+    /// Time at which a held fragment may have waited long enough; `u64::MAX` if none is
+    /// held.
     pub fn poll_timeout(&self) -> u64 {
         if self.held == 0 { u64::MAX } else { self.entries[self.at(self.oldest)].until + 1 }
     }
 
-    /// Gives up everything held, to [`Fragments::poll_dropped`], as at the end of the process.
+    /// Gives up all held fragments, to [`Fragments::poll_dropped`], as at the end of the
+    /// process.
     pub fn abandon(&mut self) {
         while self.oldest < self.newest {
             self.forget_oldest(DropReason::ShuttingDown);
@@ -329,7 +351,7 @@ impl Fragments {
         (number % self.limits.datagrams as u64) as usize
     }
 
-    /// The number of the datagram's entry, which is made if there is none that is still open.
+    /// The number of the datagram's entry. An entry is made if no open one exists.
     fn entry_of(&mut self, datagram: Datagram, now: u64) -> u64 {
         if let Some(&number) = self.numbers.get(&datagram)
             && !self.entries[self.at(number)].is_complete()
@@ -351,7 +373,7 @@ impl Fragments {
         let at = self.at(self.oldest);
         self.drop_held(at, reason);
         let datagram = self.entries[at].datagram;
-        // The same identification may have been used again since.
+        // A newer datagram may use the same identification.
         if self.numbers.get(&datagram) == Some(&self.oldest) {
             self.numbers.remove(&datagram);
         }

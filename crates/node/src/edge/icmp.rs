@@ -1,39 +1,41 @@
-//! ICMP that the box makes: echo replies and errors (RFC 792, RFC 4443, RFC 1812 section 4.3).
+//! ICMP that the box makes: echo replies and errors (RFC 792, RFC 4443, RFC 1812 section
+//! 4.3).
 
 use holdfast_wire::build::{self, Ethernet, IcmpError, Icmpv6Error};
 use holdfast_wire::header::{Icmp, icmp, icmpv6, proto};
 use holdfast_wire::{Network, Packet, checksum, unmap_v4};
 use zerocopy::FromBytes;
 
-/// What is wrong with a packet.
+/// The problem that an error reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Problem {
-    /// TTL or hop limit.
+    /// The TTL or hop limit is spent.
     TimeExceeded,
-    /// The other fragments did not come in time.
+    /// Other fragments did not come in time.
     NotReassembled,
     /// No route.
     NoRoute,
     /// The next hop does not answer.
     HostUnreachable,
-    /// The protocol is not spoken by the box; IPv4 only.
+    /// The box does not speak the protocol; IPv4 only.
     ProtocolUnreachable,
-    /// Nobody listens at this port.
+    /// No process listens at this port.
     PortUnreachable,
     /// Parameter problem: a header field or option that the box does not know; IPv6 only.
     Parameter {
         /// Code of the parameter problem (RFC 4443, section 3.4).
         code: u8,
-        /// Bytes from the packet's beginning.
+        /// Offset of the field, bytes from the packet's beginning.
         at: u32,
     },
-    /// A chain refuses it.
+    /// A chain refuses the packet.
     Prohibited,
-    /// Longer than this MTU, and not to be fragmented.
+    /// The packet is longer than this MTU, and may not be fragmented.
     TooBig(u16),
 }
 
-/// True if an error about this packet may be sent: not about errors, later fragments, or packets to many (RFC 1122, section 3.2.2).
+/// True if an error about this packet may be sent: not about errors, later fragments, or
+/// packets to many (RFC 1122, section 3.2.2).
 pub(crate) fn may_report(packet: &Packet) -> bool {
     if packet.layers.fragment_offset != 0 || packet.bytes()[0] & 1 != 0 {
         return false;
@@ -45,7 +47,7 @@ pub(crate) fn may_report(packet: &Packet) -> bool {
     }
 }
 
-/// Whether a local packet is ping's question, whole.
+/// True if a local packet is a whole echo request.
 pub(crate) fn is_echo_request(packet: &Packet) -> bool {
     let wanted = if packet.layers.network == Network::V6 { icmpv6::ECHO } else { icmp::ECHO };
     !packet.layers.fragment && packet.icmp().is_some_and(|header| header.kind == wanted)
@@ -84,15 +86,16 @@ fn take_off_extensions(packet: &mut Packet) {
     {
         (ip.next_header, ip.payload_len) = (proto::ICMPV6, len.into());
         packet.bytes_mut().copy_within(..front, l4 - front);
-        // There are more bytes than that.
+        // The frame is longer than that.
         let _ = packet.pull_front(l4 - front);
     }
 }
 
-/// Makes the packet into an error about itself, from `from` to its source, short enough for the MTU of its port. False, and the packet spoiled, if that is not possible.
+/// Makes the packet into an error about itself, from `from` to its source, short enough
+/// for the MTU of its port. False, with the packet spoiled, if that is not possible.
 pub(crate) fn report(packet: &mut Packet, problem: Problem, from: &[u8; 16], mtu: u16) -> bool {
     let Some(mut ethernet) = packet.bytes().first_chunk::<{ Ethernet::LEN }>().copied() else { return false };
-    // A tag that a function has put on is not the error's.
+    // The error does not get the tag that a function has put on.
     ethernet[12..].copy_from_slice(&packet.layers.ethertype.to_be_bytes());
     match packet.layers.network {
         Network::V4 => {
@@ -113,7 +116,8 @@ pub(crate) fn report(packet: &mut Packet, problem: Problem, from: &[u8; 16], mtu
             let ip = build::Ipv4 { tos: 0xc0, ..build::Ipv4::new(from, to, proto::ICMP) };
             const IP: usize = Ethernet::LEN;
             const MESSAGE: usize = IP + build::Ipv4::LEN;
-            // RFC 792: at least the header and 8 bytes. IPv6 has no links that are too small for its errors.
+            // RFC 792: at least the header and 8 bytes. IPv6 has no links that are too
+            // small for its errors.
             let room = usize::from(mtu).saturating_sub(build::Ipv4::LEN + IcmpError::LEN).max(28);
             let quote = IcmpError::MAX_QUOTE.min(room);
             let Some(frame) = around_quote(packet, MESSAGE + IcmpError::LEN, quote) else { return false };
@@ -129,7 +133,8 @@ pub(crate) fn report(packet: &mut Packet, problem: Problem, from: &[u8; 16], mtu
                 Problem::NoRoute => (icmpv6::UNREACHABLE, 0, 0),
                 Problem::HostUnreachable => (icmpv6::UNREACHABLE, 3, 0),
                 Problem::PortUnreachable => (icmpv6::UNREACHABLE, 4, 0),
-                // RFC 4443, section 3.1: communication with destination administratively prohibited.
+                // RFC 4443, section 3.1: communication with destination administratively
+                // prohibited.
                 Problem::Prohibited => (icmpv6::UNREACHABLE, 1, 0),
                 Problem::TooBig(mtu) => (icmpv6::PACKET_TOO_BIG, 0, mtu.into()),
                 Problem::Parameter { code, at } => (icmpv6::PARAMETER_PROBLEM, code, at),
@@ -147,7 +152,8 @@ pub(crate) fn report(packet: &mut Packet, problem: Problem, from: &[u8; 16], mtu
     }
 }
 
-/// Cuts the frame to its IP packet, and that to `quote` bytes, with `headers` bytes to be written in front.
+/// Cuts the frame to its IP packet, and that to `quote` bytes, with `headers` bytes to be
+/// written in front.
 fn around_quote(packet: &mut Packet, headers: usize, quote: usize) -> Option<&mut [u8]> {
     let (l3, end) = (packet.layers.l3 as usize, packet.layers.end as usize);
     packet.truncate(end.min(l3 + quote));

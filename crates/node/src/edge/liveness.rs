@@ -1,9 +1,14 @@
-//! Which routers next door are alive: BFD at the edge's ports (RFC 5881), and what follows for routes.
+//! Liveness of next routers: BFD at the edge's ports (RFC 5881), and its effect on
+//! routes.
 //!
-//! Theory of operation. There is a session with each router that the configuration names, while this host serves the ports. A router whose session
-//! was up and is down is dead: nothing is routed through it until the session is up again. One whose session was never up may not speak BFD at all, so it loses
-//! no route; nor does one that says that it has been switched off on purpose (AdminDown), because that says nothing about the way (RFC 5882, section 3.2).
-//! Whatever changes a session, and each packet of it, is noted ([`EdgeOut::notes`]), so that the next life of this host goes on with it ([`Edge::remember`]).
+//! Theory of operation. While this host serves the ports, there is a session with each
+//! router that the configuration names. A router whose session was up and is down is
+//! dead: nothing is routed through it until the session is up again. A router whose
+//! session was never up may not speak BFD at all, so it loses no route. A router that
+//! says that it has been switched off on purpose (AdminDown) loses none either, because
+//! that says nothing about the way (RFC 5882, section 3.2). Every change of a session,
+//! and each packet of it, is noted ([`EdgeOut::notes`]), so that the next incarnation of
+//! this host continues the session ([`Edge::remember`]).
 
 use super::{Edge, EdgeOut, EdgeRoute};
 use crate::bfd::{Change, Discard, Key, Memory, Peer, Session, Sessions};
@@ -16,10 +21,10 @@ use holdfast_wire::{DropReason, Packet, PacketPool, checksum, ip_bytes, unmap_v4
 /// DSCP CS6, as other routers' own packets have it (RFC 4594, section 3.1).
 const TRAFFIC_CLASS: u8 = 0xc0;
 
-/// What became of the session with a router.
+/// A change of the session with a router.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Liveness {
-    /// At this port.
+    /// The router's port.
     pub port: u8,
     /// The router, IPv4 as IPv4-mapped.
     pub peer: [u8; 16],
@@ -30,11 +35,11 @@ pub struct Liveness {
 /// See the module.
 pub(super) struct Watch {
     peers: Vec<Peer>,
-    /// While the ports are served here, if there is anybody to watch.
+    /// Set while the ports are served here, if there are routers to watch.
     sessions: Option<Sessions>,
     /// Port and address of routers that are known to be dead.
     dead: Vec<(u8, [u8; 16])>,
-    /// Of an earlier life, for the first time that the ports are served.
+    /// Sessions of an earlier incarnation, for the first time that the ports are served.
     memories: Vec<Option<Memory>>,
     random: u64,
 }
@@ -49,7 +54,7 @@ fn draw(state: &mut u64) -> u64 {
 }
 
 impl Watch {
-    /// Nobody is watched before the ports are served.
+    /// No router is watched before the ports are served.
     pub(super) fn new(peers: Vec<Peer>, seed: u64) -> Watch {
         Watch { peers, sessions: None, dead: Vec::new(), memories: Vec::new(), random: seed }
     }
@@ -59,29 +64,29 @@ impl Watch {
         self.sessions.as_ref().map_or(u64::MAX, Sessions::poll_timeout)
     }
 
-    /// No router is known to be dead.
+    /// True if no router is known to be dead.
     #[inline]
     pub(super) fn is_calm(&self) -> bool {
         self.dead.is_empty()
     }
 
-    /// Whether a route's next router is not known to be dead.
+    /// True if a route's next router is not known to be dead.
     pub(super) fn may_use(&self, route: &EdgeRoute) -> bool {
         !route.gateway.is_some_and(|gateway| self.dead.contains(&(route.port, ip_bytes(gateway))))
     }
 
-    /// What is to be noted of a session.
+    /// The state of a session that must be noted.
     fn memory(&self, at: usize) -> Option<Memory> {
         let sessions = self.sessions.as_ref()?;
         let mut memory = sessions.memory(at)?;
-        // Most often nobody is.
+        // Most often the list is empty.
         if !self.dead.is_empty() {
             memory.mark(sessions.iter().nth(at).is_some_and(|(port, peer, _)| self.dead.contains(&(port, *peer))));
         }
         Some(memory)
     }
 
-    /// What a change, or the other side's word, means for routes.
+    /// Updates the dead routers after a change, or the other side's word.
     fn judge(&mut self, at: usize, change: Option<Change>) -> Option<Liveness> {
         let (port, peer, session) = self.sessions.as_ref()?.iter().nth(at)?;
         let peer = *peer;
@@ -97,7 +102,8 @@ impl Watch {
 }
 
 impl Edge {
-    /// This host begins or ceases to serve the ports. Sessions begin anew with it; while others serve, nothing is sent, and no route is out of use.
+    /// Starts or stops serving the ports on this host. Sessions begin anew with it. While
+    /// others serve, nothing is sent, and no route is out of use.
     pub fn set_serving(&mut self, serves: bool, now: u64) {
         let watch = &mut self.watch;
         if serves == watch.sessions.is_some() || watch.peers.is_empty() {
@@ -114,7 +120,8 @@ impl Edge {
         watch.dead.extend(dead.map(|((port, peer, _), _)| (port, *peer)));
     }
 
-    /// Another key for the session with a router: see [`Session::set_key`]. False if it is the same, or there is no such router.
+    /// Sets another key for the session with a router: see [`Session::set_key`]. False if
+    /// the key is the same, or there is no such router.
     pub fn set_bfd_key(&mut self, port: u8, peer: &[u8; 16], key: &Key, now: u64) -> bool {
         let Watch { peers, sessions, .. } = &mut self.watch;
         let Some(at) = peers.iter().position(|known| known.port == port && known.address == *peer) else { return false };
@@ -129,12 +136,13 @@ impl Edge {
         true
     }
 
-    /// Routers that are watched.
+    /// Number of routers that are watched.
     pub fn watched(&self) -> usize {
         self.watch.peers.len()
     }
 
-    /// What an earlier life has noted of the sessions, in their order, before the ports are served.
+    /// Takes an earlier incarnation's notes of the sessions, in their order, before the
+    /// ports are served.
     pub fn remember(&mut self, memories: Vec<Option<Memory>>) {
         self.watch.memories = memories;
     }
@@ -143,26 +151,30 @@ impl Edge {
         out.notes.extend(self.watch.memory(at).map(|memory| (at as u16, memory)));
     }
 
-    /// The box is about to end: routers are told so, and do not take it for a failure (RFC 5880, section 6.8.16).
+    /// Tells routers that the box is about to end, so that they do not take it for a
+    /// failure (RFC 5880, section 6.8.16).
     pub fn take_leave(&mut self, now: u64) {
         if let Some(sessions) = &mut self.watch.sessions {
             sessions.take_leave(now);
         }
     }
 
-    /// A router that was told has not said yet that it knows. True at most as long as it is heard.
+    /// True if a router was told of the end and has not confirmed it yet; at most as long
+    /// as that router is heard.
     pub fn is_taking_leave(&self) -> bool {
         self.watch.sessions.as_ref().is_some_and(Sessions::is_taking_leave)
     }
 
-    /// The sessions with routers, while the ports are served here: each with its port, the router, and whether that is known to be dead.
+    /// The sessions with routers, while the ports are served here: each with its port,
+    /// the router, and whether the router is known to be dead.
     pub fn liveness(&self) -> impl Iterator<Item = (u8, &[u8; 16], &Session, bool)> {
         let all = self.watch.sessions.iter().flat_map(Sessions::iter);
         all.map(|(port, peer, session)| (port, peer, session, self.watch.dead.contains(&(port, *peer))))
     }
 
-    /// A control packet of a router that is watched, to the box's own address, from this very link (RFC 5881, sections 4 and 5). Anything else
-    /// to that UDP port is what it would be without BFD.
+    /// True for a control packet of a watched router, to the box's own address, from this
+    /// very link (RFC 5881, sections 4 and 5). All other packets to that UDP port are
+    /// treated as without BFD.
     #[inline]
     pub(super) fn is_bfd(&self, port: u8, packet: &Packet, source: &[u8; 16], destination: &[u8; 16]) -> bool {
         let Some(sessions) = &self.watch.sessions else { return false };
@@ -189,7 +201,8 @@ impl Edge {
         self.send_bfd(now, out, pool);
     }
 
-    /// A packet of a router's session. The session's place, and what the packet changed, if it was the session's.
+    /// Handles a packet of a router's session. Returns the session's place and the
+    /// change, if the packet belongs to a session.
     fn hear(&mut self, port: u8, packet: &Packet, now: u64) -> Result<Option<(usize, Option<Liveness>)>, DropReason> {
         let Some((source, destination)) = super::addresses(packet) else { return Err(DropReason::Truncated) };
         // The length was checked when the packet was parsed.
@@ -201,7 +214,7 @@ impl Edge {
         let sum = match (unmap_v4(&source), unmap_v4(&destination)) {
             (Some(_), Some(_)) if !has_checksum => 0,
             (Some(source), Some(destination)) => checksum::transport(&source, &destination, proto::UDP, datagram),
-            // Over IPv6 there must be one (RFC 8200, section 8.1).
+            // Over IPv6 a checksum is required (RFC 8200, section 8.1).
             _ if !has_checksum => 1,
             _ => checksum::transport(&source, &destination, proto::UDP, datagram),
         };
@@ -219,7 +232,8 @@ impl Edge {
         Ok(Some((at, self.watch.judge(at, changed.map(|(_, change)| change)))))
     }
 
-    /// Sessions that have heard nothing for too long, and packets that are due.
+    /// Ends sessions that have heard nothing for too long, and sends packets that are
+    /// due.
     pub(super) fn turn_bfd(&mut self, now: u64, out: &mut EdgeOut, pool: &mut dyn PacketPool) {
         let Some(sessions) = &mut self.watch.sessions else { return };
         let mut changed = Vec::new();
@@ -237,7 +251,8 @@ impl Edge {
             let Watch { sessions, random, .. } = &mut self.watch;
             sessions.as_mut().and_then(|sessions| sessions.poll_transmit(now, &mut || draw(random), &mut payload))
         } {
-            // Before it leaves: no number goes out twice.
+            // The note comes before the packet leaves, so that no sequence number goes
+            // out twice.
             self.note(outgoing.at, out);
             let Some(source) = self.own_address(outgoing.port, &outgoing.peer) else { continue };
             let Some(mut packet) = pool.take() else {
@@ -248,7 +263,7 @@ impl Edge {
             packet.clear();
             let written = write(&mut packet, (&source, &outgoing.peer), outgoing.source_port, &payload[..outgoing.len]);
             if written.is_err() || packet.parse().is_err() {
-                // It is shorter than any buffer.
+                // The packet is shorter than any buffer.
                 pool.put(packet);
                 continue;
             }
@@ -258,7 +273,7 @@ impl Edge {
     }
 }
 
-/// A frame around a payload, without MAC addresses.
+/// Writes a frame around a payload, without MAC addresses.
 pub(super) fn write(
     packet: &mut Packet,
     (from, to): (&[u8; 16], &[u8; 16]),

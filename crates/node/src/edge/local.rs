@@ -1,7 +1,9 @@
-//! Packets for the box itself: ping is answered, and for the rest nobody listens.
+//! Packets for the box itself: ping is answered; on other ports and protocols the box
+//! does not listen.
 //!
-//! In: packets to the box's own addresses, and pings where it answers in a chain's place, checked as all that come in. Out: their answers, within rates. Never: an answer to what is damaged, or
-//! to many.
+//! In: packets to the box's own addresses, and pings that it answers in a chain's place,
+//! all checked as others are. Out: answers, within rates. Never: an answer to a damaged
+//! packet, or to many stations.
 
 use super::icmp::{self, Problem};
 use super::reassembly::Assembled;
@@ -13,7 +15,8 @@ use holdfast_wire::selector::Prefix;
 use holdfast_wire::{DropReason, Network, Packet, PacketPool, unmap_v4};
 
 impl Edge {
-    /// True if packets to this address are for the box, and not for a chain that uses it, as masquerading does: then only ping is, unless it comes in fragments.
+    /// True if packets to this address are for the box. At an address that a chain uses
+    /// too, as in masquerading, only ping is, unless it comes in fragments.
     pub(super) fn is_local(&self, port: u8, packet: &Packet, destination: &[u8; 16]) -> bool {
         if icmp::is_echo_request(packet) && self.config.answers_ping.iter().any(|prefix| prefix.contains(destination)) {
             return true;
@@ -21,8 +24,10 @@ impl Edge {
         self.is_own(port, destination) && (!self.is_owned(destination) || icmp::is_echo_request(packet))
     }
 
-    /// True if an own address means something to who is at this port, or the operator says that ping is answered there: "packets with private source or destination addresses should not be forwarded" between networks that do
-    /// not share them (RFC 1918, section 3), nor is one of the box's shown there.
+    /// True if a station at this port may know this own address, or the operator lets
+    /// ping be answered there. "Packets with private source or destination addresses
+    /// should not be forwarded" between networks that do not share them (RFC 1918,
+    /// section 3), so the box does not show its own private addresses there.
     fn is_known_at(&self, port: u8, address: &[u8; 16]) -> bool {
         let private = Prefix::private();
         let is_private = |address: &[u8; 16]| private.iter().any(|prefix| prefix.contains(address));
@@ -31,7 +36,8 @@ impl Edge {
         is_asked_for || !is_private(address) || self.own.iter().any(|own| own.port == port && is_alike(&own.address))
     }
 
-    /// Handles a packet for the box itself: ping is answered, and for the rest nobody listens. Senders are told (RFC 1122, sections 3.2.2.1 and 4.1.3.1; RFC 9293, section
+    /// Handles a packet for the box itself: ping is answered, everything else refused.
+    /// Senders are told (RFC 1122, sections 3.2.2.1 and 4.1.3.1; RFC 9293, section
     /// 3.10.7.1; RFC 8200, section 4), within rates.
     pub(super) fn handle_local(
         &mut self,
@@ -50,7 +56,7 @@ impl Edge {
             match assembled {
                 Assembled::Whole(whole, others) => {
                     self.consume(port, others);
-                    // Back where the first one came from.
+                    // The answer goes back by the port of the first fragment.
                     (port, packet) = (whole.meta.ingress, whole);
                 }
                 Assembled::Held => return,
@@ -89,7 +95,9 @@ impl Edge {
         }
     }
 
-    /// Fragments for the box itself whose datagrams have not become whole in time: who sent a first one is told (RFC 1122, section 3.3.2; RFC 8200, section 4.5).
+    /// Drops fragments for the box itself whose datagrams are not complete in time. The
+    /// sender of a first fragment is told (RFC 1122, section 3.3.2; RFC 8200, section
+    /// 4.5).
     pub(super) fn expire_fragments(&mut self, now: u64, out: &mut EdgeOut, pool: &mut dyn PacketPool) {
         while let Some(packet) = self.reassembly.poll_expired(now) {
             self.drops.count(DropReason::LocalFragment);

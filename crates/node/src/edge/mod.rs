@@ -1,13 +1,18 @@
 //! The edge: the router between the ports and the switch.
 //!
-//! Theory of operation. What comes in by a port is checked (who sent it, to whom, is it whole, is its source behind that port), answered if it is for the box itself (ARP,
-//! neighbour discovery, ping, BFD; others are told that nobody listens), and otherwise goes to a chain. What a chain has released is routed by its destination as it is then, loses a hop,
-//! gets its neighbour's address and leaves, in fragments if it is longer than the port allows and IPv4 lets it be cut. Errors about
-//! packets are ICMP messages: about one that came in, they go back by its port; about one that a chain has changed, they come in again at the
-//! port where it should have left, so that the chain translates them back, and get the address of the port by which they leave.
+//! Theory of operation. A frame from a port is checked: sender, receiver, wholeness, and
+//! whether its source is behind that port. A packet for the box itself is answered (ARP,
+//! neighbour discovery, ping, BFD; other senders are told that no process listens). All
+//! others go to a chain. A packet that a chain has released is routed by its present
+//! destination, loses a hop, gets its neighbour's address and leaves; in fragments if it
+//! is longer than the port allows and IPv4 lets it be cut. Errors about packets are ICMP
+//! messages. An error about a packet that came in goes back by its port. An error about a
+//! packet that a chain has changed comes in again at the port where the packet should
+//! have left, so that the chain translates it back; it gets the address of the port by
+//! which it leaves.
 //!
-//! In: frames from ports, released packets, the time. Out: [`EdgeOut`]. Never: a flow's state; an answer to broadcast; a frame that is not
-//! accounted for.
+//! In: frames from ports, released packets, the time. Out: [`EdgeOut`]. Never: a flow's
+//! state; an answer to broadcast; a frame that is not accounted for.
 
 mod addresses;
 mod egress;
@@ -49,81 +54,94 @@ pub struct EdgePort {
     pub mac: Mac,
     /// Largest IP packet, bytes.
     pub mtu: u16,
-    /// Addresses of the box there, with prefix lengths. Where the port speaks IPv6 and none of them is link-local, it has one that is made of `mac`, too.
+    /// Addresses of the box there, with prefix lengths. A port that speaks IPv6 and has
+    /// no link-local address among them gets one that is made of `mac`.
     pub addresses: Vec<(IpAddr, u8)>,
-    /// The reverse-path check: packets are forwarded and answered only if a route to their source leads by this port. See [`ReversePath`].
+    /// The reverse-path check: packets are forwarded and answered only if a route to
+    /// their source leads by this port. See [`ReversePath`].
     pub reverse_path: ReversePath,
 }
 
 /// The reverse-path check of a port: which source addresses it accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ReversePath {
-    /// Those to which a route leads by this port: the routes that the box would take to the source, with all others to the same prefix, in use or
-    /// standing by (feasible path reverse path forwarding, RFC 3704, section 2.3).
+    /// Sources to which a route leads by this port: the routes that the box would take to
+    /// the source, with all others to the same prefix, in use or standing by (feasible
+    /// path reverse path forwarding, RFC 3704, section 2.3).
     #[default]
     Feasible,
-    /// All that a host may have, besides the box's own and those that its chains use.
+    /// All sources that a host may have, besides the box's own and those that its chains
+    /// use.
     Off,
 }
 
 /// A route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EdgeRoute {
-    /// For these destinations.
+    /// Destinations of the route.
     pub prefix: Prefix,
-    /// By this port.
+    /// The port by which they are reached.
     pub port: u8,
-    /// Through this router, which is on the port's link, be it in one of its networks or not; without it, directly.
+    /// The next router, on the port's link whether in one of its networks or not. `None`
+    /// if destinations are reached directly.
     pub gateway: Option<IpAddr>,
 }
 
 /// Counters of a port's packets here, besides those that were dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PortCounts {
-    /// Frames that came in for the box itself and that it has used: ARP, neighbour discovery, ping, BFD.
+    /// Frames that came in for the box itself and that it has used: ARP, neighbour
+    /// discovery, ping, BFD.
     pub consumed: u64,
-    /// Packets that went out to a neighbour: those of chains, and those that were originated. A packet that
-    /// was cut into fragments is one.
+    /// Packets that went out to a neighbour: those of chains, and those that were
+    /// originated. A packet that was cut into fragments counts once.
     pub forwarded: u64,
-    /// Packets of the box itself that were forwarded, or dropped: errors about packets of chains, BFD, and answers that could not be sent.
+    /// Packets of the box itself that were forwarded, or dropped: errors about packets of
+    /// chains, BFD, and answers that could not be sent.
     pub originated: u64,
 }
 
-/// What the edge is told at its start.
+/// Configuration of an edge.
 #[derive(Debug, Clone)]
 pub struct EdgeConfig {
     /// The ports, in order of their numbers.
     pub ports: Vec<EdgePort>,
     /// Routes besides those to the ports' own networks.
     pub routes: Vec<EdgeRoute>,
-    /// Addresses that the box answers for on every port because its chains use them: NAT pools, virtual addresses.
+    /// Addresses that the box answers for on every port because its chains use them: NAT
+    /// pools, virtual addresses.
     pub owned: Vec<Prefix>,
     /// Addresses among `owned` at which the box answers ping itself.
     pub answers_ping: Vec<Prefix>,
-    /// Routers to have BFD sessions with, each in a network of its port; at most [`bfd::MAX_SESSIONS`].
+    /// Routers to have BFD sessions with, each in a network of its port; at most
+    /// [`bfd::MAX_SESSIONS`].
     pub bfd: Vec<bfd::Peer>,
     /// A random number: another one at every start, and known to nobody else.
     pub seed: u64,
 }
 
-/// What the edge wants done.
+/// Output of the edge.
 #[derive(Debug, Default)]
 pub struct EdgeOut {
     /// Frames to send, by port.
     pub transmit: Vec<(u8, Released<Packet>)>,
-    /// Packets that come in again by a port, through [`Edge::handle_reinjected`]: errors about what a chain has changed, and
-    /// fragments that waited for the first one.
+    /// Packets that come in again by a port, through [`Edge::handle_reinjected`]: errors
+    /// about packets that a chain has changed, and fragments that waited for the first
+    /// one.
     pub reinject: Vec<(u8, Packet)>,
-    /// What became of sessions with routers.
+    /// Changes of sessions with routers.
     pub liveness: Vec<Liveness>,
-    /// What to keep of them for the next life of this host, in order, before anything is sent: each with its session's place.
+    /// Notes for the next incarnation of this host, each with its session's place, to be
+    /// kept in order before anything is sent.
     pub notes: Vec<(u16, bfd::Memory)>,
 }
 
-/// ICMP errors, echo replies, resets, and answers about what chains have refused, per second that the box makes by itself, and how many at once: of each.
+/// Rate of ICMP errors, echo replies, resets, and answers about packets that chains have
+/// refused: so many of each per second, and so many at once.
 pub(crate) const ICMP_PER_SECOND: u64 = 1000;
 
-/// Between two announcements of an address that somebody else claims (RFC 5227, sections 1.1 and 2.4).
+/// Shortest time between two announcements of an address that another station claims, ns
+/// (RFC 5227, sections 1.1 and 2.4).
 const DEFEND_INTERVAL: u64 = 10_000_000_000;
 
 /// An address of the box.
@@ -131,7 +149,8 @@ struct Own {
     port: u8,
     address: [u8; 16],
     network: Prefix,
-    /// The network's first and last addresses, which belong to all (RFC 1812, section 5.3.5). `None` for IPv6 and for links of two.
+    /// The network's first and last addresses, which belong to all (RFC 1812, section
+    /// 5.3.5). `None` for IPv6 and for links of two.
     broadcast: Option<[[u8; 16]; 2]>,
 }
 
@@ -184,7 +203,8 @@ impl Edge {
     /// An edge that knows no neighbour yet.
     ///
     /// # Panics
-    /// If a route leads to a port that is not there, or there are too many routers to watch.
+    /// If a route leads to a port that does not exist, or there are too many routers to
+    /// watch.
     pub fn new(mut config: EdgeConfig) -> Edge {
         assert!(
             config.ports.len() <= usize::from(u8::MAX)
@@ -202,7 +222,7 @@ impl Edge {
         });
         let connected = networks.chain(beside).map(|(prefix, port)| EdgeRoute { prefix, port, gateway: None });
         let routes: Vec<EdgeRoute> = config.routes.iter().copied().chain(connected).collect();
-        // Different on every box, the same on every start of it.
+        // Another seed on every box, the same one on every start.
         let macs: Vec<u8> = config.ports.iter().flat_map(|port| port.mac).collect();
         let seed = holdfast_wire::fnv1a(&macs);
         Edge {
@@ -228,26 +248,27 @@ impl Edge {
         &self.drops
     }
 
-    /// Counters of a port's packets. A port that is not there has none.
+    /// Counters of a port's packets; zero for a port that does not exist.
     pub fn counts(&self, port: u8) -> PortCounts {
         self.counts.get(usize::from(port)).copied().unwrap_or_default()
     }
 
-    /// The box has made a packet that is counted as others are.
+    /// Counts a packet that the box itself has made.
     fn originate(&mut self, port: u8) {
         if let Some(counts) = self.counts.get_mut(usize::from(port)) {
             counts.originated += 1;
         }
     }
 
-    /// The box has used so many frames of a port for itself.
+    /// Counts frames of a port that the box has used for itself.
     fn consume(&mut self, port: u8, frames: u64) {
         if let Some(counts) = self.counts.get_mut(usize::from(port)) {
             counts.consumed += frames;
         }
     }
 
-    /// A port has another MTU now, in bytes of an IP packet. It holds for packets that wait inside, too. A port that is not there has none.
+    /// Sets a port's MTU, in bytes of an IP packet. The MTU holds for packets that wait
+    /// inside, too. A port that does not exist is ignored.
     pub fn set_mtu(&mut self, port: u8, mtu: u16) {
         if let Some(port) = self.config.ports.get_mut(usize::from(port)) {
             port.mtu = mtu;
@@ -264,17 +285,18 @@ impl Edge {
         pool.put(packet);
     }
 
-    /// An address that the chains use.
+    /// True for an address that the chains use.
     fn is_owned(&self, address: &[u8; 16]) -> bool {
         self.config.owned.iter().any(|prefix| prefix.contains(address))
     }
 
-    /// An address of the box itself, for who is at this port: a link-local one is another station's on another link.
+    /// True for an address of the box itself, as seen from this port: a link-local one is
+    /// another station's on another link.
     fn is_own(&self, port: u8, address: &[u8; 16]) -> bool {
         self.own.iter().any(|own| own.address == *address && (own.port == port || !is_link_local(address)))
     }
 
-    /// An address of this very port.
+    /// True for an address of this very port.
     fn is_ports(&self, port: u8, address: &[u8; 16]) -> bool {
         self.own.iter().any(|own| own.port == port && own.address == *address)
     }
@@ -283,7 +305,8 @@ impl Edge {
         self.is_own(port, address) || self.is_owned(address)
     }
 
-    /// True if a neighbour at this port that asks for the address is told that it is here.
+    /// True if a neighbour at this port that asks for the address is told that it is
+    /// here.
     fn answers_for(&self, port: u8, address: &[u8; 16]) -> bool {
         self.is_ports(port, address) || self.is_owned(address)
     }
@@ -298,7 +321,8 @@ impl Edge {
         is_unset || !(is_multicast(address) || is_nowhere(address) || self.is_broadcast(address))
     }
 
-    /// True if the address belongs on the port's link: in a network of the port, link-local, or a router that a route names.
+    /// True if the address belongs on the port's link: in a network of the port,
+    /// link-local, or a router that a route names.
     fn is_on_link(&self, port: u8, address: &[u8; 16]) -> bool {
         is_link_local(address)
             || self.own.iter().any(|own| own.port == port && own.network.contains(address))
@@ -309,7 +333,8 @@ impl Edge {
                 .any(|route| route.port == port && route.gateway.is_some_and(|ip| ip_bytes(ip) == *address))
     }
 
-    /// The box's address on a port towards another address: in the same network if there is one, in any case of the same family.
+    /// The box's address on a port towards another address: in the same network if there
+    /// is one, in any case of the same family.
     fn own_address(&self, port: u8, towards: &[u8; 16]) -> Option<[u8; 16]> {
         let is_v4 = unmap_v4(towards).is_some();
         let candidates = self.own.iter().filter(|own| own.port == port && unmap_v4(&own.address).is_some() == is_v4);
@@ -317,14 +342,16 @@ impl Edge {
         Some(best.address)
     }
 
-    /// The source address of an ICMP error that leaves by this port: the address that the packet was for, if it is one of the box (RFC 4443, section 2.2 (a)), over IPv4
-    /// one of this port; else from one of the port.
+    /// The source address of an ICMP error that leaves by this port. The address that the
+    /// packet was for is taken if it is one of the box (RFC 4443, section 2.2 (a)), over
+    /// IPv4 one of this port; otherwise an address of the port.
     fn error_source(&self, port: u8, (source, destination): (&[u8; 16], &[u8; 16])) -> Option<[u8; 16]> {
         let is_asked = self.is_ports(port, destination) || (unmap_v4(source).is_none() && self.is_own(port, destination));
         if is_asked { Some(*destination) } else { self.leaving_address(port, source) }
     }
 
-    /// The address of the port by which an error leaves (RFC 1812, section 4.3.2.4), or, if it has none that the receiver could know, another one of the box.
+    /// The address of the port by which an error leaves (RFC 1812, section 4.3.2.4). If
+    /// the receiver could know none of that port's, another one of the box.
     fn leaving_address(&self, port: u8, towards: &[u8; 16]) -> Option<[u8; 16]> {
         let is_v4 = unmap_v4(towards).is_some();
         let is_known = |address: &[u8; 16]| is_v4 || !is_link_local(address) || is_link_local(towards);
@@ -333,7 +360,8 @@ impl Edge {
         here.or_else(|| others.find(|address| !is_link_local(address)))
     }
 
-    /// A frame from a port. Gives it back with its flow's key if it is for a chain; otherwise it was answered, held or dropped.
+    /// Handles a frame from a port. Gives a frame that is for a chain back with its
+    /// flow's key; all others are answered, held or dropped.
     pub fn handle_ingress(
         &mut self,
         port: u8,
@@ -358,7 +386,7 @@ impl Edge {
         let reason = if is_unicast && bytes[..6] != own_mac {
             Some(DropReason::NotForUs)
         } else if bytes[6] & 1 != 0 || bytes[6..12] == own_mac {
-            // From many, or what this port has sent itself.
+            // The source is a group, or this port's own.
             Some(DropReason::BadSource)
         } else if packet.layers.vlan_tags > 0 {
             Some(DropReason::VlanTagged)
@@ -395,7 +423,8 @@ impl Edge {
             self.drop(packet, DropReason::Truncated, pool);
             return None;
         };
-        // An IPv4-mapped address in an IPv6 header would pass for the IPv4 host (RFC 4942, section 2.2).
+        // An IPv4-mapped address in an IPv6 header would pass for the IPv4 host (RFC
+        // 4942, section 2.2).
         if packet.layers.network == Network::V6 && (unmap_v4(&source).is_some() || unmap_v4(&destination).is_some()) {
             self.drop(packet, DropReason::BadSource, pool);
             return None;
@@ -437,7 +466,7 @@ impl Edge {
         }
     }
 
-    /// Finds a fragment's flow. What waited for it comes in again behind it.
+    /// Finds a fragment's flow. The fragments that waited for it come in again behind it.
     fn handle_fragment(
         &mut self,
         port: u8,
@@ -467,7 +496,7 @@ impl Edge {
         }
     }
 
-    /// Why a packet is not forwarded whatever the chains say.
+    /// The reason not to forward a packet, whatever the chains say.
     fn refusal(
         &self,
         port: u8,
@@ -482,7 +511,8 @@ impl Edge {
                 return Some(DropReason::BadChecksum);
             }
         }
-        // A routing header to the box itself is answered by a parameter problem (RFC 5095, section 3).
+        // A routing header to the box itself is answered by a parameter problem (RFC
+        // 5095, section 3).
         if packet.layers.source_route && !(packet.layers.network == Network::V6 && self.is_local(port, packet, destination)) {
             return Some(DropReason::SourceRoute);
         }
@@ -496,14 +526,15 @@ impl Edge {
         if is_nowhere(destination) {
             return Some(DropReason::NoRouteToHost);
         }
-        // RFC 4291, section 2.5.6: neither is forwarded. The box itself may be asked on the link.
+        // RFC 4291, section 2.5.6: neither is forwarded. The box itself may be asked on
+        // the link.
         if (is_link_local(destination) || is_link_local(source)) && !self.is_own(port, destination) {
             return Some(DropReason::LinkLocal);
         }
         self.is_spoofed(port, source).then_some(DropReason::SpoofedSource)
     }
 
-    /// True if nobody who is behind this port has the address.
+    /// True if no station behind this port has the address.
     fn is_spoofed(&self, port: u8, source: &[u8; 16]) -> bool {
         if self.is_owned(source) {
             return true;
@@ -513,7 +544,8 @@ impl Edge {
         is_checked && !is_link_local(source) && !self.routes.lead_by(source, port, |route| self.watch.may_use(route))
     }
 
-    /// Makes the packet an error about itself, as far as that is allowed; otherwise its buffer is free again.
+    /// Makes the packet an error about itself, as far as that is allowed; otherwise frees
+    /// its buffer.
     fn make_error(
         &mut self,
         port: u8,
@@ -534,7 +566,8 @@ impl Edge {
         None
     }
 
-    /// Tells the sender of a packet that came in by `port` what is wrong with it. Consumes the packet.
+    /// Tells the sender of a packet that came in by `port` what is wrong with it.
+    /// Consumes the packet.
     fn answer_problem(
         &mut self,
         port: u8,
@@ -549,11 +582,13 @@ impl Edge {
         }
     }
 
-    /// Sends a packet of the box's own by the port that its cause came from, to the station that sent that.
+    /// Sends a packet of the box's own by the port that its cause came from, to the
+    /// station that sent the cause.
     fn send_back(&mut self, port: u8, packet: Released<Packet>, out: &mut EdgeOut, pool: &mut dyn PacketPool) {
         let before = out.transmit.len();
         self.address_back(port, packet, out, pool);
-        // A packet that is dropped is in a counter, but was none of those that came.
+        // A dropped packet is in a drop counter, but did not come by a port: it counts as
+        // originated.
         if out.transmit.len() == before {
             self.originate(port);
         }
@@ -581,15 +616,16 @@ impl Edge {
     }
 }
 
-/// A frame with an 802.1Q tag of VLAN 0 has a priority and belongs to no VLAN (IEEE 802.1Q, section 6.9): every station takes it, and
-/// routing loses the priority as it loses the rest of the link's header.
+/// A frame with an 802.1Q tag of VLAN 0 has a priority and belongs to no VLAN (IEEE
+/// 802.1Q, section 6.9): every station takes it, and routing loses the priority as it
+/// loses the rest of the link's header.
 fn take_off_priority_tag(packet: &mut Packet) {
     let Some(&[first, second, control, id]) = packet.bytes().get(12..16) else { return };
     if u16::from_be_bytes([first, second]) != ETHERTYPE_VLAN || u16::from_be_bytes([control & 0x0f, id]) != 0 {
         return;
     }
     packet.bytes_mut().copy_within(..12, 4);
-    // There are 16 bytes.
+    // The frame has at least 16 bytes.
     let _ = packet.pull_front(4);
 }
 

@@ -1,9 +1,13 @@
-//! Who is behind which address on a link (RFC 826, RFC 4861 section 7.3), and packets that wait to know it.
+//! MAC addresses of the stations on a link (RFC 826, RFC 4861 section 7.3), and packets
+//! that wait for one.
 //!
-//! Theory of operation. A neighbour is unknown until the first packet for it asks: three questions to all, a second apart, while packets wait.
-//! An answer to a question is believed for half a minute. What is older, or was not asked for, serves too, but its first use asks the
-//! neighbour itself; if three such questions stay without an answer, all are asked again, because the address may have moved.
-//! Everything is bounded: addresses that are asked for (a scan of a large network makes thousands), neighbours, packets that wait.
+//! Theory of operation. A neighbour is unknown until the first packet for it asks: three
+//! questions to all, a second apart, while packets wait. An answer to a question is
+//! believed for half a minute. An entry that is older, or came unasked, serves too, but
+//! its first use asks the neighbour itself. If three such questions stay without an
+//! answer, all are asked again, because the address may have moved. Everything is
+//! bounded: addresses that are asked for (a scan of a large network makes thousands),
+//! neighbours, packets that wait.
 
 use holdfast_protection::Released;
 use holdfast_wire::Packet;
@@ -11,34 +15,39 @@ use holdfast_wire::header::Mac;
 use std::collections::{BTreeMap, VecDeque};
 
 const SECOND: u64 = 1_000_000_000;
-/// How long an answer is believed without being asked again (RFC 4861, section 10).
+/// Time for which an answer is believed without being asked again, ns (RFC 4861, section
+/// 10).
 const REACHABLE: u64 = 30 * SECOND;
-/// Between two questions, and how many.
+/// Time between two questions, ns, and number of questions.
 const RETRANSMIT: u64 = SECOND;
 const TRIES: u32 = 3;
 /// Neighbours that are remembered; the longest unused make room.
 const LIMIT: usize = 16_384;
 /// Addresses that all are asked for at one time (RFC 6583, section 6).
 const ASKING: usize = 1024;
-/// Neighbours that were there and are asked for again, at one time, a scan's addresses counted: a scan does not keep them from being asked for (RFC 6583, section 7.1).
+/// Limit of neighbours that were there and are asked for again, a scan's addresses
+/// counted: a scan does not keep known neighbours from being asked for (RFC 6583, section
+/// 7.1).
 const ASKING_AGAIN: usize = LIMIT / 2;
 /// Packets that wait for one neighbour.
 pub(super) const HELD_PER_NEIGHBOR: usize = 256;
-/// Packets that wait for all neighbours, as long as one may have several; beyond that each has one, the latest (RFC 1122, section 2.3.2.2).
+/// Packets that wait for all neighbours before the limit per neighbour falls to one, the
+/// latest (RFC 1122, section 2.3.2.2).
 const HELD_FREELY: usize = ASKING;
-/// Packets that wait for all neighbours: a scan's addresses, each with its one, leave room for those of others.
+/// Packets that wait for all neighbours. The addresses of a scan, each with its one
+/// packet, leave room for those of others.
 const HELD: usize = HELD_FREELY + 2 * ASKING;
 
 type Name = (u8, [u8; 16]);
 
 enum State {
-    /// Nobody has answered yet.
+    /// No station has answered yet.
     Asking { tries: u32, next: u64, held: VecDeque<Released<Packet>> },
-    /// It answered.
+    /// The neighbour answered.
     Reachable { mac: Mac, until: u64 },
-    /// Once it was so, or so somebody said.
+    /// The address was right once, or came unasked.
     Stale { mac: Mac },
-    /// Used, and asked whether it is still so.
+    /// The address is in use, and the neighbour is asked whether it is still right.
     Probing { mac: Mac, tries: u32, next: u64 },
 }
 
@@ -50,11 +59,11 @@ struct Entry {
 /// Why a MAC address is believed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Evidence {
-    /// It answered a question.
+    /// The neighbour answered a question.
     Answer,
-    /// It said so by itself.
+    /// The neighbour announced it unasked.
     Claim,
-    /// It asked for us, so it will be answered: worth remembering.
+    /// The neighbour asked for us and will be answered: worth remembering.
     Question,
 }
 
@@ -62,23 +71,23 @@ pub(super) enum Evidence {
 pub(super) enum Lookup {
     /// Send.
     Known(Mac),
-    /// Send, and ask it whether it is still so.
+    /// Send, and ask the neighbour whether the address is still right.
     Stale(Mac),
     /// Hold the packet; ask all if this is the first.
     Unknown {
-        /// Nobody has asked yet.
+        /// No question has been sent yet.
         ask: bool,
     },
     /// Too many are asked for already.
     Refused,
 }
 
-/// What a timeout calls for.
+/// Work that a timeout calls for.
 #[derive(Debug)]
 pub(super) enum Due {
-    /// Ask for this address at this port: all, or the one that had it.
+    /// Ask for this address at this port: all stations, or the one that had it.
     Ask(u8, [u8; 16], Option<Mac>),
-    /// Nobody answered; this packet waited for it.
+    /// No station answered; this packet waited for it.
     Unreachable(u8, Released<Packet>),
 }
 
@@ -125,7 +134,8 @@ impl Neighbors {
         Lookup::Unknown { ask: true }
     }
 
-    /// In a full table the eighth that is unused for longest makes room, so that one insertion in many pays for the search.
+    /// In a full table the eighth that is unused for longest makes room. The search is
+    /// paid for once in many insertions.
     fn make_room(&mut self) {
         if self.entries.len() < LIMIT {
             return;
@@ -141,8 +151,8 @@ impl Neighbors {
         });
     }
 
-    /// Holds a packet until the neighbour is known. Gives back a packet that is not held: this one, or the one that waited longest
-    /// for the same neighbour.
+    /// Holds a packet until the neighbour is known. Gives back a packet that is not held:
+    /// this one, or the one that waited longest for the same neighbour.
     pub(super) fn hold(&mut self, port: u8, address: &[u8; 16], packet: Released<Packet>) -> Option<Released<Packet>> {
         let Some(Entry { state: State::Asking { held, .. }, .. }) = self.entries.get_mut(&(port, *address)) else {
             return Some(packet);
@@ -159,7 +169,8 @@ impl Neighbors {
         None
     }
 
-    /// Somebody says that a neighbour has this MAC address. Returns what waited for it.
+    /// Notes a neighbour's MAC address, as a station says it. Returns the packets that
+    /// waited for it.
     pub(super) fn learn(&mut self, name: Name, mac: Mac, evidence: Evidence, now: u64) -> VecDeque<Released<Packet>> {
         if !self.entries.contains_key(&name) {
             if evidence == Evidence::Question {
@@ -188,7 +199,7 @@ impl Neighbors {
         VecDeque::new()
     }
 
-    /// What is known of a neighbour now.
+    /// The MAC address of a neighbour now, if known.
     pub(super) fn known(&self, name: &Name) -> Option<Mac> {
         match self.entries.get(name)?.state {
             State::Asking { .. } => None,
@@ -196,7 +207,8 @@ impl Neighbors {
         }
     }
 
-    /// Something speaks against what is known: it is asked again at its next use (RFC 4861, section 7.2.5).
+    /// Doubts a known address: the neighbour is asked again at the next use (RFC 4861,
+    /// section 7.2.5).
     pub(super) fn doubt(&mut self, name: &Name) {
         if let Some(entry) = self.entries.get_mut(name)
             && let State::Reachable { mac, .. } = entry.state
@@ -205,7 +217,7 @@ impl Neighbors {
         }
     }
 
-    /// Whom to ask again, and packets for those who have not answered.
+    /// Lists neighbours to ask again, and packets for those that have not answered.
     pub(super) fn due(&mut self, now: u64, due: &mut Vec<Due>) {
         if now < self.next {
             return;
@@ -248,12 +260,12 @@ impl Neighbors {
         });
     }
 
-    /// When [`Neighbors::due`] may have something to say, at the earliest.
+    /// Earliest time at which [`Neighbors::due`] may have work.
     pub(super) fn poll_timeout(&self) -> u64 {
         self.next
     }
 
-    /// Every packet that waits, as at the end of the process.
+    /// Gives back every packet that waits, as at the end of the process.
     pub(super) fn abandon(&mut self) -> Vec<Released<Packet>> {
         let mut packets = Vec::new();
         for entry in self.entries.values_mut() {
@@ -293,7 +305,7 @@ mod tests {
         for at in 0..LIMIT as u32 {
             neighbors.learn((0, address(at)), [2; 6], Evidence::Question, 1000 + u64::from(at));
         }
-        // The first one is in use.
+        // The first neighbour is in use.
         assert!(matches!(neighbors.lookup(0, &address(0), 1_000_000), Lookup::Stale(_)));
         neighbors.learn((0, address(1 << 20)), [2; 6], Evidence::Question, 1_000_001);
         assert_eq!(neighbors.entries.len(), LIMIT - LIMIT / 8 + 1);
@@ -302,7 +314,8 @@ mod tests {
         assert_eq!(neighbors.known(&(0, address(LIMIT as u32 - 1))), Some([2; 6]));
     }
 
-    /// Packets for each of these neighbours, so many one after the other. How many were given back.
+    /// Holds packets for each of these neighbours, one neighbour after the other. Returns
+    /// how many were given back.
     fn hold(neighbors: &mut Neighbors, to: core::ops::Range<u32>, packets: usize, now: u64, pool: &mut MemoryPool) -> usize {
         let mut refused = Vec::new();
         for at in to {
@@ -317,7 +330,8 @@ mod tests {
         count
     }
 
-    /// While a scan asks for all addresses that it may, neighbours that were there and do not answer are asked for again, and of each a packet waits, the latest.
+    /// While a scan asks for all addresses that it may, known neighbours that do not
+    /// answer are asked for again. The latest packet for each of them waits.
     #[test]
     fn a_scan_takes_nobodys_place() {
         const ASKED: u32 = ASKING as u32;
@@ -348,7 +362,7 @@ mod tests {
         assert_eq!(pool.free(), pool.total());
     }
 
-    /// However many of them do not answer any more.
+    /// The bound holds however many of them stop answering.
     #[test]
     fn packets_for_all_neighbours_together_are_bounded() {
         let mut neighbors = Neighbors::new();
@@ -365,7 +379,7 @@ mod tests {
         let asked: Vec<u32> = known.filter(|at| neighbors.entries.contains_key(&(0, address(*at)))).collect();
         let refused: usize = asked.iter().map(|&at| hold(&mut neighbors, at..at + 1, 1, 3 * SECOND, &mut pool)).sum();
         assert_eq!((neighbors.held(), refused), (HELD, ASKING_AGAIN - HELD));
-        // A full table has room for who comes next.
+        // A full table has room for newcomers.
         for at in 0..LIMIT as u32 {
             neighbors.learn((1, address(at)), [2; 6], Evidence::Question, 0);
         }

@@ -1,26 +1,32 @@
-//! Datagrams for the box itself that come in fragments, put together (RFC 1122, section 3.3.2; RFC 8200, section 4.5).
+//! Datagrams for the box itself that come in fragments, put together (RFC 1122, section
+//! 3.3.2; RFC 8200, section 4.5).
 //!
-//! Fragments are held until the last one that is missing has come, in whatever order; then their data go behind the first one's, in its buffer. A fragment that overlaps another, or
+//! Fragments are held until the last missing one has come, in whatever order. Their data
+//! then go behind the first one's, in its buffer. A fragment that overlaps another, or
 //! contradicts the datagram's end, ends the datagram (RFC 5722, section 4).
 //!
-//! Bounded: a datagram by its buffer, which has room for more than the 1,500 bytes that RFC 8200 asks for; datagrams of one source, and of all (the oldest makes room); their fragments;
-//! time. All memory is taken at the start.
+//! Bounded: a datagram by its buffer, which has room for more than the 1,500 bytes that
+//! RFC 8200 asks for; datagrams of one source, and of all (the oldest makes room); their
+//! fragments; time. All memory is taken at the start.
 //!
-//! In: parsed fragments for an address of the box, the time. Out: [`Assembled`], and what [`Reassembly::poll_expired`] and [`Reassembly::poll_dropped`] give.
+//! In: parsed fragments for an address of the box, the time. Out: [`Assembled`], and the
+//! packets that [`Reassembly::poll_expired`] and [`Reassembly::poll_dropped`] give.
 
 use super::fragment::{Datagram, stretch};
 use holdfast_wire::header::proto;
 use holdfast_wire::{DropReason, Packet, PacketPool, checksum};
 
-/// Lifetime of an incomplete datagram, from the fragment that came first: a minute, as both RFCs have it.
+/// Lifetime of an incomplete datagram, from the fragment that came first, ns: a minute,
+/// as in both RFCs.
 const LIFETIME: u64 = 60_000_000_000;
-/// Incomplete datagrams, and those of one source (an IPv4 address, or an IPv6 /64) among them.
+/// Incomplete datagrams, and those of one source (an IPv4 address, or an IPv6 /64) among
+/// them.
 const DATAGRAMS: usize = 32;
 const PER_SOURCE: usize = 4;
-/// Fragments of a datagram.
+/// Largest number of fragments of a datagram.
 const PARTS: usize = 16;
 
-/// What became of a fragment.
+/// The outcome for a fragment.
 #[derive(Debug)]
 pub(super) enum Assembled {
     /// The datagram, parsed, and how many other fragments have become part of it.
@@ -40,7 +46,7 @@ struct Part {
 struct Slot {
     datagram: Option<Datagram>,
     until: u64,
-    /// Length, known when the last fragment has come.
+    /// The datagram's length, known when the last fragment has come.
     total: Option<u16>,
     parts: Vec<Part>,
 }
@@ -57,12 +63,13 @@ impl Reassembly {
         Reassembly { slots: (0..DATAGRAMS).map(|_| slot()).collect(), dropped: Vec::with_capacity(DATAGRAMS * PARTS) }
     }
 
-    /// Fragments inside.
+    /// Number of fragments inside.
     pub(super) fn held(&self) -> usize {
         self.slots.iter().map(|slot| slot.parts.len()).sum::<usize>() + self.dropped.len()
     }
 
-    /// A parsed packet with [`Layers::fragment`](holdfast_wire::Layers) set. The buffers of others that have become part of a whole go to the pool.
+    /// Handles a parsed packet with [`Layers::fragment`](holdfast_wire::Layers) set. The
+    /// buffers of others that have become part of a whole go to the pool.
     pub(super) fn handle(&mut self, packet: Packet, now: u64, pool: &mut dyn PacketPool) -> Assembled {
         let Some(datagram) = Datagram::of(&packet) else { return Assembled::Dropped(packet, DropReason::BadFragment) };
         let (from, to) = stretch(&packet);
@@ -87,11 +94,12 @@ impl Reassembly {
         slot.total = end;
         slot.parts.push(Part { from, to, packet });
         let have: u32 = slot.parts.iter().map(|part| u32::from(part.to - part.from)).sum();
-        // Apart from each other and as long together: none is missing.
+        // The parts do not overlap, and together are as long as the datagram: none is
+        // missing.
         if end.map(u32::from) == Some(have) { self.assemble(at, pool) } else { Assembled::Held }
     }
 
-    /// A fragment that has waited for too long.
+    /// Gives a fragment that has waited for too long.
     pub(super) fn poll_expired(&mut self, now: u64) -> Option<Packet> {
         let slot = self.slots.iter_mut().find(|slot| slot.until < now)?;
         let part = slot.parts.pop();
@@ -101,17 +109,19 @@ impl Reassembly {
         part.map(|part| part.packet)
     }
 
-    /// A fragment that was held and goes no further.
+    /// Gives a fragment that was held and goes no further.
     pub(super) fn poll_dropped(&mut self) -> Option<(Packet, DropReason)> {
         self.dropped.pop()
     }
 
-    /// When [`Reassembly::poll_expired`] may have something to say; `u64::MAX` if nothing waits.
+    /// Earliest time at which [`Reassembly::poll_expired`] may have work; `u64::MAX` if
+    /// nothing waits.
     pub(super) fn poll_timeout(&self) -> u64 {
         self.slots.iter().map(|slot| slot.until.saturating_add(1)).min().unwrap_or(u64::MAX)
     }
 
-    /// Gives up everything held, to [`Reassembly::poll_dropped`], as at the end of the process.
+    /// Gives up all held fragments, to [`Reassembly::poll_dropped`], as at the end of the
+    /// process.
     pub(super) fn abandon(&mut self) {
         (0..self.slots.len()).for_each(|at| self.give_up(at, DropReason::ShuttingDown));
     }
@@ -156,7 +166,7 @@ impl Reassembly {
         for Part { packet, .. } in parts {
             match is_whole {
                 true => pool.put(packet),
-                // The parts have one reason for all: none has become part of anything.
+                // All parts have one reason: none has become part of a datagram.
                 false => dropped.push((packet, DropReason::LocalFragment)),
             }
         }
@@ -187,7 +197,8 @@ fn data_of(fragment: &Packet) -> usize {
     }
 }
 
-/// Makes a first fragment, with the data of all others behind its own, a packet that is none.
+/// Turns a first fragment, with the data of all others behind its own, into a packet
+/// without fragment fields.
 fn unmark(whole: &mut Packet) -> Option<()> {
     let (l3, l4) = (usize::from(whole.layers.l3), usize::from(whole.layers.l4));
     let len = whole.len() - l3;
@@ -202,7 +213,7 @@ fn unmark(whole: &mut Packet) -> Option<()> {
     let ip = whole.ipv6_mut()?;
     ip.payload_len = u16::try_from(len.checked_sub(40 + 8)?).ok()?.into();
     let bytes = whole.bytes_mut();
-    // Whichever header says that a fragment header follows it says now what followed that.
+    // The header that announced the fragment header now announces the header behind it.
     let (mut says, mut next) = (l3 + 6, l3 + 40);
     while next < fragment {
         (says, next) = (next, next + (usize::from(*bytes.get(next + 1)?) + 1) * 8);

@@ -1,8 +1,11 @@
-//! Packets that a chain has rejected: their senders are told.
+//! Answers to the senders of packets that a chain has rejected.
 //!
-//! In: a refused packet as it came in ([`Flags::TURNED`](holdfast_wire::nsh::Flags::TURNED)), released as any other. Out: a TCP reset, or an ICMP error that says "administratively prohibited", by the port
-//! by which the packet came in, to the station that sent it; or nothing, where an answer is not allowed or too many have been given. Never: an answer to
-//! an answer, nor the reset that a segment's receiver gets, which its runtime makes.
+//! In: a refused packet as it came in
+//! ([`Flags::TURNED`](holdfast_wire::nsh::Flags::TURNED)), released as any other. Out: a
+//! TCP reset, or an ICMP error "administratively prohibited", by the port by which the
+//! packet came in, to the station that sent it. No answer is sent if none is allowed, or
+//! too many have been given. Never: an answer to an answer, nor the reset to a segment's
+//! receiver: its runtime makes that one.
 
 use super::icmp::{self, Problem};
 use super::{Edge, EdgeOut, addresses, is_multicast, is_nowhere};
@@ -12,7 +15,8 @@ use holdfast_wire::header::proto;
 use holdfast_wire::{Packet, PacketPool};
 
 impl Edge {
-    /// Answers a packet that a chain has refused, which was counted there. Without an answer its buffer is free again.
+    /// Answers a packet that a chain has refused, and has counted. A packet without an
+    /// answer gives its buffer back.
     pub(super) fn answer_refused(&mut self, refused: Released<Packet>, now: u64, out: &mut EdgeOut, pool: &mut dyn PacketPool) {
         let port = refused.get().meta.ingress;
         let known = self.config.ports.get(usize::from(port)).map(|known| known.mtu);
@@ -32,8 +36,9 @@ impl Edge {
         }
     }
 
-    /// True if a rejected packet may be answered: later fragments, ICMP errors, and packets to or from groups or nobody are not (RFC 1122, section 3.2.2; RFC 4443, section 2.4 (e); for resets RFC 9293, section
-    /// 3.9.2.3).
+    /// True if a rejected packet may be answered. Later fragments, ICMP errors, and
+    /// packets to or from groups or unusable addresses are not (RFC 1122, section 3.2.2;
+    /// RFC 4443, section 2.4 (e); for resets RFC 9293, section 3.9.2.3).
     fn may_answer(&self, packet: &Packet) -> bool {
         let is_one = |address: &[u8; 16]| !(is_multicast(address) || is_nowhere(address) || self.is_broadcast(address));
         icmp::may_report(packet)

@@ -16,20 +16,21 @@ const REPLY: u16 = ArpOperation::Reply as u16;
 const SOLICITED: u8 = 0x40;
 const OVERRIDE: u8 = 0x20;
 
-/// Addresses of one range that are announced. Of a larger one, the neighbours ask when they need one.
+/// Addresses of one range that are announced. Neighbours ask for the others of a larger
+/// range when they need one.
 const ANNOUNCED: u64 = 256;
 
-/// What the box says of its addresses.
+/// The box's own advertisement.
 fn advertisement(is_solicited: bool) -> NeighborKind {
     NeighborKind::Advertisement { is_router: true, is_solicited, is_override: true }
 }
 
-/// Who solicits a neighbour.
+/// The station that solicits a neighbour.
 struct Asker {
     address: [u8; 16],
-    /// What it says its MAC address is.
+    /// The MAC address in its message.
     link: Option<Mac>,
-    /// Where it hears an answer.
+    /// The MAC address to which an answer goes.
     mac: Mac,
 }
 
@@ -64,7 +65,8 @@ impl Edge {
         self.emit(port, Ethernet::LEN + Arp::LEN, write, out, pool);
     }
 
-    /// Neighbour discovery about `target` from `source` to `destination`, which has the MAC address `to`.
+    /// Sends neighbour discovery about `target` from `source` to `destination`, which has
+    /// the MAC address `to`.
     fn emit_nd(
         &mut self,
         port: u8,
@@ -86,7 +88,7 @@ impl Edge {
         self.emit(port, Ethernet::LEN + Ipv6::LEN + Neighbor::LEN_WITH_LINK, write, out, pool);
     }
 
-    /// Notes what a neighbour said, and sends what waited for it.
+    /// Notes a neighbour's MAC address, and sends the packets that waited for it.
     fn learned(
         &mut self,
         (port, address): (u8, &[u8; 16]),
@@ -96,7 +98,8 @@ impl Edge {
         out: &mut EdgeOut,
         pool: &mut dyn PacketPool,
     ) {
-        // Who is not on the link has no neighbour entry here, whatever it asks.
+        // A station that is not on the link gets no neighbour entry here, whatever it
+        // asks.
         let evidence = match evidence {
             Evidence::Question if !self.is_on_link(port, address) => Evidence::Claim,
             other => other,
@@ -106,7 +109,8 @@ impl Edge {
         }
     }
 
-    /// True if the box must announce one of its addresses because another station claims it. Ports of the box on one link hear each other: that is no claim.
+    /// True if the box must announce one of its addresses because another station claims
+    /// it. Ports of the box on one link hear each other: such frames are no claim.
     fn must_defend(&mut self, port: u8, address: &[u8; 16], claimant: Mac, now: u64) -> bool {
         self.config.ports.iter().all(|port| port.mac != claimant)
             && self.answers_for(port, address)
@@ -121,7 +125,8 @@ impl Edge {
         let mac: Mac = [arp[8], arp[9], arp[10], arp[11], arp[12], arp[13]];
         let (sender, target) = (field(14), field(24));
         let operation = u16::from_be_bytes([arp[6], arp[7]]);
-        // The frame's own source says nothing: a virtual router answers from its physical address (RFC 5798, section 8.1.2).
+        // The frame's own source says nothing: a virtual router answers from its physical
+        // address (RFC 5798, section 8.1.2).
         let is_sane = arp[..6] == Arp::PREFIX && matches!(operation, REQUEST | REPLY) && mac[0] & 1 == 0 && mac != [0; 6];
         if !is_sane || !self.is_host_or_unset(&map_v4(sender)) {
             return self.drop(packet, DropReason::BadSource, pool);
@@ -151,7 +156,7 @@ impl Edge {
         }
     }
 
-    /// Router and neighbour discovery, whole or not.
+    /// True for router and neighbour discovery, whole or not.
     pub(super) fn is_neighbor_discovery(&self, packet: &Packet) -> bool {
         packet.layers.network == Network::V6
             && packet
@@ -162,7 +167,8 @@ impl Edge {
     pub(super) fn handle_nd(&mut self, port: u8, packet: Packet, now: u64, out: &mut EdgeOut, pool: &mut dyn PacketPool) {
         let Some(ip) = packet.ipv6().copied() else { return self.drop(packet, DropReason::Truncated, pool) };
         let message = packet.l4();
-        // RFC 4861, section 7.1: it has crossed no router and is whole; RFC 6980: it was never in fragments.
+        // The message has crossed no router and is whole (RFC 4861, section 7.1), and was
+        // never in fragments (RFC 6980).
         if ip.hop_limit != 255 || message[1] != 0 || packet.layers.v6_fragment != 0 {
             return self.drop(packet, DropReason::BadSource, pool);
         }
@@ -188,7 +194,8 @@ impl Edge {
             && self.is_host_or_unset(&ip.source);
         let is_sane = is_sane
             && if kind == icmpv6::NEIGHBOR_SOLICITATION {
-                // Somebody without an address yet asks whether it is taken, and has nothing to teach.
+                // A station without an address yet asks whether it is taken, and has
+                // nothing to teach.
                 ip.source != [0; 16] || (link.is_none() && ip.destination == solicited_node(&target))
             } else {
                 // An answer to all is not an answer to a question.
@@ -230,7 +237,8 @@ impl Edge {
         if let Some(mac) = asker.link {
             self.learned((port, &asker.address), mac, Evidence::Question, now, out, pool);
         }
-        // The answer to a probe for duplicates goes to all nodes: who asks has no address yet.
+        // The answer to a probe for duplicates goes to all nodes: the asker has no
+        // address yet.
         let (is_solicited, to_ip, to) = if asker.address == [0; 16] {
             (false, ALL_NODES, multicast_mac(&ALL_NODES))
         } else {
@@ -239,7 +247,7 @@ impl Edge {
         self.emit_nd(port, (advertisement(is_solicited), target), (target, &to_ip), to, out, pool);
     }
 
-    /// RFC 4861, section 7.2.5.
+    /// Handles a neighbour advertisement (RFC 4861, section 7.2.5).
     fn handle_advertisement(
         &mut self,
         (port, target): (u8, &[u8; 16]),
@@ -259,7 +267,7 @@ impl Edge {
         self.learned((port, target), mac, evidence, now, out, pool);
     }
 
-    /// Asks for a neighbour's address; of one that is known already, by unicast.
+    /// Asks for a neighbour's address; by unicast if it is known already.
     pub(super) fn ask_for(
         &mut self,
         port: u8,
@@ -284,7 +292,8 @@ impl Edge {
         }
     }
 
-    /// Tells the neighbours of every port where the box's addresses are (gratuitous ARP, unsolicited advertisement).
+    /// Announces the box's addresses to the neighbours of every port (gratuitous ARP,
+    /// unsolicited advertisement).
     pub fn announce(&mut self, out: &mut EdgeOut, pool: &mut dyn PacketPool) {
         for port in 0..self.config.ports.len() as u8 {
             let mac = self.config.ports[port as usize].mac;
@@ -316,7 +325,8 @@ fn addresses_of(first: IpAddr, count: u64) -> Vec<IpAddr> {
     }
 }
 
-/// The link-layer address in an option of this type, if there is one. `None` if the options are not as they should be.
+/// The link-layer address in an option of this type, if there is one. `None` if the
+/// options are malformed.
 fn link_option(mut options: &[u8], wanted: u8) -> Option<Option<Mac>> {
     let mut found = None;
     while !options.is_empty() {

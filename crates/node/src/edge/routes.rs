@@ -1,14 +1,15 @@
-//! Where a destination leads: longest prefix match, IPv4 and IPv6 apart. Of several routes for one prefix the first that may be used.
+//! Routes: longest prefix match, IPv4 and IPv6 apart. The first usable of several routes
+//! for one prefix is taken.
 //!
-//! Built once. One sorted table per prefix length, longest first: a look-up is one binary search per length that occurs,
-//! which is a handful in any configuration written by hand.
+//! The table is built once, sorted per prefix length, longest first. A look-up is one
+//! binary search per length that occurs: a handful in any configuration written by hand.
 
 use super::EdgeRoute;
 use holdfast_wire::unmap_v4;
 use holdfast_wire::{ip_bytes, selector::Prefix};
 
 struct Level {
-    /// Bits, of 128.
+    /// Prefix length in bits, of 128.
     len: u8,
     /// The first `len` bits, and the route. Sorted.
     routes: Vec<(u128, EdgeRoute)>,
@@ -37,14 +38,15 @@ fn levels(routes: impl Iterator<Item = EdgeRoute>) -> Vec<Level> {
     }
     levels.sort_by_key(|level| core::cmp::Reverse(level.len));
     for level in &mut levels {
-        // Stable: routes for one prefix stay in the order in which they were given.
+        // The sort is stable: routes for one prefix stay in the order in which they were
+        // given.
         level.routes.sort_by_key(|(head, _)| *head);
     }
     levels
 }
 
 impl Routes {
-    /// A table of these routes.
+    /// Builds a table of these routes.
     pub(super) fn new(routes: &[EdgeRoute]) -> Routes {
         let is_v4 = |prefix: &Prefix| prefix.is_ipv4();
         Routes {
@@ -59,7 +61,7 @@ impl Routes {
         self.find_where(destination, |_| true)
     }
 
-    /// The route of a destination, as if there were only those that may be used.
+    /// The route of a destination, among usable routes only.
     #[inline]
     pub(super) fn find_where(&self, destination: &[u8; 16], may_use: impl Fn(&EdgeRoute) -> bool) -> Option<&EdgeRoute> {
         let levels = if unmap_v4(destination).is_some() { &self.v4 } else { &self.v6 };
@@ -71,9 +73,10 @@ impl Routes {
         })
     }
 
-    /// True if one of the routes to an address leads by this port: of those with the longest prefix all count, whether they may be used or not, because
-    /// whoever is there may have reason to send by either. Those with a shorter prefix count while none of the longer ones may be used: as the
-    /// default route leads to everybody, all sources would be right at its port otherwise.
+    /// True if one of the routes to an address leads by this port. All routes with the
+    /// longest prefix count, usable or not: a station there may have reason to send by
+    /// any. Routes with a shorter prefix count only while none of the longer ones may be
+    /// used: the default route leads to everybody, so all sources would pass at its port.
     pub(super) fn lead_by(&self, address: &[u8; 16], port: u8, may_use: impl Fn(&EdgeRoute) -> bool) -> bool {
         let levels = if unmap_v4(address).is_some() { &self.v4 } else { &self.v6 };
         for level in levels {

@@ -257,8 +257,8 @@ mod tests {
         assert!(world.hosts[0].take_changed() && !world.hosts[0].take_changed());
     }
 
-    /// A host that neither network leads to is tried by both, and found again by
-    /// whichever comes back.
+    /// Both networks are tried for a host that neither leads to, and the first to work
+    /// again is used.
     #[test]
     fn where_nothing_leads_both_are_tried() {
         let mut world = World::new();

@@ -494,7 +494,7 @@ mod tests {
         }
     }
 
-    /// An announcement for the earlier incarnation says nothing to this one.
+    /// An announcement for the earlier incarnation is ignored.
     #[test]
     fn what_was_meant_for_an_earlier_life_is_not_heard() {
         let mut world = world();

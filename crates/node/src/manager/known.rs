@@ -65,8 +65,8 @@ impl Manager {
         self.totals.of(statistic)
     }
 
-    /// The same for statistics that no server adds up: the numbers of this runtime's
-    /// flows, as it told them last.
+    /// The numbers of this runtime's flows, as it told them last, for statistics that no
+    /// server adds up.
     pub fn counted(&self, runtime: Peer, statistic: usize) -> &[i64] {
         self.counted.iter().find(|(peer, _)| *peer == runtime).map_or(&[], |(_, totals)| totals.of(statistic))
     }

@@ -1,4 +1,4 @@
-//! Claims of routes, and what a switch answers.
+//! Claims of routes, and a switch's answers.
 
 use super::KeyBytes;
 use holdfast_nf::Standing;
@@ -12,8 +12,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum ClaimFlag {
-    /// The flow was to come to the claimant, and never did. Whoever had it before may
-    /// claim it.
+    /// The flow was to come to the claimant, and never did. Its earlier owner may claim
+    /// it.
     Renounced = 1 << 7,
     /// The flow is about to come, and copies of it as it was with earlier owners are to
     /// stay. A runtime with such a copy cannot have the flow yet.
@@ -21,7 +21,7 @@ pub enum ClaimFlag {
     /// The reply key is known to be the flow's own. The flow has had replies, or the
     /// switch has shown that it learned the key from this flow.
     Keyed = 1 << 5,
-    /// The flow is half open, or nobody has answered it.
+    /// The flow is half open, or unreplied.
     HalfOpen = 1 << 4,
 }
 
@@ -53,14 +53,14 @@ impl Claim {
             .with(ClaimFlag::HalfOpen, header.standing() <= Standing::HalfOpen)
     }
 
-    /// The same claim; it says this too if that is so.
+    /// The claim with this flag added if `is_so`.
     #[must_use]
     pub fn with(self, flag: ClaimFlag, is_so: bool) -> Claim {
         let flags = if is_so { self.flags | flag as u8 } else { self.flags };
         Claim { flags, ..self }
     }
 
-    /// Whether the claim says this.
+    /// True if the claim has this flag.
     pub fn has(&self, flag: ClaimFlag) -> bool {
         self.flags & flag as u8 != 0
     }
@@ -79,8 +79,8 @@ impl Claim {
 /// A switch's answer to one [`Claim`](super::Claim), in
 /// [`kind::CLAIMED`](super::kind::CLAIMED).
 ///
-/// Encoded it is the new epoch (4) and the number of logged packets (4). No route has
-/// epoch 0: behind that epoch a number says which of the other answers it is.
+/// The encoding is the new epoch (4) and the number of logged packets (4). No route has
+/// epoch 0: behind epoch 0 a number names one of the other answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Grant {
     /// The route leads to the claimant.
@@ -94,13 +94,13 @@ pub enum Grant {
     /// The flow is served elsewhere under a newer epoch, or has ended, or there is no
     /// room for its route.
     Refused,
-    /// The switch does not know yet: a new life of it has not heard of all routes, or the
-    /// runtime to which the flow was moving has not said whether it has the flow. Ask
-    /// again.
+    /// The switch does not know yet: a new incarnation of it has not heard of all routes,
+    /// or the runtime to which the flow was moving has not said whether it has the flow.
+    /// Ask again.
     Retry,
-    /// The route leads to another runtime that is dead, and somebody may have newer state
-    /// of the flow. Ask again: the answer comes when the routes of that runtime have been
-    /// swept.
+    /// The route leads to another runtime that is dead, and a survivor may have newer
+    /// state of the flow. Ask again: the answer comes when the routes of that runtime
+    /// have been swept.
     AfterSweep,
 }
 
@@ -129,7 +129,7 @@ impl Grant {
         (u64::from(epoch) << 32 | u64::from(number)).to_be_bytes()
     }
 
-    /// Reads it back.
+    /// Decodes an answer.
     ///
     /// # Errors
     /// [`DropReason::Malformed`] if there is no such answer.
@@ -164,8 +164,8 @@ mod tests {
         }
     }
 
-    /// Every answer is read back as what it was, also under the highest epochs; others
-    /// are refused.
+    /// Every answer is read back unchanged, also under the highest epochs; others are
+    /// refused.
     #[test]
     fn answers_are_read_back() {
         let given = [(1, 0), (7, 2), (u32::MAX - 1, 0), (u32::MAX, u32::MAX)];

@@ -1,8 +1,9 @@
-//! A runtime's last word: how many flows it has, in a word that outlives the process.
+//! A runtime's last word: the number of its flows, in a word that outlives the process.
 //!
-//! The runtime says it once a turn. Whoever finds the runtime dead, or gives it up, hears what it said last,
-//! also where nobody lives any more who had watched it. It is said before the turn's frames are shown, so
-//! that what others know of the runtime is never ahead of it.
+//! The runtime writes it once a turn. A host that finds the runtime dead, or gives it up,
+//! reads the last value, even if no process that watched the runtime is left. The runtime
+//! writes it before the turn's frames become visible, so that others never know more of
+//! the runtime than the word does.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use holdfast_wire::fault::{Fault, is_planted};
@@ -12,23 +13,24 @@ use holdfast_wire::fault::{Fault, is_planted};
 pub struct LastWord(&'static AtomicU64);
 
 impl LastWord {
-    /// A last word that lies here: 0 as long as nothing was said, else one more than the flows.
+    /// A last word at this address: 0 as long as nothing was written, otherwise the
+    /// number of flows plus one.
     pub fn new(word: &'static AtomicU64) -> LastWord {
         LastWord(word)
     }
 
-    /// Flows that the runtime has now.
+    /// Writes the runtime's present number of flows.
     #[inline]
     pub(crate) fn say(self, flows: u64) {
         let said = flows.saturating_add(1);
-        // Compared with the word itself: the memory of a runtime whose turn is undone may know of another
-        // one. A word that stays is not written.
+        // The comparison is with the word itself: the memory of a runtime whose turn is
+        // undone may have another value. An unchanged word is not written.
         if self.0.load(Ordering::Relaxed) != said {
             self.0.store(said, Ordering::Relaxed);
         }
     }
 
-    /// Flows that it said last; `None` if it has said nothing.
+    /// The number of flows in the last word; `None` if nothing was written.
     pub fn heard(self) -> Option<u64> {
         self.0.load(Ordering::Relaxed).checked_sub(1).filter(|_| !is_planted(Fault::IgnoresLastWords))
     }

@@ -7,13 +7,15 @@ use holdfast_wire::DropReason;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
-/// Messages of one direction that take effect exactly once although the coordinator may die at any instruction: the sender keeps each until it is
-/// [settled](Control::Settled), and the receiver knows by the number whether it has had it.
+/// Messages of one direction that take effect exactly once although the coordinator may
+/// die at any instruction. The sender keeps each until it is [settled](Control::Settled),
+/// and the receiver knows by the number whether it has had it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ordered {
     last: u64,
     kept: VecDeque<Control>,
-    /// The last one that was given to the channel in this life of the other side.
+    /// The last message that was given to the channel in this incarnation of the other
+    /// side.
     #[serde(skip)]
     sent: u64,
 }
@@ -25,7 +27,7 @@ impl Ordered {
         self.kept.push_back(message);
     }
 
-    /// Everything up to `handled` has had its effect for good.
+    /// Forgets the messages up to `handled`: their effect is permanent.
     pub fn settle(&mut self, handled: u64) {
         while !self.kept.is_empty() && self.last - (self.kept.len() as u64) < handled {
             self.kept.pop_front();
@@ -33,15 +35,16 @@ impl Ordered {
         self.sent = self.sent.max(handled.min(self.last));
     }
 
-    /// One side has begun a new life, and the other remembers everything up to `handled`: the rest is sent again. False if some of that is not kept
-    /// any more: it was settled, and forgotten all the same.
+    /// Resumes after a restart of one side, when the other remembers everything up to
+    /// `handled`: later messages are sent again. False if some of those are not kept any
+    /// more: they were settled, and the other side has forgotten them all the same.
     pub fn resume(&mut self, handled: u64) -> bool {
         self.settle(handled);
         self.sent = self.last - self.kept.len() as u64;
         self.sent <= handled
     }
 
-    /// Gives the channel what it takes.
+    /// Gives the channel as many messages as it takes.
     pub fn send(&mut self, to: NodeId, fabric: &mut Fabric) {
         let before = self.last - self.kept.len() as u64;
         self.sent = self.sent.max(before);
@@ -55,7 +58,7 @@ impl Ordered {
         }
     }
 
-    /// Everything was given to the channel.
+    /// True if everything was given to the channel.
     pub fn is_sent(&self) -> bool {
         self.sent == self.last
     }

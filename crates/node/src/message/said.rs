@@ -1,4 +1,4 @@
-//! What parts say of what they have: of flows, of what flows share, of packets.
+//! Reports of parts: on flows, on shared state, on packets.
 
 use crate::address::NodeId;
 use crate::rules::Rule;
@@ -6,7 +6,8 @@ use holdfast_protection::Peer;
 use holdfast_wire::{DropReason, FlowKey};
 use serde::{Deserialize, Serialize};
 
-/// A pool or a statistic of the configuration: chain, function in the chain, field in the function's shared state, each counted from 0.
+/// A pool or a statistic of the configuration: chain, function in the chain, field in the
+/// function's shared state, each counted from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct PoolId {
     /// Chain.
@@ -17,16 +18,17 @@ pub struct PoolId {
     pub field: u8,
 }
 
-/// What a runtime reports with every heartbeat. Counts are since its start.
+/// A runtime's report, sent with every heartbeat. Counts are since its start.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Report {
     /// Flows owned.
     pub flows: u64,
-    /// How full the fullest chain's table is, in 1/1000.
+    /// Fill of the fullest chain's table, in 1/1000.
     pub fill: u16,
     /// Flows that ended before their time because a table was nearly full.
     pub forgotten: u64,
-    /// Flows that have been sent to another runtime, which has not said that they arrived: nobody else may have them as they are.
+    /// Flows that have been sent to another runtime, which has not said that they
+    /// arrived: no third runtime may have them in their present state.
     pub departed: u64,
     /// Replicas of others' flows.
     pub replicas: u64,
@@ -34,53 +36,56 @@ pub struct Report {
     pub packets: u64,
     /// Packets waiting for state, leases or commits.
     pub held: u64,
-    /// Share of the time since the last report that went to turns with something to do, in 1/1000.
+    /// Share of the time since the last report that went to turns with something to do,
+    /// in 1/1000.
     pub busy_permille: u16,
     /// Flows without a replica of their latest state, where the protection promises one.
     pub unprotected: u64,
     /// Replicas are being filled.
     pub resynchronising: bool,
-    /// The newest view that it has acted upon.
+    /// The newest view that the runtime has acted upon.
     pub view: u64,
     /// Packets that left without a replica's knowing, because there was none.
     pub released_unprotected: u64,
-    /// Copies with others that were found not to be what this runtime has.
+    /// Copies at other runtimes that were found to differ from this runtime's state.
     pub differed: u64,
-    /// Flows owned of whose state the state server has the only copy, and how many such states have come back since the start.
+    /// Owned flows whose state only the state server has, and how many such states have
+    /// come back since the start.
     pub absent: u64,
     /// See `absent`.
     pub fetched: u64,
-    /// Whose logs flows here need if this runtime fails: of each such switch the life that it has heard last, by its number in packets' metadata. And the state server, if flows have
-    /// their home there: its incarnation.
+    /// Logs that flows here need if this runtime fails: each such switch, with the
+    /// incarnation that the runtime has heard last, by its number in packets' metadata.
+    /// If flows have their home at the state server, that too, with its incarnation.
     pub logs: Vec<(NodeId, u32)>,
     /// Drops by number of their reason.
     pub drops: Vec<(u8, u64)>,
-    /// What it has of each pool.
+    /// The runtime's share of each pool.
     pub pools: Vec<(PoolId, Share)>,
     /// The longest processor time of a turn in which it listed or moved flows, since the
     /// report before, µs.
     pub longest_us: u32,
 }
 
-/// What a runtime has of a pool.
+/// A runtime's share of a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Share {
-    /// Numbers that its flows hold.
+    /// Numbers that the runtime's flows hold.
     pub held: u32,
-    /// Those that its next flows may have at once.
+    /// Numbers that its next flows may have at once.
     pub at_hand: u32,
 }
 
-/// What there is of a list of indexes, as the state server has it.
+/// A list of indexes, as counted by the state server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Listing {
-    /// Nobody's.
+    /// Indexes that are free.
     pub free: u32,
-    /// Instances have them at hand.
+    /// Indexes that instances have at hand.
     pub at_hand: u32,
-    /// Flows have them, or had when they were last heard of.
+    /// Indexes that flows have, or had when they were last heard of.
     pub held: u32,
-    /// Nobody's, and not to be given away for a while.
+    /// Indexes that rest: free, and not to be assigned for a while.
     pub resting: u32,
 }
 
@@ -93,7 +98,7 @@ pub struct FlowInfo {
     pub reply: FlowKey,
     /// Chain.
     pub chain: u16,
-    /// What the functions call its state.
+    /// The functions' name for its state.
     pub state: String,
     /// Owner.
     pub owner: NodeId,
@@ -110,22 +115,23 @@ pub struct FlowInfo {
 }
 
 impl FlowInfo {
-    /// Appends the encoding.
+    /// Appends the flow's encoding.
     pub fn encode(&self, into: &mut Vec<u8>) {
-        // Encoding into a vector fails only for types that postcard does not support, and these are none.
+        // Encoding into a vector fails only for types that postcard does not support, and
+        // these are none.
         into.extend_from_slice(&postcard::to_stdvec(self).expect("flows are plain data"));
     }
 }
 
-/// The place where a list of flows goes on: the list has all flows of runtimes with lower
-/// nodes, and those of this runtime before the lane and slot.
+/// The place where a list of flows continues: the list has all flows of runtimes with
+/// lower nodes, and those of this runtime before the lane and slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
     /// The runtime.
     pub peer: Peer,
-    /// A lane of it.
+    /// The lane of the runtime.
     pub lane: u16,
-    /// A slot in that.
+    /// The slot in the lane.
     pub slot: u32,
 }
 
@@ -140,7 +146,7 @@ pub struct FlowPage {
 }
 
 impl FlowPage {
-    /// Its flows.
+    /// The piece's flows.
     ///
     /// # Errors
     /// [`DropReason::Malformed`] if the bytes are not an encoding.
@@ -156,36 +162,36 @@ impl FlowPage {
     }
 }
 
-/// One step of a traced packet.
+/// A step of a traced packet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TraceStep {
     /// The packet: its stamp.
     pub stamp: u64,
-    /// Where.
+    /// The node of the step.
     pub node: NodeId,
     /// 0 on the way in, 1 at a runtime, 2 on the way out.
     pub stage: u8,
-    /// The port of its switch by which the packet has come in just now.
+    /// The port of the switch by which the packet has come in, for its first step.
     pub ingress: Option<u8>,
-    /// The service-chain rule by which a flow begins with it.
+    /// The service-chain rule of the flow that begins with this packet.
     pub rule: Option<Rule>,
-    /// What happened, for people.
+    /// The event, as text.
     pub text: String,
 }
 
-/// A packet that a function tells the operator of.
+/// A packet that a function logs for the operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Logged {
     /// The chain.
     pub chain: u16,
     /// The function in it, from 0.
     pub function: u8,
-    /// The function's own number for its reason: of a firewall, the rule, from 0.
+    /// The function's own number for its reason: a firewall's rule, from 0.
     pub about: u32,
     /// The port of the box by which the packet came in.
     pub ingress: u8,
     /// The packet as the function saw it.
     pub key: FlowKey,
-    /// Packets before it of which nothing was said because there were too many.
+    /// Packets before it that were not logged because there were too many.
     pub missed: u64,
 }

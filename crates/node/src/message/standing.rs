@@ -1,83 +1,87 @@
-//! How things stand for the coordinator: who is there, what operators want of it, what has failed.
+//! The state of the box, as the coordinator sees it: members, operators' orders,
+//! failures.
 
 use super::Member;
 use crate::address::NodeId;
 use holdfast_protection::Peer;
 use serde::{Deserialize, Serialize};
 
-/// How things stand, as the coordinator sees it.
+/// The state of the box, as the coordinator sees it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Standing {
-    /// The view that these are the members of.
+    /// The view of these members.
     pub view: u64,
-    /// Every runtime has started and knows the others.
+    /// True if every runtime has started and knows the others.
     pub ready: bool,
     /// Whether flows would survive a failure.
     pub protected: Protected,
     /// The runtimes.
     pub members: Vec<Member>,
-    /// Those of them that are out of service, or about to be.
+    /// Members that are out of service, or about to be.
     pub drained: Vec<NodeId>,
-    /// Those of these that are started when their cluster grows.
+    /// Drained members that are started when their cluster grows.
     pub spare: Vec<NodeId>,
     /// Runtimes that keep ending and are started again.
     pub retried: Vec<Retried>,
     /// The coordinator's own drops, by number of their reason.
     pub drops: Vec<(u8, u64)>,
-    /// The hosts that are there, a bit each.
+    /// The hosts that are connected, a bit each.
     pub hosts: u16,
     /// Per switch, the host that serves its ports.
     pub serving: Vec<u16>,
-    /// The version of the rules that every switch goes by; 0 while one is missing.
+    /// The version of the rules in force at every switch; 0 while one is missing.
     pub rules: u64,
     /// The host where the coordinator is.
     pub coordinator: u16,
-    /// The death of any one of the hosts would cost no flow, if `protected` says so; else no more than a process may die.
+    /// True if the death of any one of the hosts would cost no flow, provided `protected`
+    /// says so; otherwise no more than a process may die.
     pub survives_host: bool,
 }
 
-/// A runtime whose last lives were short, and that does not serve yet again.
+/// A runtime whose last incarnations were short, and that does not serve again yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Retried {
-    /// Which.
+    /// The runtime.
     pub node: NodeId,
-    /// Short lives in succession.
+    /// Short incarnations in succession.
     pub failures: u32,
-    /// When the next one is due, by the coordinator's clock; `None` if it has begun.
+    /// The start time of the next incarnation, by the coordinator's clock; `None` if it
+    /// has begun.
     pub start_at: Option<u64>,
 }
 
 /// Whether flows would survive a failure at this moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Protected {
-    /// Every flow whose chain promises it.
+    /// Yes, every flow whose chain promises it.
     Yes,
-    /// Not yet, or not yet again.
+    /// Not yet, or not again yet.
     #[default]
     Resynchronising,
-    /// No: there is nowhere to put replicas, or no chain promises it.
+    /// No: there is no place for replicas, or no chain promises it.
     No,
 }
 
 /// Why a runtime was declared failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Cause {
-    /// Its process ended.
+    /// The process ended.
     Exited,
-    /// It was not heard.
+    /// The runtime was not heard.
     Hung,
-    /// It never spoke.
+    /// The runtime has never sent anything.
     NeverStarted,
-    /// It was drained: it had nothing left.
+    /// The runtime was drained, and had nothing left.
     Drained,
 }
 
-/// How a manager saw that a runtime is no more. A manager knows this only of runtimes that it has started.
+/// How a manager noticed a runtime's end. A manager knows this only of runtimes that it
+/// has started.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Notice {
-    /// In words; empty if it does not know.
+    /// The cause as text; empty if unknown.
     pub cause: String,
-    /// How long ago it had turned last, ns.
+    /// Time since its last turn, ns.
     pub silent: u64,
 }
 
@@ -85,31 +89,33 @@ impl Notice {
     /// Longest cause, characters.
     const MAX_CAUSE: usize = 64;
 
-    /// A cause that is longer is cut.
+    /// A notice; a cause that is too long is cut.
     pub fn new(cause: &str, silent: u64) -> Notice {
         Notice { cause: cause.chars().take(Notice::MAX_CAUSE).collect(), silent }
     }
 }
 
-/// What an operator wants done.
+/// An operator's order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Order {
-    /// Move at most `limit` flows that the selector means to `to`, or to all others by turns.
+    /// Move at most `limit` flows that match the selector to `to`, or to all others by
+    /// turns.
     Move {
-        /// Whose flows.
+        /// The runtime whose flows move.
         from: NodeId,
-        /// To whom.
+        /// The target, if it is a single one.
         to: Option<NodeId>,
-        /// How many at most.
+        /// Limit of flows.
         limit: u64,
-        /// Which, in words.
+        /// The selector, as text.
         selector: String,
     },
-    /// Take a runtime out of service: it gets no new flow, those that it has move, and its process ends.
+    /// Take a runtime out of service: it gets no new flow, its flows move, and its
+    /// process ends.
     Drain {
-        /// Which.
+        /// The runtime.
         node: NodeId,
-        /// Also if flows would not survive a failure without it.
+        /// Drain even if flows would not survive a failure without it.
         force: bool,
     },
     /// Bring a drained runtime back into service.
@@ -119,74 +125,77 @@ pub enum Order {
 /// Why an order is not carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Refusal {
-    /// There is no such runtime, or it serves no flows.
+    /// The runtime does not exist, or serves no flows.
     NotServing(NodeId),
     /// The flows are there already.
     Same,
-    /// Nobody else could have them.
+    /// No other runtime could take the flows.
     NobodyElse,
-    /// Without it flows would not survive a failure, and that was not asked for.
+    /// Without the runtime flows would not survive a failure, and the order does not say
+    /// to force it.
     Unsafe(NodeId),
-    /// It is leaving already.
+    /// The runtime is leaving already.
     Leaving,
-    /// It is of another virtual cluster.
+    /// The runtime is of another virtual cluster.
     OtherCluster(NodeId),
-    /// It is not out of service.
+    /// The runtime is not out of service.
     NotDrained(NodeId),
-    /// There is no coordinator at the moment.
+    /// The coordinator is away at the moment.
     Away,
 }
 
-/// A runtime that is to go.
+/// A runtime that is being drained.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Drain {
-    /// Who.
+    /// The runtime.
     pub peer: Peer,
-    /// When it was said, ns.
+    /// The time of the order, ns.
     pub began_at: u64,
     /// Flows that it had then.
     pub had: u64,
     /// Flows that other runtimes serve now.
     pub moved: u64,
-    /// When its process was told to end, ns.
+    /// The time at which its process was told to end, ns.
     pub ended_at: Option<u64>,
-    /// It failed before: its flows were recovered, as far as their protection promises.
+    /// The runtime failed before the drain was over: its flows were recovered, as far as
+    /// their protection promises.
     pub failed: bool,
 }
 
-/// One failure and what became of it.
+/// A failure and its recovery.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failover {
-    /// Who failed.
+    /// The runtime that failed.
     pub dead: Peer,
-    /// Why.
+    /// The cause.
     pub cause: Cause,
-    /// When it was known, ns.
+    /// The time of its detection, ns.
     pub detected_at: u64,
-    /// When every runtime had reported.
+    /// The time at which every runtime had reported.
     pub recovered_at: Option<u64>,
-    /// Flows that it had, by the switch's routes those of which something had been released; else by its last
-    /// word, or its last report.
+    /// Flows of the runtime: by the switch's routes, those with a released packet;
+    /// otherwise by its last word, or its last report.
     pub had: u64,
     /// Flows recovered.
     pub flows: u64,
-    /// Flows that were given to others, and that nobody can make what they were.
+    /// Flows that were given to others, and that no runtime can restore.
     pub broken: u64,
-    /// Flows that nobody asked for, by the switches that have seen all of the recovery.
+    /// Flows that no replica claimed, by the switches that have seen all of the recovery.
     pub unclaimed: Vec<(NodeId, u64)>,
-    /// How it was seen.
+    /// How the failure was noticed.
     pub notice: Notice,
 }
 
 impl Failover {
-    /// Flows lost, of a box with so many switches. The switches know exactly, if none has died meanwhile.
-    /// Otherwise the two counts differ a little by flows that ended or began meanwhile: never below nothing.
+    /// Flows lost, in a box with so many switches. The switches know exactly, if none has
+    /// died meanwhile. If one has, the two counts differ a little by flows that ended or
+    /// began meanwhile; the result is never negative.
     pub fn lost(&self, switches: usize) -> u64 {
         let unclaimed = (self.unclaimed.len() == switches).then(|| self.unclaimed.iter().map(|(_, flows)| flows).sum());
         self.lost_with(unclaimed)
     }
 
-    /// Flows lost, if so many were asked for by nobody.
+    /// Flows lost, if `unclaimed` flows were claimed by no replica.
     pub fn lost_with(&self, unclaimed: Option<u64>) -> u64 {
         match unclaimed {
             Some(unclaimed) => unclaimed + self.broken,

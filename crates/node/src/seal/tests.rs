@@ -1,4 +1,4 @@
-//! Hosts that have told each other who they are, and what a network may do to their
+//! Hosts that have announced their seals to each other, and attacks of a network on their
 //! packets.
 
 use super::*;
@@ -28,7 +28,7 @@ fn announce(from: &HostSeal, to: &mut HostSeal, now: u64) {
     to.handle_announced(from.config.host, from.config.incarnation, from.announcement(), now);
 }
 
-/// Two hosts that have told each other.
+/// Two hosts that have announced their seals to each other.
 fn pair() -> (HostSeal, HostSeal) {
     let (mut a, mut b) = (seal(0, 1, &[1]), seal(1, 1, &[1]));
     announce(&a, &mut b, 0);
@@ -95,7 +95,7 @@ fn what_was_sealed_opens() {
     }
 }
 
-/// Two packets that are the same do not look it.
+/// Two equal packets are sealed differently.
 #[test]
 fn no_two_are_sealed_alike() {
     let (mut a, _) = pair();
@@ -105,8 +105,8 @@ fn no_two_are_sealed_alike() {
     assert_ne!(first[BODY..], second[BODY..]);
 }
 
-/// A bit of it is another: in each field, in the addresses, in the tag and in what was
-/// sealed.
+/// One bit is flipped: in each field, in the addresses, in the tag and in the sealed
+/// bytes.
 #[test]
 fn a_flipped_bit_is_found_wherever_it_is() {
     let (mut a, mut b) = pair();
@@ -123,7 +123,8 @@ fn a_flipped_bit_is_found_wherever_it_is() {
             let expected: &[DropReason] = match byte {
                 12..=16 => &[DropReason::Malformed],
                 17 => &[DropReason::UnknownKey],
-                // The receiver itself, one that is not there, and one that was not heard.
+                // The receiver itself, a host that does not exist, and one that was not
+                // heard.
                 18..=19 => &[DropReason::UnknownHost, DropReason::Unannounced],
                 20..=23 => &[DropReason::WrongCluster],
                 24..=35 => &[DropReason::Unannounced, DropReason::OldLife],
@@ -136,7 +137,7 @@ fn a_flipped_bit_is_found_wherever_it_is() {
     assert_eq!(bench.open(&mut b, &sealed), Ok(plain), "nothing of that counts against the packet itself");
 }
 
-/// It ends too early, at every byte, or goes on for too long.
+/// The packet ends too early, at every byte, or is too long.
 #[test]
 fn a_packet_of_another_length_is_refused() {
     let (mut a, mut b) = pair();
@@ -174,13 +175,13 @@ fn who_does_not_belong_here_is_not_heard() {
         let sealed = bench.seal(&mut from, &plain);
         assert_eq!(bench.open(&mut b, &sealed), Err(reason));
     }
-    // Its own packets, sent back to it.
+    // The host's own packets, sent back to it.
     let reflected = bench.seal(&mut b, &plain);
     assert_eq!(bench.open(&mut b, &reflected), Err(DropReason::UnknownHost));
 }
 
-/// Something other than a packet between hosts was sealed: messages have a seal of their
-/// own, and nothing else is for anybody here.
+/// A frame that is no packet between hosts was sealed. Messages have a seal of their own,
+/// and other frames are for no host here.
 #[test]
 fn only_packets_are_sealed() {
     let (mut a, mut b) = pair();
@@ -191,7 +192,8 @@ fn only_packets_are_sealed() {
     assert_eq!(bench.open(&mut b, &sealed), Err(DropReason::Malformed));
 }
 
-/// Packets come in any order within the window: each once, however often it is played.
+/// Packets come in any order within the window: each is taken once, however often it is
+/// replayed.
 #[test]
 fn a_packet_counts_once_whatever_the_order() {
     let (mut a, mut b) = pair();
@@ -248,7 +250,7 @@ fn a_change_of_keys_does_not_set_the_count_back() {
 }
 
 /// The sender is started again: its new life is not heard before it is announced, and the
-/// old one is not afterwards, whatever was recorded of it.
+/// old one is not afterwards, whichever of its packets are replayed.
 #[test]
 fn an_old_life_is_not_heard_again() {
     let (mut a, mut b) = pair();
@@ -280,7 +282,7 @@ fn lives_of_a_host_have_keys_of_their_own() {
     let (one, other) = (bench.seal(&mut first, &plain), bench.seal(&mut again, &plain));
     assert_eq!(one[36..44], other[36..44]);
     assert_ne!(one[BODY..], other[BODY..]);
-    // Which of them is there now is what the last announcement says.
+    // The last announcement says which of them is there now.
     let mut b = seal(1, 1, &[1]);
     announce(&first, &mut b, 0);
     announce(&again, &mut b, 0);
@@ -288,8 +290,8 @@ fn lives_of_a_host_have_keys_of_their_own() {
     assert_eq!(bench.open(&mut b, &late), Err(DropReason::OldLife));
 }
 
-/// The receiver is started again and knows nothing: what was recorded before it was told
-/// is refused, what is sent from then on is taken.
+/// The receiver is started again and knows nothing. Packets recorded before its
+/// announcement are refused, packets sent from then on are taken.
 #[test]
 fn a_new_receiver_begins_behind_what_was_sent() {
     let (mut a, mut b) = pair();
@@ -318,7 +320,7 @@ fn what_was_kept_back_for_long_is_refused() {
     assert_eq!(bench.open(&mut b, &kept[0]).as_ref(), Ok(&plain));
     announce(&a, &mut b, 2 * PATIENCE);
     assert_eq!(bench.open(&mut b, &kept[1]), Err(DropReason::Replayed));
-    // A host that was cut off for long goes on where it was.
+    // A host that was cut off for long continues with its count.
     let fresh = bench.seal(&mut a, &plain);
     announce(&a, &mut b, 900 * PATIENCE);
     assert_eq!(bench.open(&mut b, &fresh), Ok(plain));
@@ -338,7 +340,7 @@ fn no_room_is_no_seal() {
     bench.pool.put(packet);
 }
 
-/// A host says of itself what another one says of it.
+/// A host refuses announcements of itself, and of a host that does not exist.
 #[test]
 fn nobody_announces_this_host_or_one_that_is_not_there() {
     let (mut a, _) = pair();
@@ -349,7 +351,7 @@ fn nobody_announces_this_host_or_one_that_is_not_there() {
 }
 
 proptest! {
-    /// Any bytes, and any bytes behind a header that is right.
+    /// Any bytes, and any bytes behind a right header, are refused.
     #[test]
     fn nothing_made_up_opens(bytes in proptest::collection::vec(any::<u8>(), 0..200), keep in 0usize..BODY) {
         let (mut a, mut b) = pair();

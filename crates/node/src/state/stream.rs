@@ -38,7 +38,7 @@ const QUESTIONS: u32 = 20;
 const PART_BITS: u32 = 22;
 const PARTS: u32 = 3;
 
-/// One side's stream of a session.
+/// A side's stream of a session.
 #[derive(Debug, Clone)]
 pub(super) struct Stream {
     form: Form,

@@ -3,8 +3,8 @@
 //!
 //! Theory of operation (RESCue, section IV: a control message is the immediate data of a
 //! remote write that carries nothing else). Hello, welcome and the end of a session stay
-//! on the fabric, which is the connection manager. They carry the addresses of two
-//! *ends*, which are made for one session and closed with it, so words of an earlier
+//! on the fabric, which is the connection manager. These messages carry the addresses of
+//! two *ends*, which are made for one session and closed with it, so words of an earlier
 //! session have nowhere to arrive. Between the ends go words, in order and without
 //! frames; `stream` makes a session of them.
 //!

@@ -213,13 +213,13 @@ mod tests {
         assert_eq!(error("tcp type 8"), (4, "`tcp` has no types: only `icmp` has".to_owned()));
         assert_eq!(error("type 8"), (0, "`any` has no types: only `icmp` has".to_owned()));
         assert_eq!(error("proto-58 type timestamp-request"), (14, "`proto-58` has no `timestamp-request`".to_owned()));
-        // Messages that are matched with no rule.
+        // No rule matches these messages.
         assert_eq!(error("icmp type time-exceeded").0, 10);
         assert!(error("icmp type 3").1.contains("is an error about a packet"));
         assert!(error("icmp type echo-reply").1.contains("is a reply"));
         assert!(error("proto-58 type 129").1.contains("is a reply"));
-        // A number that is an error over the one and none over the other is for the
-        // other.
+        // A number that is an error over one IP version and not over the other is taken
+        // for the other.
         assert!(read("icmp type 5").is_ok() && read("proto-1 type 5").is_err() && read("proto-58 type 5").is_ok());
     }
 

@@ -27,7 +27,7 @@ fn bytes(packet: &Control<'_>) -> Vec<u8> {
     bytes[..len].to_vec()
 }
 
-/// As RFC 5880 draws it in section 4.1, byte by byte.
+/// The layout as in the figure of RFC 5880, section 4.1, byte by byte.
 #[test]
 fn the_layout_is_the_rfcs() {
     let expected: [u8; LEN] = [
@@ -49,7 +49,8 @@ fn sections_lie_as_the_rfc_says() {
     assert_eq!((&written[DIGEST], written.len(), written[3]), (&[7; 20][..], MAX_LEN, 52));
 }
 
-/// Each check of section 6.8.6 that needs no session refuses a packet that is wrong in this alone.
+/// Each check of section 6.8.6 that needs no session refuses a packet that is wrong in
+/// this alone.
 #[test]
 fn every_check_has_its_reason() {
     let good = bytes(&packet());
@@ -101,7 +102,7 @@ fn sections_of_impossible_lengths_are_refused() {
     let mut long = vec![1, 20, 0];
     long.resize(20, b'x');
     assert_eq!(with(&long), refused, "a password of 17");
-    // MD5 and what nobody knows: read, and left to be refused by the session.
+    // MD5 and unknown types are read, for the session to refuse.
     assert_eq!(with(&[2, 2]), Ok(2));
     assert_eq!(with(&[77, 4, 1, 2]), Ok(77));
 }
@@ -155,13 +156,13 @@ proptest! {
         };
         let mut written = bytes(&packet);
         let len = written.len();
-        // What follows in the datagram is none of the packet.
+        // Bytes behind the packet in the datagram do not belong to it.
         written.resize(len + behind, 0x55);
         prop_assert_eq!(Control::parse(&written), Ok(packet));
         prop_assert_eq!(Control::signed(&written), Some(&written[..len]));
     }
 
-    /// No bytes make it panic, and what it takes, it writes again.
+    /// No bytes make it panic, and an accepted packet is written again unchanged.
     #[test]
     fn any_bytes(mut bytes in prop::collection::vec(any::<u8>(), 0..80), looks_right in any::<bool>()) {
         if looks_right && bytes.len() >= LEN {

@@ -1,4 +1,4 @@
-//! What the builders write, read back by another implementation.
+//! The builders' output, read back by another implementation.
 
 use crate::frames::{ethernet, packet, room};
 use etherparse::icmpv6::Icmpv6PayloadSlice;
@@ -42,7 +42,8 @@ fn payload() -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(any::<u8>(), 0..200)
 }
 
-/// A multiple of 4 bytes, at most 40, that are no options in particular: end of list, then anything.
+/// A multiple of 4 bytes, at most 40, of no particular options: end of list, then
+/// anything.
 fn options() -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(any::<[u8; 4]>(), 0..=10).prop_map(|words| {
         let mut bytes = words.concat();
@@ -51,7 +52,9 @@ fn options() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// Scenario: frames of all lengths get tags until there is no headroom left. Each is what it would be had it been built so; what has no room, or no Ethernet header, stays as it is.
+/// Scenario: frames of all lengths get tags until there is no headroom left. Each is what
+/// it would be had it been built so; what has no room, or no Ethernet header, stays as it
+/// is.
 #[test]
 fn a_tag_that_is_put_on_is_the_tag_that_is_built() {
     let mut pool = MemoryPool::new(1);
@@ -122,7 +125,8 @@ proptest! {
         prop_assert_eq!(arp.operation, if is_reply { ArpOperation::Reply } else { ArpOperation::Request });
     }
 
-    /// Scenario: any IPv4 header, with options, as a fragment or not, is read back as written, and its checksum is right.
+    /// Scenario: any IPv4 header, with options, as a fragment or not, is read back as
+    /// written, and its checksum is right.
     #[test]
     fn ipv4(
         (source, destination, ttl, tos, id) in any::<([u8; 4], [u8; 4], u8, u8, u16)>(), (dont_fragment, more_fragments) in any::<(bool, bool)>(),
@@ -163,7 +167,8 @@ proptest! {
         prop_assert_eq!((usize::from(read.0.payload_length), read.1), (rest.len(), &rest[..]));
     }
 
-    /// Scenario: any UDP datagram, over IPv4 and IPv6, is read back as written, and its checksum is right.
+    /// Scenario: any UDP datagram, over IPv4 and IPv6, is read back as written, and its
+    /// checksum is right.
     #[test]
     fn udp(source: u16, destination: u16, (a4, b4) in any::<([u8; 4], [u8; 4])>(), (a6, b6) in any::<([u8; 16], [u8; 16])>(), rest in payload()) {
         for is_v6 in [false, true] {
@@ -181,7 +186,8 @@ proptest! {
         }
     }
 
-    /// Scenario: any TCP segment, with options, over IPv4 and IPv6, is read back as written, and its checksum is right.
+    /// Scenario: any TCP segment, with options, over IPv4 and IPv6, is read back as
+    /// written, and its checksum is right.
     #[test]
     fn tcp(
         (source, destination, sequence, acknowledgement) in any::<(u16, u16, u32, u32)>(), flags in 0u8..64, (window, urgent) in any::<(u16, u16)>(),
@@ -204,7 +210,8 @@ proptest! {
         }
     }
 
-    /// Scenario: any echo, question or answer, is read back as written, and its checksum is right.
+    /// Scenario: any echo, question or answer, is read back as written, and its checksum
+    /// is right.
     #[test]
     fn echo(is_reply: bool, id: u16, sequence: u16, (a6, b6) in any::<([u8; 16], [u8; 16])>(), rest in payload()) {
         let mut message = room(8, &rest);
@@ -226,7 +233,8 @@ proptest! {
         prop_assert!(read.is_checksum_valid(a6, b6));
     }
 
-    /// Scenario: an error of any type quotes a packet of any length up to its limit. It is read back as written, and its checksum is right.
+    /// Scenario: an error of any type quotes a packet of any length up to its limit. The
+    /// error is read back as written, and its checksum is right.
     #[test]
     fn errors(
         kind in prop::sample::select(vec![icmp::UNREACHABLE, icmp::SOURCE_QUENCH, icmp::REDIRECT, icmp::TIME_EXCEEDED, icmp::PARAMETER_PROBLEM]),
@@ -257,7 +265,8 @@ proptest! {
         prop_assert!(read.is_checksum_valid(a6, b6));
     }
 
-    /// Scenario: any neighbour solicitation or advertisement is read back as written, and its checksum is right.
+    /// Scenario: any neighbour solicitation or advertisement is read back as written, and
+    /// its checksum is right.
     #[test]
     fn neighbors(
         flags: Option<(bool, bool, bool)>, target: [u8; 16], link: Option<[u8; 6]>, (source, destination) in any::<([u8; 16], [u8; 16])>(),
@@ -290,7 +299,8 @@ proptest! {
 
 #[test]
 fn what_does_not_fit_is_refused_and_changes_nothing() {
-    // Scenario: every builder is given a place one byte too short, or values and payloads beyond what its fields and limits can say.
+    // Scenario: every builder is given a place one byte too short, or values and payloads
+    // beyond what its fields and limits can say.
     type Write = Box<dyn Fn(&mut [u8]) -> Result<(), DoesNotFit>>;
     let ends = Ends::V4([1; 4], [2; 4]);
     let too_short: Vec<(usize, Write)> = vec![
@@ -360,7 +370,8 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
 
 #[test]
 fn the_groups_of_neighbour_discovery_are_the_rfcs() {
-    // Scenario: the example of RFC 4291, section 2.7.1, and the mapping of RFC 2464, section 7.
+    // Scenario: the example of RFC 4291, section 2.7.1, and the mapping of RFC 2464,
+    // section 7.
     let address: std::net::Ipv6Addr = "4037::01:800:200e:8c6c".parse().expect("an address");
     let group: std::net::Ipv6Addr = "ff02::1:ff0e:8c6c".parse().expect("an address");
     assert_eq!(build::solicited_node(&address.octets()), group.octets());

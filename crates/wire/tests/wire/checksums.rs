@@ -5,7 +5,7 @@ use holdfast_wire::checksum::{self, Delta};
 use holdfast_wire::header::proto;
 use proptest::prelude::*;
 
-/// RFC 1071, section 1, word by word.
+/// The sum of RFC 1071, section 1, word by word.
 fn naive(bytes: &[u8]) -> u16 {
     let mut sum = 0u32;
     for pair in bytes.chunks(2) {
@@ -21,7 +21,8 @@ fn with_pseudo_header(source: [u8; 4], destination: [u8; 4], protocol: u8, segme
     [&source[..], &destination, &[0, protocol], &len, segment].concat()
 }
 
-/// One change of a segment: where, and the new bytes; one 16-bit word, or a field of 4 or 16 bytes.
+/// A change of a segment: where, and the new bytes; one 16-bit word, or a field of 4 or
+/// 16 bytes.
 #[derive(Debug, Clone)]
 struct Edit {
     at: prop::sample::Index,
@@ -66,13 +67,15 @@ fn whole_udp(segment: &[u8]) -> u16 {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1024))]
 
-    /// Scenario: bytes of any number, odd ones too. Four at a time the sum comes out as word by word.
+    /// Scenario: bytes of any number, odd ones too. Four at a time the sum comes out as
+    /// word by word.
     #[test]
     fn the_sum_is_the_naive_one(bytes in prop::collection::vec(prop_oneof![any::<u8>(), Just(0xff)], 0..2000)) {
         prop_assert_eq!(checksum::checksum(&bytes), naive(&bytes));
     }
 
-    /// Scenario: any segment between any ends. Its checksum covers what RFC 9293 says, and in place it verifies.
+    /// Scenario: any segment between any ends. Its checksum covers what RFC 9293 says,
+    /// and in place it verifies.
     #[test]
     fn the_pseudo_header_is_covered(source: [u8; 4], destination: [u8; 4], protocol: u8, mut segment in prop::collection::vec(any::<u8>(), 2..300)) {
         segment[..2].fill(0);
@@ -85,7 +88,8 @@ proptest! {
         prop_assert_ne!(checksum::transport(&source, &destination, protocol, &segment), 0);
     }
 
-    /// Scenario: a segment is edited any number of times, at any even offsets, overlapping or not. One delta gives the checksum of a whole recomputation.
+    /// Scenario: a segment is edited any number of times, at any even offsets,
+    /// overlapping or not. A single delta gives the checksum of a whole recomputation.
     #[test]
     fn a_delta_is_a_whole_recomputation(mut segment in prop::collection::vec(any::<u8>(), 2..200), edits in prop::collection::vec(edit(), 0..8)) {
         let sum = |segment: &[u8]| checksum::transport(&[10, 0, 0, 1], &[10, 0, 0, 2], proto::TCP, segment);
@@ -94,7 +98,8 @@ proptest! {
         prop_assert_eq!(delta.apply(before), sum(&segment));
     }
 
-    /// Scenario: two deltas, one for addresses and one for ports. Together they are both, in either order.
+    /// Scenario: two deltas, one for addresses and one for ports. Together they are both,
+    /// in either order.
     #[test]
     fn deltas_add_up(mut segment in prop::collection::vec(any::<u8>(), 16..64), a in edit(), b in edit()) {
         let before = checksum::transport(&[10, 0, 0, 1], &[10, 0, 0, 2], proto::TCP, &segment);
@@ -105,8 +110,9 @@ proptest! {
         prop_assert_eq!(second.and(first).apply(before), whole);
     }
 
-    /// Scenario: a UDP datagram is edited, and the last edit is such that its sum comes to zero or not. A checksum that is there stays there,
-    /// right, and is never zero; none stays none.
+    /// Scenario: a UDP datagram is edited, and the last edit is such that its sum comes
+    /// to zero or not. A checksum that is there stays there, right, and is never zero;
+    /// none stays none.
     #[test]
     fn udp_has_no_checksum_or_a_right_one(
         mut segment in prop::collection::vec(any::<u8>(), 8..100), edits in prop::collection::vec(edit(), 0..4), (from_zero, to_zero) in any::<(bool, bool)>(),
@@ -139,7 +145,8 @@ proptest! {
 
 #[test]
 fn a_datagram_whose_sum_is_zero_is_built_with_all_ones() {
-    // Scenario: of all datagrams with one data word, the one whose checksum comes to zero is sent with 0xffff, over IPv4 and IPv6.
+    // Scenario: of all datagrams with one data word, the one whose checksum comes to zero
+    // is sent with 0xffff, over IPv4 and IPv6.
     for ends in [Ends::V4([10, 0, 0, 1], [10, 0, 0, 2]), Ends::V6([1; 16], [2; 16])] {
         let build = |word: u16| {
             let mut datagram = [0; 10];

@@ -1,4 +1,4 @@
-//! Where the layers are, by our parser and by another one.
+//! Offsets of the layers, by our parser and by another one.
 
 use crate::frames::{kinds, packet};
 use etherparse::{
@@ -10,7 +10,7 @@ use holdfast_wire::header::proto;
 use holdfast_wire::{FlowKey, Layers, MemoryPool, Network, PacketPool, map_v4};
 use proptest::prelude::*;
 
-/// What both can say of an IP packet in a frame.
+/// Fields of an IP packet in a frame that both parsers give.
 #[derive(Debug, PartialEq)]
 struct Seen {
     tags: usize,
@@ -44,7 +44,7 @@ fn ours(frame: &[u8]) -> Option<Seen> {
         end: layers.end.into(),
         protocol: layers.protocol,
         is_fragment: layers.fragment,
-        // Theirs reads no ports in fragments.
+        // Their parser reads no ports in fragments.
         ports: udp.or(tcp).filter(|_| !layers.fragment),
     })
 }
@@ -76,14 +76,16 @@ fn theirs(frame: &[u8]) -> Option<Seen> {
     })
 }
 
-/// Frames of which the two parsers speak differently, by design: extension headers that only theirs walks through, or only at their
-/// place; a payload length of zero that theirs takes for a jumbogram; tags that only theirs knows.
+/// True for frames about which the two parsers differ by design: extension headers that
+/// only theirs walks through, or only at their place; a payload length of zero that
+/// theirs takes for a jumbogram; tags that only theirs knows.
 fn is_disputed(frame: &[u8], seen: &Seen) -> bool {
     let fields = &frame[seen.l3..];
     let is_v6 = fields[0] >> 4 == 6;
     let is_jumbo = is_v6 && fields[4..6] == [0, 0];
     let walks_on = |protocol: u8| protocol == ip_number::AUTH.0 || (is_v6 && protocol == proto::HOP_BY_HOP);
-    // Behind a later fragment's header come bytes from the datagram's middle, whatever they look like.
+    // The bytes behind a later fragment's header are from the datagram's middle, whatever
+    // they look like.
     let is_later = Layers::parse(frame).is_ok_and(|layers| layers.fragment_offset != 0);
     let looks_like_extension = matches!(seen.protocol, proto::DESTINATION_OPTIONS | proto::ROUTING | proto::FRAGMENT);
     is_jumbo || walks_on(seen.protocol) || (is_v6 && is_later && looks_like_extension)
@@ -91,7 +93,8 @@ fn is_disputed(frame: &[u8], seen: &Seen) -> bool {
 
 #[test]
 fn both_see_the_same_in_frames_of_every_kind() {
-    // Scenario: the frames of every kind, whole. Both parsers understand all that are IP, and say the same.
+    // Scenario: the frames of every kind, whole. Both parsers understand all that are IP,
+    // and say the same.
     let mut compared = 0;
     for kind in kinds() {
         let ours = ours(&kind.frame);
@@ -106,7 +109,7 @@ fn both_see_the_same_in_frames_of_every_kind() {
 fn extensions() -> impl Strategy<Value = Ipv6Extensions> {
     let raw = || prop::option::of(prop::sample::select(vec![6usize, 14, 62]));
     (raw(), raw(), raw(), raw(), any::<Option<(bool, u32)>>()).prop_map(|(hop_by_hop, destination, routing, last, fragment)| {
-        // Of a type without meaning here, options of the padding kind.
+        // A header of a type without meaning here, with options of the padding kind.
         let header = |len: usize, first: u8| {
             let mut payload = vec![0; len];
             payload[0] = first;
@@ -147,7 +150,8 @@ fn tag(id: u16) -> SingleVlanHeader {
     SingleVlanHeader { vlan_id: VlanId::try_new(id).expect("12 bits"), ..SingleVlanHeader::default() }
 }
 
-/// Their frame, and what it was made from: the length of the network header, the protocol.
+/// A frame of their builder, and what it was made from: the length of the network header,
+/// the protocol.
 fn their_frame(tags: usize, ip: IpHeaders, transport: &Transport, payload: &[u8]) -> (Vec<u8>, usize, u8) {
     let header_len = ip.header_len();
     let is_v6 = ip.ipv6().is_some();
@@ -188,13 +192,14 @@ fn their_frame(tags: usize, ip: IpHeaders, transport: &Transport, payload: &[u8]
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1024))]
 
-    /// Scenario: another implementation builds a frame of any kind. Ours finds in it the addresses, ports, protocol and offsets that went in.
+    /// Scenario: another implementation builds a frame of any kind. Ours finds in it the
+    /// addresses, ports, protocol and offsets that went in.
     #[test]
     fn what_theirs_builds_ours_understands(
         tags in 0usize..=2, is_v6: bool, (a4, b4) in any::<([u8; 4], [u8; 4])>(), (a6, b6) in any::<([u8; 16], [u8; 16])>(), words in 0usize..=10,
         extensions in extensions(), transport in transport(), mut payload in prop::collection::vec(any::<u8>(), 8..120),
     ) {
-        // Of a fragment with more to come, the length is a multiple of 8.
+        // The data of a fragment with more to come are a multiple of 8 bytes.
         let is_fragment = is_v6 && extensions.fragment.as_ref().is_some_and(|fragment| fragment.more_fragments);
         payload.truncate(payload.len() / 8 * 8);
         if let Transport::Tcp(_, _, options) = &transport {
@@ -235,8 +240,9 @@ proptest! {
         pool.put(packet);
     }
 
-    /// Scenario: a frame of any kind with a few bytes changed and padding behind it. Where both parsers understand it, they say the same; what
-    /// only ours refuses, it has a reason for.
+    /// Scenario: a frame of any kind with a few bytes changed and padding behind it. If
+    /// both parsers understand it, they say the same; if only ours refuses it, ours has a
+    /// reason.
     #[test]
     fn in_damaged_frames_both_see_the_same(
         kind in any::<prop::sample::Index>(), padding in 0usize..20,
@@ -255,7 +261,8 @@ proptest! {
         {
             prop_assert_eq!(ours, theirs);
         }
-        // Not IP to ours: theirs must not see IP behind as many tags as ours looks through.
+        // The frame is not IP to our parser: theirs must not see IP behind as many tags
+        // as ours looks through.
         let is_other = Layers::parse(&frame).is_ok_and(|layers| layers.network == Network::Other);
         if is_other && let Some(theirs) = theirs(&frame) {
             let announced = u16::from_be_bytes([frame[theirs.l3 - 2], frame[theirs.l3 - 1]]);

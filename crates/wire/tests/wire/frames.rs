@@ -1,4 +1,5 @@
-//! Frames of every kind, whole, with their layers as whoever wrote them knows them.
+//! Frames of every kind, whole, with the offsets of their layers as their author knows
+//! them.
 
 use holdfast_wire::build::{self, Ends};
 use holdfast_wire::header::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_QINQ, ETHERTYPE_VLAN, icmp, icmpv6, proto};
@@ -102,7 +103,7 @@ pub(crate) fn error6(kind: u8, quote: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A frame of one kind, with where its layers are.
+/// A frame of one kind, with the offsets of its layers.
 pub(crate) struct Kind {
     pub(crate) name: String,
     pub(crate) frame: Vec<u8>,
@@ -121,7 +122,8 @@ const LATER: &[u8] = &[0, 24, 0, 0, 0, 9];
 const ATOMIC: &[u8] = &[0, 0, 0, 0, 0, 9];
 const SEGMENTS: &[u8] = &[4, 0, 0, 0, 0, 0];
 
-/// IP packets of every kind: name, EtherType, bytes, length of the network header with extensions, protocol.
+/// IP packets of every kind: name, EtherType, bytes, length of the network header with
+/// extensions, protocol.
 pub(crate) fn packets() -> Vec<(String, u16, Vec<u8>, usize, u8)> {
     let payload = b"some bytes of payload...";
     let mut all: Vec<(String, u16, Vec<u8>, usize, u8)> = Vec::new();

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use std::collections::BTreeSet;
 
 fn key() -> impl Strategy<Value = FlowKey> {
-    // Few values, so that keys that differ in one field only come up.
+    // Few values, so that keys that differ in one field only are frequent.
     let address = || prop_oneof![Just(A6), Just(B6), Just(map_v4(A4)), any::<[u8; 16]>()];
     let number = || prop_oneof![Just(0u16), Just(443), any::<u16>()];
     (address(), address(), number(), number(), number(), number()).prop_map(
@@ -50,7 +50,7 @@ fn error(ethertype: u16, kind: u8, packet: &[u8], len: usize) -> Vec<u8> {
     back(ethertype, &if ethertype == ETHERTYPE_IPV4 { error4(kind, quote) } else { error6(kind, quote) })
 }
 
-/// The error about this packet to who sent it, with so much of it as a quote.
+/// The error about this packet to its sender, with so much of it as a quote.
 fn error_about(ethertype: u16, packet: &[u8], len: usize) -> Vec<u8> {
     error(ethertype, if ethertype == ETHERTYPE_IPV4 { icmp::TIME_EXCEEDED } else { icmpv6::TIME_EXCEEDED }, packet, len)
 }
@@ -69,7 +69,8 @@ fn message(ethertype: u16, is_back: bool, kind: u8, id: u16) -> Vec<u8> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1024))]
 
-    /// Scenario: any key. The reply to the reply is the packet itself; ends change places and nothing else.
+    /// Scenario: any key. The reply to the reply is the packet itself; ends change places
+    /// and nothing else.
     #[test]
     fn reverse_twice_is_identity(key in key()) {
         let back = key.reverse();
@@ -79,18 +80,20 @@ proptest! {
         prop_assert_eq!((back.protocol, back.scope), (key.protocol, key.scope));
     }
 
-    /// Scenario: any two keys. Compared by words they are equal when all fields are, and then they have one hash.
+    /// Scenario: any two keys. Compared by words they are equal when all fields are, and
+    /// then they have one hash.
     #[test]
     fn equal_is_equal_by_fields(a in key(), b in key(), seed: u64) {
         let fields = |key: &FlowKey| (key.source, key.destination, key.source_port, key.destination_port, key.protocol, key.scope);
         prop_assert_eq!(a == b, fields(&a) == fields(&b));
         prop_assert_eq!(a.cmp(&b).is_eq(), fields(&a) == fields(&b));
-        // 64 bits: that two different ones meet here is not going to happen.
+        // With 64 bits, two different keys practically never have one hash.
         prop_assert_eq!(a.hash(seed) == b.hash(seed), a == b);
     }
 
-    /// Scenario: any key, and 255 whose source ports follow, as a client takes them. Any eight bits of their hashes, of which a table of 256 buckets would
-    /// make its choice, look drawn: 162 values are expected, with a deviation of 7.
+    /// Scenario: any key, and 255 whose source ports follow, as a client takes them. Any
+    /// eight bits of their hashes, of which a table of 256 buckets would make its choice,
+    /// look drawn: 162 values are expected, with a deviation of 7.
     #[test]
     fn keys_that_follow_one_another_are_spread(first in key(), step in 1..9u16, seed: u64) {
         let keys = (0..256u16).map(|n| FlowKey { source_port: first.source_port.wrapping_add(n * step), ..first });
@@ -109,7 +112,8 @@ proptest! {
         prop_assert_eq!(ip_bytes(ip_addr(&v6)), v6);
     }
 
-    /// Scenario: a packet of any kind is quoted in an error, whole or cut anywhere. Once the ports are in it, the error's key is the reverse of the packet's.
+    /// Scenario: a packet of any kind is quoted in an error, whole or cut anywhere. Once
+    /// the ports are in it, the error's key is the reverse of the packet's.
     #[test]
     fn an_errors_key_is_the_reverse_of_what_it_quotes(which in any::<prop::sample::Index>(), len in 0usize..200) {
         thread_local! { static PACKETS: Vec<(String, u16, Vec<u8>, usize, u8)> = packets(); }
@@ -147,7 +151,8 @@ fn every_kind_of_first_packet_has_a_key_and_no_later_fragment_has() {
 
 #[test]
 fn an_error_about_an_error_has_no_key() {
-    // Scenario: an error quotes an error, which nobody may send. It belongs to no flow.
+    // Scenario: an error quotes an error, which no host may send. The error belongs to no
+    // flow.
     for (ethertype, echo) in [(ETHERTYPE_IPV4, v4(proto::ICMP, &echo4(1))), (ETHERTYPE_IPV6, v6(proto::ICMPV6, &echo6(1)))] {
         let inner = error_about(ethertype, &echo, 500);
         assert!(key_of(&inner).is_some());
@@ -157,7 +162,8 @@ fn an_error_about_an_error_has_no_key() {
 
 #[test]
 fn only_errors_about_a_packet_of_the_receivers_have_a_key() {
-    // Scenario: an error to another host than sent the packet that it quotes, a redirect and a source quench: they belong to no flow.
+    // Scenario: an error to another host than sent the packet that it quotes, a redirect
+    // and a source quench: they belong to no flow.
     let udp4 = |source, destination| {
         let mut packet = room(20, &udp(&build::Ends::V4(source, destination), b"data"));
         build::Ipv4::new(source, destination, proto::UDP).write(&mut packet).expect("it fits");
@@ -180,8 +186,9 @@ fn only_errors_about_a_packet_of_the_receivers_have_a_key() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(4096))]
 
-    /// Scenario: any two ICMP messages between two hosts, with identifiers that are as near to types and each other as can be. One is the other's
-    /// reverse only if it is the reply to that request.
+    /// Scenario: any two ICMP messages between two hosts, with identifiers that are as
+    /// near to types and each other as can be. A key is another's reverse only if its
+    /// message is the reply to the other's request.
     #[test]
     fn only_its_reply_is_the_reverse_of_a_request(
         is_v6: bool, kinds in prop::array::uniform2(prop_oneof![Just(0u8), Just(8), Just(13), Just(14), Just(128), Just(129), any::<u8>()]),
@@ -206,7 +213,8 @@ proptest! {
 
 #[test]
 fn an_echo_and_its_reply_are_one_flow() {
-    // Scenario: ping, over IPv4 and IPv6. The reply's key is the reverse of the question's.
+    // Scenario: ping, over IPv4 and IPv6. The reply's key is the reverse of the
+    // question's.
     let mut reply4 = vec![0; 16];
     build::IcmpEcho { is_reply: true, id: 600, sequence: 2 }.write(&mut reply4).expect("it fits");
     let mut back4 = vec![0; 36];
@@ -223,8 +231,9 @@ fn an_echo_and_its_reply_are_one_flow() {
 
 #[test]
 fn ports_are_not_read_behind_the_end_of_the_quoted_packet() {
-    // Scenario: an error quotes an IP packet that ends with its header or in its ports; extensions of the error (RFC 4884) follow.
-    // What follows is not the packet's: there are no ports, and so no key.
+    // Scenario: an error quotes an IP packet that ends with its header or in its ports;
+    // extensions of the error (RFC 4884) follow. The extensions are not the packet's:
+    // there are no ports, and so no key.
     for (ethertype, packet) in [
         (ETHERTYPE_IPV4, v4(proto::UDP, &[])),
         (ETHERTYPE_IPV4, v4(proto::TCP, &[0x01, 0xbb])),
@@ -251,7 +260,7 @@ fn keys_are_printed_as_an_operator_reads_them() {
     assert_eq!(print(132, A6), "proto-132 [2001:db8:1::1]:1 > [2001:db8:2::2]:2");
     // A number that is no protocol's is not taken for one.
     assert_eq!(print(256 + 6, A6), "proto-262 [2001:db8:1::1]:1 > [2001:db8:2::2]:2");
-    // An identifier is the asker's; what asks nothing has its type.
+    // An identifier is the asker's; a message that asks nothing has its type instead.
     let icmp = |kind, id| key_of(&message(ETHERTYPE_IPV4, false, kind, id)).expect("it has a key");
     assert_eq!(icmp(8, 7).to_string(), "icmp 192.0.2.1:7 > 198.51.100.7");
     assert_eq!(icmp(0, 7).to_string(), "icmp 192.0.2.1 > 198.51.100.7:7");
@@ -263,8 +272,10 @@ fn keys_are_printed_as_an_operator_reads_them() {
     );
 }
 
-/// Whatever functions have made of the ends of a packet, the key that it came in with makes it the packet that its sender knows, byte for byte. A packet of another
-/// protocol or family it leaves alone, and an error, whose key is another packet's, and what neither asks nor answers.
+/// After functions have changed a packet's ends in any way, the key that it came in with
+/// restores it, byte for byte. A packet of another protocol or family is left alone, and
+/// so are an error, whose key is another packet's, and a message that is neither a
+/// request nor a reply.
 #[test]
 fn a_key_gives_a_packet_its_ends_back() {
     let mut pool = MemoryPool::new(1);

@@ -1,4 +1,5 @@
-//! The wire's properties: against truncation at every byte, against another implementation, against naive models.
+//! The wire's properties: against truncation at every byte, against another
+//! implementation, against naive models.
 
 mod bfd;
 mod builders;

@@ -12,7 +12,8 @@ fn meta() -> impl Strategy<Value = Meta> {
 }
 
 proptest! {
-    /// Scenario: a frame travels the fabric with any metadata and any outer header. Both come out as they went in, and the frame with them.
+    /// Scenario: a frame travels the fabric with any metadata and any outer header. Both
+    /// come out as they went in, and the frame with them.
     #[test]
     fn all_metadata_comes_out_as_it_went_in(
         meta in meta(), destination: [u8; 6], source: [u8; 6], index: u8, frame in prop::collection::vec(any::<u8>(), 0..1600),
@@ -24,7 +25,7 @@ proptest! {
         prop_assert!(nsh::encapsulate(&mut packet, outer));
         prop_assert_eq!(packet.len(), frame.len() + nsh::ENCAPSULATION_LEN);
         prop_assert_eq!(&packet.bytes()[nsh::ENCAPSULATION_LEN..], &frame[..]);
-        // A router would not take it for traffic.
+        // A router would not take the frame for traffic.
         prop_assert_eq!(Layers::parse(packet.bytes()).map(|layers| (layers.network, layers.ethertype)), Ok((Network::Other, 0x894f)));
         packet.meta = Meta::default();
         prop_assert_eq!(nsh::decapsulate(&mut packet), Some(outer));
@@ -33,7 +34,8 @@ proptest! {
         pool.put(packet);
     }
 
-    /// Scenario: any bytes come from the fabric, most of them almost right. What is refused is left as it was; what is not loses exactly the encapsulation.
+    /// Scenario: any bytes come from the fabric, most of them almost right. A refused
+    /// packet is left as it was; an accepted one loses exactly the encapsulation.
     #[test]
     fn what_is_not_ours_is_left_alone(
         meta in meta(), index: u8, damage in prop::collection::vec((12usize..22, any::<u8>()), 0..3), cut in 0usize..=60,
@@ -52,11 +54,12 @@ proptest! {
         match nsh::decapsulate(&mut packet) {
             None => prop_assert_eq!((packet.meta, packet.bytes()), (Meta::default(), &before[..])),
             Some(_) => {
-                // RFC 8300, section 2.2: version 0, 6 words; MD type 1; next protocol Ethernet.
+                // RFC 8300, section 2.2: version 0, 6 words; MD type 1; next protocol
+                // Ethernet.
                 prop_assert_eq!(&before[12..14], &[0x89, 0x4f]);
                 prop_assert_eq!((before[14] >> 6, before[15] & 0x3f, before[16], before[17]), (0, 6, 1, 3));
                 prop_assert_eq!(packet.bytes(), &before[nsh::ENCAPSULATION_LEN..]);
-                // Whether it is traffic, only the O bit says.
+                // Only the O bit tells whether the packet is traffic.
                 prop_assert_eq!(packet.meta.flags & nsh::Flags::OAM != 0, before[14] & 0x20 != 0);
             }
         }
@@ -66,7 +69,8 @@ proptest! {
 
 #[test]
 fn the_bytes_are_those_of_rfc_8300() {
-    // Scenario: one packet with a different value in every field. The bytes are written out here by hand from RFC 8300, sections 2.2 to 2.4.
+    // Scenario: one packet with a different value in every field. The bytes are written
+    // out here by hand from RFC 8300, sections 2.2 to 2.4.
     let mut pool = MemoryPool::new(1);
     let mut packet = packet(&mut pool, &[0xee, 0xef], 0);
     packet.meta = Meta {
@@ -97,7 +101,8 @@ fn the_bytes_are_those_of_rfc_8300() {
 
 #[test]
 fn an_encapsulated_frame_of_any_kind_cut_at_any_byte() {
-    // Scenario: the fabric cuts an encapsulated frame. Without the whole encapsulation it is refused; otherwise what is left of the frame comes out.
+    // Scenario: the fabric cuts an encapsulated frame. Without the whole encapsulation it
+    // is refused; otherwise what is left of the frame comes out.
     let mut pool = MemoryPool::new(1);
     for kind in kinds() {
         for cut in 0..=kind.frame.len() + nsh::ENCAPSULATION_LEN {
@@ -117,7 +122,8 @@ fn an_encapsulated_frame_of_any_kind_cut_at_any_byte() {
 
 #[test]
 fn without_headroom_nothing_changes() {
-    // Scenario: a packet is encapsulated again and again until its headroom is used up. The first time without room it is refused, unchanged.
+    // Scenario: a packet is encapsulated again and again until its headroom is used up.
+    // The first time without room it is refused, unchanged.
     let mut pool = MemoryPool::new(1);
     let mut packet = packet(&mut pool, &[7; 60], 0);
     let outer = Outer { destination: [1; 6], source: [2; 6], index: 1 };

@@ -1,11 +1,12 @@
-//! The selector language: what is printed parses back, and what matches is what a naive reader would say.
+//! The selector language: printed selectors parse back, and a selector matches what a
+//! naive reader says.
 
 use holdfast_wire::selector::{Prefix, Selector};
 use holdfast_wire::{FlowKey, ip_addr, ip_bytes};
 use proptest::prelude::*;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// One side as an operator means it.
+/// One side of a selector, as an operator means it.
 #[derive(Debug, Clone)]
 struct Side {
     network: Option<(IpAddr, u8)>,
@@ -49,7 +50,7 @@ impl Side {
         let in_network = self.network.is_none_or(|(network, len)| {
             network.is_ipv4() == address.is_ipv4() && bits(network)[..len.into()] == bits(address)[..len.into()]
         });
-        // Only TCP and UDP have ports; an echo's identifier is none.
+        // Only TCP and UDP have ports; an echo's identifier is not a port.
         let has_port = self.ports.is_empty()
             || (matches!(protocol, 6 | 17) && self.ports.iter().any(|&(low, high)| (low..=high).contains(&port)));
         in_network && has_port
@@ -90,7 +91,7 @@ impl Model {
     }
 }
 
-/// Of a family; never IPv4-mapped, which to this program is IPv4.
+/// An address of a family; never IPv4-mapped, which to this program is IPv4.
 fn address(is_v6: bool) -> BoxedStrategy<IpAddr> {
     if is_v6 {
         let any = prop_oneof![Just(0u128), Just(0x2001_0db8u128 << 96), any::<u128>()];
@@ -166,8 +167,8 @@ fn key_near(model: Model) -> impl Strategy<Value = (Model, FlowKey)> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2048))]
 
-    /// Scenario: an operator writes any selector, in either order and with any spaces. It is read; printed, it is read as the same again, and
-    /// printed the same.
+    /// Scenario: an operator writes any selector, in either order and with any spaces.
+    /// The selector is read; printed, it is read as the same again, and printed the same.
     #[test]
     fn what_is_printed_parses_back(model in model(), is_swapped: bool, space in prop::sample::select(vec![" ", "  ", "\t"])) {
         let text = model.text(is_swapped, space);
@@ -178,15 +179,16 @@ proptest! {
         prop_assert_eq!(again.map(|again| again.to_string()), Ok(printed));
     }
 
-    /// Scenario: any selector, and a key near its edges. It matches exactly when a reader of its words, who compares addresses bit by bit,
-    /// says so.
+    /// Scenario: any selector, and a key near its edges. The selector matches exactly
+    /// when a reader of its words, who compares addresses bit by bit, says so.
     #[test]
     fn what_matches_is_what_is_written((model, key) in model().prop_flat_map(key_near)) {
         let selector: Selector = model.text(false, " ").parse().expect("it is a selector");
         prop_assert_eq!(selector.matches_key(&key), model.matches(&key), "`{}` and {}", selector, key);
     }
 
-    /// Scenario: any prefix. Printed it parses back, has its own length, and holds its first address.
+    /// Scenario: any prefix. Printed it parses back, has its own length, and holds its
+    /// first address.
     #[test]
     fn a_prefix_is_what_it_was((address, len) in any::<bool>().prop_flat_map(network)) {
         let prefix = Prefix::new(address, len).expect("no bits beyond its length");
@@ -200,7 +202,8 @@ proptest! {
         prop_assert_eq!(prefix.size(), 1u64.checked_shl(width as u32 - u32::from(len)).unwrap_or(u64::MAX));
     }
 
-    /// Scenario: any two prefixes. They overlap when one holds the other's first address, whichever is asked.
+    /// Scenario: any two prefixes. The prefixes overlap when one holds the other's first
+    /// address, whichever is asked.
     #[test]
     fn overlap_is_mutual(a in any::<bool>().prop_flat_map(network), b in any::<bool>().prop_flat_map(network)) {
         let (pa, pb) = (Prefix::new(a.0, a.1).expect("a prefix"), Prefix::new(b.0, b.1).expect("a prefix"));
@@ -209,7 +212,8 @@ proptest! {
         prop_assert_eq!((pa.overlaps(&pb), pb.overlaps(&pa)), (expected, expected), "{} and {}", pa, pb);
     }
 
-    /// Scenario: words of the language in any order, with others between. Whatever is wrong is said with a place inside the text.
+    /// Scenario: words of the language in any order, with others between. Every error has
+    /// a place inside the text.
     #[test]
     fn an_error_has_a_place(words in prop::collection::vec(prop_oneof![
         prop::sample::select(vec![
@@ -228,7 +232,8 @@ proptest! {
 
 #[test]
 fn families_do_not_meet_and_identifiers_are_no_ports() {
-    // Scenario: rules that say IPv6, or a port, and packets that have neither. A default route of IPv6 holds no IPv4; a ping has no port.
+    // Scenario: rules that say IPv6, or a port, and packets that have neither. A default
+    // route of IPv6 holds no IPv4; a ping has no port.
     let ping = FlowKey {
         source: ip_bytes("10.0.0.1".parse().expect("an address")),
         destination: ip_bytes("10.0.0.2".parse().expect("an address")),
@@ -244,7 +249,8 @@ fn families_do_not_meet_and_identifiers_are_no_ports() {
     assert!(!matches("any from any port 0-65535"));
 }
 
-/// A small world in which everything can be tried: five addresses and one of the other family, five ports, four protocols, and three ports of the box.
+/// A small world in which everything can be tried: five addresses and one of the other
+/// family, five ports, four protocols, and three ports of the box.
 fn small_world() -> Vec<(FlowKey, u8)> {
     let four = ["10.0.0.0", "10.0.0.1", "10.0.0.2", "10.0.0.3", "10.9.0.0"];
     let mut keys = Vec::new();
@@ -272,11 +278,12 @@ fn small_selectors() -> Vec<Selector> {
         for to in sides {
             for protocol in ["any", "tcp", "udp", "icmp", "proto-1", "proto-47"] {
                 for ports in ["", " port 1-3", " port 1,2", " port 2", " port 2,2", " port 0-65535"] {
-                    // All of them everywhere would be too many to compare.
+                    // All selectors with all zones would be too many to compare.
                     let zones: &[&str] = if from == to { &["", " on #0-1", " on #1", " on #2"] } else { &[""] };
                     for on in zones {
                         let text = format!("{protocol}{on} from {from} to {to}{ports}");
-                        // Some are none: ICMP has no ports, and families do not mix.
+                        // Some texts are invalid: ICMP has no ports, and families do not
+                        // mix.
                         selectors.extend(text.parse::<Selector>().ok());
                     }
                 }
@@ -288,7 +295,8 @@ fn small_selectors() -> Vec<Selector> {
 
 #[test]
 fn what_covers_another_has_all_of_it() {
-    // Scenario: an earlier rule and a later one. The later one never decides where the earlier one means all that it means.
+    // Scenario: an earlier rule and a later one. The later one never decides where the
+    // earlier one means all that it means.
     for (one, other, expected) in [
         ("any", "tcp from 10.0.0.0/8 port 5", true),
         ("tcp", "any", false),
@@ -309,8 +317,9 @@ fn what_covers_another_has_all_of_it() {
     }
 }
 
-/// Of two selectors one means only a part of what the other means: then it is the more specific one, whatever they are made of. And they
-/// overlap exactly if some packet is meant by both.
+/// If a selector matches only a part of what another one matches, it is the more specific
+/// one, whatever they are made of. Two selectors overlap exactly if some packet matches
+/// both.
 #[test]
 fn whoever_means_less_is_more_specific() {
     let world = small_world();

@@ -5,14 +5,14 @@ use holdfast_wire::header::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN, prot
 use holdfast_wire::{FlowKey, Layers, Malformed, MemoryPool, Network, Packet, PacketPool};
 use proptest::prelude::*;
 
-/// What can be learned of a packet.
+/// Everything that can be learned of a packet.
 type Seen = (Result<(), Malformed>, Layers, Option<FlowKey>, [Option<Vec<u8>>; 5], Vec<u8>, Option<u8>);
 
 fn view<T: zerocopy::IntoBytes + zerocopy::Immutable>(view: Option<&T>) -> Option<Vec<u8>> {
     view.map(|header| header.as_bytes().to_vec())
 }
 
-/// Parses, checks that all offsets and views are inside, and gives what was seen.
+/// Parses, checks that all offsets and views are inside, and returns the results.
 fn look(packet: &mut Packet, what: &str) -> Seen {
     let parsed = packet.parse();
     let layers = packet.layers;
@@ -43,7 +43,7 @@ fn look(packet: &mut Packet, what: &str) -> Seen {
     (parsed, layers, FlowKey::of(packet), views, packet.l4().to_vec(), packet.ttl())
 }
 
-/// What is seen of a frame must not depend on what its buffer holds besides.
+/// The results for a frame must not depend on other bytes in its buffer.
 fn see(pool: &mut MemoryPool, frame: &[u8], what: &str) -> Seen {
     let mut seen = [0x00, 0x45, 0xff].map(|filler| {
         let mut packet = packet(pool, frame, filler);
@@ -58,7 +58,8 @@ fn see(pool: &mut MemoryPool, frame: &[u8], what: &str) -> Seen {
 
 #[test]
 fn a_whole_frame_of_every_kind_has_its_layers_where_they_were_put() {
-    // Scenario: frames of every kind come in whole. Their layers are where whoever wrote them put them.
+    // Scenario: frames of every kind come in whole. Their layers are where whoever wrote
+    // them put them.
     let mut pool = MemoryPool::new(1);
     for Kind { name, frame, l3, l4, protocol } in kinds() {
         let (parsed, layers, ..) = see(&mut pool, &frame, &name);
@@ -71,7 +72,8 @@ fn a_whole_frame_of_every_kind_has_its_layers_where_they_were_put() {
 
 #[test]
 fn a_frame_of_any_kind_cut_at_any_byte_is_truncated() {
-    // Scenario: a link cuts a frame after any of its bytes. A cut IP packet is refused as truncated, whatever its buffer held before.
+    // Scenario: a link cuts a frame after any of its bytes. A cut IP packet is refused as
+    // truncated, whatever its buffer held before.
     let mut pool = MemoryPool::new(1);
     for Kind { name, frame, l3, l4, .. } in kinds() {
         for cut in 0..frame.len() {
@@ -83,7 +85,8 @@ fn a_frame_of_any_kind_cut_at_any_byte_is_truncated() {
     }
 }
 
-/// Makes the IP header say that the packet ends where the frame does. False if there is no IP header to say so.
+/// Makes the IP header say that the packet ends where the frame does. False if there is
+/// no IP header to say so.
 fn claim_whole(frame: &mut [u8], l3: usize) -> bool {
     let len = frame.len();
     match (frame.get(l3 - 2..l3).map(|bytes| u16::from_be_bytes([bytes[0], bytes[1]])), len) {
@@ -101,7 +104,8 @@ fn claim_whole(frame: &mut [u8], l3: usize) -> bool {
 
 #[test]
 fn a_packet_that_hides_its_cut_is_refused_where_a_header_is_missing() {
-    // Scenario: a sender cuts a packet after any byte and adjusts the IP length. What lacks a part of its headers is refused; nothing is read beyond.
+    // Scenario: a sender cuts a packet after any byte and adjusts the IP length. A packet
+    // that lacks a part of its headers is refused; no byte beyond it is read.
     let mut pool = MemoryPool::new(1);
     for Kind { name, frame, l3, l4, protocol } in kinds() {
         for cut in l3..frame.len() {
@@ -125,7 +129,8 @@ fn a_packet_that_hides_its_cut_is_refused_where_a_header_is_missing() {
 
 #[test]
 fn padding_is_not_looked_at() {
-    // Scenario: Ethernet pads short frames with whatever was in memory. No padding changes what is seen of the packet.
+    // Scenario: Ethernet pads short frames with whatever was in memory. No padding
+    // changes what is seen of the packet.
     let mut pool = MemoryPool::new(1);
     for Kind { name, frame, l4, .. } in kinds() {
         if l4.is_none() {
@@ -142,7 +147,8 @@ fn padding_is_not_looked_at() {
 
 #[test]
 fn tags_and_extensions_beyond_the_limit_are_too_deep() {
-    // Scenario: three tags, or one extension header more than allowed. Both are refused; one less is not.
+    // Scenario: three tags, or one extension header more than allowed. Both are refused;
+    // one less is not.
     let with = |tags: usize, extensions: usize| {
         let (next, body) = chain(&vec![(proto::DESTINATION_OPTIONS, &[0; 6][..]); extensions], proto::UDP, &udp(&ENDS6, b""));
         Layers::parse(&ethernet(ETHERTYPE_IPV6, &vec![ETHERTYPE_VLAN; tags], &v6(next, &body))).map(|layers| layers.protocol)
@@ -154,7 +160,8 @@ fn tags_and_extensions_beyond_the_limit_are_too_deep() {
 
 #[test]
 fn what_no_offset_can_say_is_refused() {
-    // Scenario: a slice longer than offsets can count, with an IP packet in front. It is refused rather than described wrongly.
+    // Scenario: a slice longer than offsets can count, with an IP packet in front. The
+    // slice is refused rather than described wrongly.
     let mut frame = ethernet(ETHERTYPE_IPV4, &[], &v4(proto::UDP, &udp(&ENDS4, b"payload")));
     let whole = Layers::parse(&frame).expect("it is whole");
     frame.resize(65_535, 0);
@@ -168,7 +175,8 @@ fn what_no_offset_can_say_is_refused() {
 
 #[test]
 fn transport_lengths_that_contradict_the_packet_are_refused() {
-    // Scenario: TCP's data offset and UDP's length take every value. Those that leave out a part of the header or reach beyond the packet are refused.
+    // Scenario: TCP's data offset and UDP's length take every value. Values that leave
+    // out a part of the header or reach beyond the packet are refused.
     let tcp = ethernet(ETHERTYPE_IPV4, &[], &v4(proto::TCP, &tcp(&ENDS4, &[1; 8], b"four")));
     for words in 0..16u8 {
         let mut frame = tcp.clone();
@@ -193,7 +201,8 @@ fn transport_lengths_that_contradict_the_packet_are_refused() {
         // A first fragment says the whole datagram's length.
         frame[14 + 6] = 0x20;
         let expected = if len < 8 { Err(Malformed::BadTransport) } else { Ok(()) };
-        // 12 bytes are no multiple of 8: 4 of padding are made the packet's.
+        // The data are 12 bytes, no multiple of 8: 4 bytes of padding become the
+        // packet's.
         frame.extend_from_slice(&[0; 4]);
         assert!(claim_whole(&mut frame, 14));
         assert_eq!(Layers::parse(&frame).map(|_| ()), expected, "{len} bytes of a fragment");
@@ -202,8 +211,9 @@ fn transport_lengths_that_contradict_the_packet_are_refused() {
 
 #[test]
 fn bytes_of_a_later_fragment_are_no_headers() {
-    // Scenario: a later fragment of a datagram that begins with destination options. Its bytes look like a further extension header, or a
-    // header that does not end; they are data.
+    // Scenario: a later fragment of a datagram that begins with destination options. Its
+    // bytes look like a further extension header, or a header that does not end; they are
+    // data.
     for data in [[17, 0, 0, 0, 0, 0, 0, 0], [17, 255, 0, 0, 0, 0, 0, 0]] {
         let (next, body) = chain(&[(proto::FRAGMENT, &[0, 24, 0, 0, 0, 9])], proto::DESTINATION_OPTIONS, &data);
         let layers = Layers::parse(&ethernet(ETHERTYPE_IPV6, &[], &v6(next, &body))).expect("it is whole");
@@ -215,7 +225,8 @@ fn bytes_of_a_later_fragment_are_no_headers() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2048))]
 
-    /// Scenario: a frame of any kind, with bytes changed anywhere and cut anywhere. It parses or does not; views stay inside, and nothing panics.
+    /// Scenario: a frame of any kind, with bytes changed anywhere and cut anywhere. The
+    /// frame parses or does not; views stay inside, and no code panics.
     #[test]
     fn a_damaged_frame_is_seen_within_its_bounds(
         kind in any::<prop::sample::Index>(),
@@ -236,7 +247,7 @@ proptest! {
                 frame[at] = value;
             }
             let _ = see(&mut pool, &frame, &kind.name);
-            // An error quotes anything.
+            // An error may quote any bytes.
             let _ = FlowKey::quoted(frame.get(14..).unwrap_or(&[]));
         });
     }

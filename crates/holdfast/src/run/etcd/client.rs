@@ -30,7 +30,7 @@ use tonic::transport::Channel;
 const MAX_ANSWER: usize = 64 << 20;
 
 /// Certificates and keys for the connections, from the files that the configuration
-/// names. None for connections in clear.
+/// names. `None` for connections in clear.
 ///
 /// # Errors
 /// A file that cannot be read or holds no PEM; its name and the reason.

@@ -96,7 +96,8 @@ impl Candidacy {
         Ok(Candidacy { client, contact, news, lease, going })
     }
 
-    /// Allows it to try to lead for `period`; if modest, after others have had time to.
+    /// Allows the process to try to lead for `period`; a modest one only after others
+    /// have had time to.
     pub(in crate::run) fn want(&self, period: Duration, is_modest: bool) {
         self.contact.is_modest.store(is_modest, Ordering::Relaxed);
         let was_wanted = self.contact.is_wanted();

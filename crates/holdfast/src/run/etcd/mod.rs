@@ -6,8 +6,8 @@
 //! of any leader so far, `written` the last position in the log, and `log/` the log.
 //! Threads of their own talk to etcd: the coordinator's loop never waits for it.
 //!
-//! In: the configuration, this process's identity, records. Out: that it leads, the log,
-//! that records are kept, that it leads no more. Never: a decision.
+//! In: the configuration, this process's identity, records. Out: the beginning of its
+//! lead, the log, the records that are kept, the end of its lead. Never: a decision.
 //!
 //! The types of etcd's API are generated from `proto/etcd.proto`, and kept as a file:
 //! `tests/generated.rs` of the crate `control` reports a stale file, and makes it anew.
@@ -31,7 +31,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// A clock that goes on while the machine is suspended, as the server's does, ns.
+/// A clock that also counts while the machine is suspended, as the server's does, ns.
 fn boot_time() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64

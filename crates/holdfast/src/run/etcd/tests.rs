@@ -1,4 +1,4 @@
-//! Against a real etcd, one for each test.
+//! Tests with a real etcd, one for each test.
 
 use super::api::{KeyValue, RangeResponse};
 use super::client::{Client, cause, delete, put};
@@ -24,7 +24,7 @@ use tempfile::TempDir;
 use tonic::Status;
 
 const PATIENCE: Duration = Duration::from_secs(30);
-/// etcd's shortest.
+/// The shortest lease that etcd gives.
 const LEASE: Duration = Duration::from_secs(2);
 
 struct World {
@@ -101,8 +101,8 @@ fn keep(store: &mut EtcdStore, records: Vec<Record>) {
 }
 
 /// A leader keeps records short and long, more than a transaction takes and longer than
-/// one may be; a snapshot takes the place of all before it. Its successors find what
-/// there is, in order, and go on.
+/// one may be. A snapshot replaces all records before it. Its successors find the kept
+/// records, in order, and continue.
 #[test]
 fn what_is_kept_is_there_for_the_next_leader() {
     let world = World::new(LEASE);
@@ -133,7 +133,7 @@ fn what_is_kept_is_there_for_the_next_leader() {
 }
 
 /// A leader's lease ends while it believes to lead. Its next write is refused and leaves
-/// nothing behind, it is told so, and by then another leads.
+/// nothing behind, it learns so, and by then another leads.
 #[test]
 fn a_leader_that_is_none_any_more_cannot_write() {
     let world = World::new(LEASE);
@@ -144,13 +144,13 @@ fn a_leader_that_is_none_any_more_cannot_write() {
     let key = client.key("leader");
     let found = client.range(&key, None, 1, 0).unwrap().kvs.remove(0);
     client.revoke(found.lease).unwrap();
-    // Before its keeper has noticed, or after.
+    // The write comes before its keeper has noticed, or after.
     let _ = leadership.store.keep(vec![record(1, 10, false)]);
     wait("it hears that it is over", LEASE, || leadership.store.is_kept().err());
     assert!(old.contact().is_over() && !old.contact().leads());
     let new = world.candidate(2);
     assert_eq!(elected(&new).records, Ok(vec![record(0, 10, true).bytes]));
-    // The old one's request comes late.
+    // The old leader's request comes late.
     let mut position = 1;
     let step = &log::steps(&[record(1, 10, false)], 1, &mut position)[0];
     assert_eq!(log::write(&mut client, found.create_revision, step, &log::place(1, 1), &log::place(1, 2)), Ok(false));
@@ -213,8 +213,8 @@ fn lead_until_killed(endpoint: &str) {
 }
 
 /// Two candidates, each a process; the leader is killed with SIGKILL. The other leads as
-/// soon as the lease is over, under a higher number, and remembers what the first had
-/// decided.
+/// soon as the lease is over, under a higher number, and remembers the first one's
+/// decisions.
 #[test]
 fn after_kill_9_the_other_candidate_remembers_the_same() {
     if let Ok(endpoint) = std::env::var(WORLD_OF_CHILD) {
@@ -248,9 +248,9 @@ fn after_kill_9_the_other_candidate_remembers_the_same() {
     assert_eq!(remembered, kept);
 }
 
-/// A box's coordinator is followed by the next one of the same box: that one need not
-/// wait for the end of a lease of a minute. If the first is there all the same, it learns
-/// that it is over.
+/// A box's coordinator is followed by the next one of the same box, which need not wait
+/// for the end of a lease of a minute. If the first one lives all the same, it learns
+/// that its lead is over.
 #[test]
 fn the_next_life_in_the_same_box_does_not_wait() {
     let world = World::new(Duration::from_secs(60));
@@ -263,9 +263,9 @@ fn the_next_life_in_the_same_box_does_not_wait() {
     wait("the first learns it", PATIENCE, || first.contact().is_over().then_some(()));
 }
 
-/// A candidate whose host does not reach the others is not wanted: it knows who leads and
-/// what is wrong with etcd, and is not elected when nobody leads; but soon when it is
-/// wanted. A candidate that was wanted for a while is not afterwards.
+/// A candidate whose host does not reach the others is not wanted. The candidate knows
+/// who leads and what is wrong with etcd, and is not elected while there is no leader;
+/// but soon when it is wanted. A candidate that was wanted for a while is not afterwards.
 #[test]
 fn who_is_not_wanted_is_not_elected() {
     let world = World::new(LEASE);
@@ -288,8 +288,8 @@ fn who_is_not_wanted_is_not_elected() {
     assert_eq!(elected(&unwanted).incarnation, 3);
 }
 
-/// Two candidates wait for the end of a leader, one of them modest: the other leads next,
-/// and the modest one when that is gone too and nobody else wants to.
+/// Two candidates wait for the end of a leader, one of them modest. The other leads next,
+/// and the modest one when that one is gone too and no other candidate is left.
 #[test]
 fn who_is_modest_lets_others_try_first() {
     let world = World::new(LEASE);
@@ -312,8 +312,8 @@ fn who_is_modest_lets_others_try_first() {
 }
 
 /// etcd stands still: the leader leads no longer than its lease, and says why. A
-/// candidate is elected once etcd goes on, and when it is killed and started again it
-/// remembers who was.
+/// candidate is elected once etcd continues. After a kill and a restart etcd remembers
+/// the earlier leaders.
 #[test]
 fn without_etcd_nobody_leads() {
     let mut world = World::new(LEASE);
@@ -340,9 +340,9 @@ fn without_etcd_nobody_leads() {
     assert_eq!((leadership.incarnation, leadership.records), (3, Ok(vec![record(0, 9, true).bytes])));
 }
 
-/// Something else writes below the prefix: a leader that hangs on no lease, a number that
-/// is none, values that are no part of a log. The candidate says what is wrong and waits;
-/// when the operator has removed it, it leads.
+/// Another program writes below the prefix: a leader without a lease, an invalid number,
+/// values that belong to no log. The candidate says what is wrong and waits; when the
+/// operator has removed it, the candidate leads.
 #[test]
 fn what_others_have_written_is_named_and_waited_out() {
     let world = World::new(LEASE);
@@ -387,8 +387,8 @@ fn certificates(home: &Path) -> (Certificates, Certificates) {
     (make("server"), make("client"))
 }
 
-/// etcd speaks TLS and wants to see a certificate. A candidate with one is elected and
-/// keeps its log; a candidate without, or with another authority, is told what is wrong.
+/// etcd speaks TLS and demands a certificate. A candidate with one is elected and keeps
+/// its log. A candidate without, or with another authority, is told what is wrong.
 #[test]
 fn with_tls_both_sides_show_who_they_are() {
     let home = tempfile::tempdir().unwrap();
@@ -411,7 +411,7 @@ fn with_tls_both_sides_show_who_they_are() {
     let misled = trouble(&Etcd { ca: Some(stranger.ca), ..config.clone() });
     assert!(misled.contains("certificate"), "{misled}");
     assert!(nameless.contains(&server.endpoint()) && nameless.to_lowercase().contains("certificate"), "{nameless}");
-    // Files that are none.
+    // Files that hold no certificate or key.
     let begin = |config: Etcd| Candidacy::begin(config, "here", 3).map(drop).unwrap_err().0;
     let missing = begin(Etcd { ca: Some(home.path().join("none.pem")), ..config.clone() });
     assert!(missing.contains("none.pem"), "{missing}");
@@ -420,8 +420,8 @@ fn with_tls_both_sides_show_who_they_are() {
     drop(leadership);
 }
 
-/// A long record's first values were written, and the leader died: what is not whole was
-/// never kept, whoever wrote next.
+/// A long record's first values were written, and the leader died: an unfinished record
+/// was never kept, whoever wrote next.
 #[test]
 fn a_record_that_is_not_whole_was_never_kept() {
     let value = |place: &str, bytes: &[u8]| KeyValue {
@@ -466,8 +466,8 @@ impl Cut {
     }
 }
 
-/// A member ends a connection between two requests, as it does when it is started again:
-/// the second is answered all the same, over a connection of its own.
+/// A member closes a connection between two requests, as in a restart: the second request
+/// is answered all the same, over a new connection.
 #[test]
 fn a_connection_that_was_closed_is_opened_again() {
     let world = World::new(LEASE);
@@ -483,8 +483,8 @@ fn a_connection_that_was_closed_is_opened_again() {
     cut.begun.recv().expect("there is another connection");
 }
 
-/// A member does not listen: it is named, and the next one is asked and goes on to be.
-/// Its refusals are reported in its own words.
+/// A member does not listen. The error names it, and the next one is asked, and stays the
+/// one in use. Its refusals are reported in its own words.
 #[test]
 fn after_an_error_the_next_member_is_asked() {
     let world = World::new(LEASE);
@@ -502,14 +502,15 @@ fn after_an_error_the_next_member_is_asked() {
     assert_eq!(client.contact.current_trouble(), Some(refused.0));
 }
 
-/// Asks something that takes a connection, sends this and closes it.
+/// Sends a request that takes a connection; the member answers with these bytes and
+/// closes it.
 fn ask_one_that_sends(bytes: &[u8]) -> Result<RangeResponse, Trouble> {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut client = client(config(&format!("http://{}", listener.local_addr().unwrap()), LEASE));
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let (mut stream, _) = listener.accept().unwrap();
-            // The client may have closed it already.
+            // The client may have closed the connection already.
             let _ = stream.write_all(bytes).and_then(|()| stream.shutdown(Shutdown::Write));
             let _ = stream.read_to_end(&mut Vec::new());
         });
@@ -519,8 +520,8 @@ fn ask_one_that_sends(bytes: &[u8]) -> Result<RangeResponse, Trouble> {
     })
 }
 
-/// A listener that is no etcd, or is silent, is named in the error, and nobody waits for
-/// it beyond the time-out of one member.
+/// A listener that is no etcd, or is silent, is named in the error, and the client waits
+/// for it no longer than the time-out of one member.
 #[test]
 fn what_is_no_etcd_is_named() {
     for bytes in [&b""[..], b"SSH-2.0-OpenSSH_9.2\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", &[0; 100]] {

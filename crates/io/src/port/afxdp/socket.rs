@@ -29,7 +29,9 @@ pub(super) struct Socket {
     counted: [u64; COUNTERS.len()],
 }
 
-/// Counters of the kernel's for frames that are lost at a socket. A fill ring that is empty is among the dropped ones where frames are copied, and among the device's where they are not.
+/// The kernel's counters for frames that are lost at a socket. Frames lost to an empty
+/// fill ring are among the dropped ones if frames are copied, and among the device's if
+/// they are not.
 const COUNTERS: [Loss; 3] = [Loss::XdpDropped, Loss::XdpRingFull, Loss::XdpInvalid];
 /// Counters for lost frames that came in.
 pub(super) const RECEIVE_COUNTERS: [Loss; 2] = [COUNTERS[0], COUNTERS[1]];

@@ -37,7 +37,7 @@ fn with_different_keys_nobody_is_believed() {
     }
 }
 
-/// A bit of a signed packet that is another, wherever it is, makes it nobody's.
+/// A signed packet in which any bit is flipped belongs to no session.
 #[test]
 fn a_changed_packet_is_not_believed() {
     let mut pair = Pair::up(with_key(KeyKind::KeyedSha1, 1, b"k"), with_key(KeyKind::KeyedSha1, 1, b"k"));
@@ -76,7 +76,7 @@ fn what_was_heard_before_is_refused() {
         pair.deliver(1, last);
         assert_eq!(pair.discards.len(), older.len() + usize::from(is_meticulous), "{kind:?}");
         assert_eq!((pair.states(), pair.changes.len()), ([State::Up; 2], 0));
-        // One from too far ahead is as bad; a few may be lost.
+        // A number from too far ahead is as bad; a few may be lost.
         pair.forget();
         pair.run(SECOND);
         let now = pair.now;
@@ -99,7 +99,7 @@ fn what_was_heard_before_is_refused() {
 }
 
 /// A side that was started again counts from elsewhere: it is refused until its old
-/// numbers mean nothing, and then heard (section 6.8.1).
+/// numbers are out of date, and then heard (section 6.8.1).
 #[test]
 fn numbers_are_forgotten_with_who_gave_them() {
     let keyed = || with_key(KeyKind::MeticulousKeyedSha1, 1, b"k");
@@ -143,7 +143,7 @@ fn the_next_life_goes_on_with_it() {
 }
 
 /// After a longer pause the session begins anew, with numbers that the other side takes.
-/// It is down only once.
+/// The session goes down only once.
 #[test]
 fn after_a_long_pause_it_begins_anew() {
     let keyed = || with_key(KeyKind::MeticulousKeyedSha1, 1, b"k");
@@ -162,8 +162,8 @@ fn after_a_long_pause_it_begins_anew() {
     assert_eq!((pair.changes.len(), pair.discards.len()), (0, 0));
 }
 
-/// The other side had missed packets before the pause, and went down in it: that is heard
-/// with its first answer, and known not to be its fault.
+/// The other side had missed packets before the pause, and went down during it. Its first
+/// answer says so, and the session knows that the link is not at fault.
 #[test]
 fn who_was_missed_knows_that_it_was_away() {
     let mut pair = Pair::up(settings(50, 3), settings(50, 3));
@@ -234,8 +234,8 @@ fn an_old_key_ends() {
     pair.run_until("both are up again", |pair| pair.states() == [State::Up; 2]);
 }
 
-/// The other side was first, and the session is down: it is up again as soon as this side
-/// knows the key too.
+/// The other side changed its key first, and the session is down: it comes up as soon as
+/// this side knows the key too.
 #[test]
 fn the_other_side_has_the_new_key_already() {
     let mut pair =

@@ -1,5 +1,5 @@
 //! A pair of sessions on virtual time, sessions with keys, all sessions of a box, and
-//! whatever else anybody might send.
+//! arbitrary input.
 
 mod anything;
 mod keys;

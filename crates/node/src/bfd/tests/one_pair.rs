@@ -1,11 +1,11 @@
-//! Two sessions: they come up, notice death, change their minds, and are taken down.
+//! Two sessions: they come up, notice a death, change intervals, and are taken down.
 
 use super::super::*;
 use super::pair::*;
 use holdfast_wire::bfd::{Control, Diagnostic, MAX_LEN, State};
 
-/// Down, Init, Up, within a second and a round trip; then fast, after a poll each that
-/// was answered.
+/// Down, Init, Up, within a second and a round trip; then fast, after an answered poll on
+/// each side.
 #[test]
 fn they_come_up_and_then_speed_up() {
     let mut pair = Pair::new(settings(50, 3), settings(100, 5));
@@ -20,8 +20,8 @@ fn they_come_up_and_then_speed_up() {
         pair.sent.iter().filter(|sent| sent.packet().state != State::Up).all(|sent| sent.packet().desired_min_tx == 1_000_000)
     );
     pair.run(5 * SECOND);
-    // The slower of what one sends and the other takes; each side's detection time is the
-    // other's multiplier of it.
+    // The interval is the slower of one side's sending and the other's receiving; each
+    // side's detection time is the other's multiplier of it.
     let timers = |side: usize| pair.sides[side].timers();
     assert_eq!(timers(0), Timers { transmit: 100_000, receive: Some(100_000), detection: Some(500_000) });
     assert_eq!(timers(1), Timers { transmit: 100_000, receive: Some(100_000), detection: Some(300_000) });
@@ -36,8 +36,9 @@ fn they_come_up_and_then_speed_up() {
     assert!(pair.to_states(0).len() <= 2 && pair.to_states(1).len() <= 2, "nothing flaps: {:?}", pair.changes);
 }
 
-/// Up to a quarter earlier, never later (section 6.8.7); with a multiplier of 1 a tenth
-/// earlier at least, or the other side would not wait for it.
+/// Intervals are up to a quarter shorter, never longer (section 6.8.7). With a multiplier
+/// of 1 they are at least a tenth shorter, or the other side would not wait for the
+/// packet.
 #[test]
 fn every_interval_is_another() {
     for (multiplier, least, most) in [(3, 75, 100), (1, 75, 90)] {
@@ -79,8 +80,8 @@ fn death_is_detected_in_time() {
     pair.run_until("both are up again", |pair| pair.states() == [State::Up; 2]);
 }
 
-/// One direction is cut: who hears nothing says so, and the other side, which hears it,
-/// goes down for that reason.
+/// One direction is cut: the side that hears nothing says so, and the other side, which
+/// hears it, goes down for that reason.
 #[test]
 fn a_one_way_cut_is_known_to_both() {
     let mut pair = Pair::up(settings(50, 3), settings(50, 3));
@@ -136,8 +137,8 @@ fn an_end_on_purpose_is_no_failure() {
     assert!(!pair.sides[0].is_taking_leave());
 }
 
-/// A third of all packets is lost: it comes up sooner or later, and what had gone down
-/// for it is up for good when the link is whole again.
+/// A third of all packets is lost: the session comes up sooner or later. A session that
+/// went down for it stays up once the link is whole again.
 #[test]
 fn loss_delays_and_heals() {
     for seed in 0..20 {
@@ -157,7 +158,7 @@ fn loss_delays_and_heals() {
 }
 
 /// A longer interval is used when the other side is known to wait for it, a shorter one
-/// at once; nobody goes down for it, also under loss.
+/// at once. Neither side goes down for it, also under loss.
 #[test]
 fn intervals_change_while_it_is_up() {
     // The second side's packets are lost for a while: five of them are waited for.
@@ -175,7 +176,7 @@ fn intervals_change_while_it_is_up() {
     pair.run(4 * SECOND);
     assert!(pair.gaps(0).iter().all(|gap| (300 * MS..=400 * MS).contains(gap)), "{:?}", pair.gaps(0));
 
-    // The other side's receiver slows this one down, and lets it go fast again: at once,
+    // The other side's receiver slows this one down, and lets it speed up again: at once,
     // not after the long interval.
     pair.sides[0].set_intervals(50_000, 50_000, 3);
     pair.run(SECOND);
@@ -200,8 +201,8 @@ fn intervals_change_while_it_is_up() {
     assert_eq!((&pair.changes[..], pair.sides[1].timers().detection), (&[][..], Some(150_000)));
 }
 
-/// Changed twice within one round trip: the answer to the first poll does not stand for
-/// the second change.
+/// Intervals change twice within one round trip: the answer to the first poll does not
+/// stand for the second change.
 #[test]
 fn an_answer_is_for_what_was_asked() {
     let mut pair = Pair::up(settings(50, 3), settings(50, 3));
@@ -238,7 +239,7 @@ fn administratively_down_is_said_and_held() {
     pair.run(10 * SECOND);
     assert_eq!(pair.states(), [State::AdminDown, State::Down]);
     assert_eq!(pair.to_states(1), [(State::Down, Diagnostic::NEIGHBOR_SIGNALED_DOWN)]);
-    // It is told apart from a failure, for as long as it lasts.
+    // The held session is told apart from a failure, for as long as it lasts.
     assert_eq!(pair.sides[1].remote(), (State::AdminDown, Diagnostic::ADMIN_DOWN));
     let now = pair.now;
     assert!(pair.sides[0].set_admin_down(false, now).is_some_and(|change| change.to == State::Down));
@@ -246,7 +247,7 @@ fn administratively_down_is_said_and_held() {
     assert_eq!(pair.states(), [State::Up; 2]);
 }
 
-/// Section 6.8.7: who wants nothing gets nothing, but the answer to a poll.
+/// Section 6.8.7: a side that wants no packets gets none, except the answer to a poll.
 #[test]
 fn who_wants_no_packets_gets_none() {
     let mut pair = Pair::new(settings(50, 3), Settings { min_receive: 0, ..settings(50, 3) });

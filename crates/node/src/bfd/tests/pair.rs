@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 pub(super) const MS: u64 = 1_000_000;
 pub(super) const SECOND: u64 = 1000 * MS;
-/// From side to side.
+/// Delay from side to side, ns.
 pub(super) const DELAY: u64 = MS;
 
 pub(super) fn settings(interval_ms: u32, multiplier: u8) -> Settings {
@@ -72,7 +72,7 @@ impl Pair {
         }
     }
 
-    /// Both up, what came before forgotten.
+    /// A pair with both sides up, whose earlier events are forgotten.
     pub(super) fn up(first: Settings, second: Settings) -> Pair {
         let mut pair = Pair::new(first, second);
         pair.run(10 * SECOND);
@@ -99,7 +99,7 @@ impl Pair {
         }
     }
 
-    /// So many ns.
+    /// Runs for so many ns.
     pub(super) fn run(&mut self, time: u64) {
         let end = self.now + time;
         loop {
@@ -137,7 +137,7 @@ impl Pair {
         }
     }
 
-    /// When a side sent what was no answer to a poll.
+    /// Times at which a side sent a packet that was no answer to a poll.
     pub(super) fn times(&self, side: usize) -> Vec<u64> {
         let periodic = self.sent.iter().filter(|sent| sent.from == side && !sent.packet().is_final);
         periodic.map(|sent| sent.at).collect()

@@ -1,4 +1,4 @@
-//! All sessions of a box, and which of them a packet is for.
+//! All sessions of a box, and how a packet finds its session.
 
 use super::super::*;
 use super::pair::*;
@@ -52,7 +52,7 @@ fn packets_find_their_session() {
     let named = |name: u32| written(9, name, State::Init);
     let change = sessions.handle(0, &address(2), &named(names[1]), 0);
     assert_eq!(change.map(|change| change.map(|(at, change)| (at, change.to))), Ok(Some((1, State::Up))));
-    // A name is not enough: it is known to whoever listens on another link.
+    // A name is not enough: a listener on another link may know it.
     assert_eq!(sessions.handle(1, &address(2), &named(names[1]), 0), Err(Discard::NoSession));
     assert_eq!(sessions.handle(0, &address(1), &named(names[1]), 0), Err(Discard::NoSession));
     for wrong in [names[1] ^ 1 << 20, names[1] ^ 0x80, 1, u32::MAX] {
@@ -62,8 +62,8 @@ fn packets_find_their_session() {
     assert_eq!(truncated, Err(Discard::Malformed(holdfast_wire::bfd::Malformed::Truncated)));
 }
 
-/// The sessions of a box in its next life: under the same names, from the same UDP ports.
-/// A session that was not noted, or of another place, is a new one.
+/// The sessions of a box in its next incarnation: under the same names, from the same UDP
+/// ports. A session that was not noted, or of another place, is a new one.
 #[test]
 fn the_next_life_has_the_same_sessions() {
     let (mut draw, mut into) = (random(3), [0; MAX_LEN]);

@@ -26,7 +26,7 @@ fn fill(a: &mut Fabric, b: &mut Fabric, now: &mut u64) -> usize {
 }
 
 /// A receiver does not look into its inbox: the sender stops, tries again now and then,
-/// and more than there is room for never waits.
+/// and never more waits than there is room for.
 #[test]
 fn a_sender_stops_where_there_is_no_room() {
     let (mut a, mut b) = pair(little(), None);
@@ -49,8 +49,8 @@ fn a_sender_stops_where_there_is_no_room() {
     assert!((3..200).contains(&wakes), "woken {wakes} times in five seconds");
 }
 
-/// The receiver looks at last, and all that it says of its room is lost but what answers
-/// the sender's own tries: the rest arrives all the same.
+/// The receiver looks at last, and its news of room is lost, except in answers to the
+/// sender's own tries: the rest arrives all the same.
 #[test]
 fn lost_news_of_room_does_not_stop_a_channel() {
     let (mut a, mut b) = pair(little(), None);
@@ -62,7 +62,7 @@ fn lost_news_of_room_does_not_stop_a_channel() {
             assert_eq!(record[..4], got.to_be_bytes());
             got += 1;
         }
-        // The news, and nobody hears it.
+        // The news of room is lost.
         frames(&mut b, now);
         now = a.poll_timeout().map_or(now + MILLISECOND, |at| at.max(now));
         for frame in frames(&mut a, now) {
@@ -73,8 +73,8 @@ fn lost_news_of_room_does_not_stop_a_channel() {
     }
 }
 
-/// The receiver looks at last: the sender is told at once, and goes on without having to
-/// try.
+/// The receiver looks at last: the sender is told at once, and continues without having
+/// to try.
 #[test]
 fn room_is_told_when_there_is_some() {
     let (mut a, mut b) = pair(little(), None);
@@ -145,7 +145,7 @@ fn the_newest_word_on_room_counts() {
     assert_eq!(frames(&mut a, now).len(), 10, "the older word was of eight");
 }
 
-/// One peer has much to say, and the network takes one frame at a time: the other peer is
+/// A peer has many records, and the network takes one frame at a time: the other peer is
 /// heard too.
 #[test]
 fn a_talkative_channel_does_not_silence_the_others() {

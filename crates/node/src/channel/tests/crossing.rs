@@ -44,7 +44,8 @@ struct Crossing {
     seed: u64,
     /// Both ends number their frames from here.
     first: u32,
-    /// Rings that the ends go through meanwhile, each its own way: none without keys.
+    /// Rings that the ends go through meanwhile, each at its own times: empty without
+    /// keys.
     rings: Vec<KeyRing>,
     buffer: usize,
     /// Each end looks into its inbox once in so many milliseconds.
@@ -56,7 +57,7 @@ impl Crossing {
         Crossing { seed, first: 1, rings: Vec::new(), buffer: FabricConfig::default().buffer, pace: 1 }
     }
 
-    /// 300 records go there, and come back the same way.
+    /// Sends 300 records there, and back the same way.
     fn run(&self) -> (Fabric, Fabric) {
         let config = FabricConfig { buffer: self.buffer, ..FabricConfig::default() };
         let (mut a, mut b) = pair(config, self.rings.first());
@@ -109,8 +110,8 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
     /// Hundreds of records cross a network that loses, doubles and reorders, with keys or
-    /// without, with much room or little, between ends that are quick or slow: they
-    /// arrive once each, in order, and never more waits than there is room for.
+    /// without, with much room or little, between ends that are quick or slow. All
+    /// records arrive once, in order, and no more wait than there is room for.
     #[test]
     fn records_arrive_once_and_in_order_whatever_the_network_does(
         seed: u64, is_sealed: bool, buffer in 12_000usize..200_000, pace in 1u64..30,
@@ -131,7 +132,7 @@ fn keys_change_while_records_cross() {
 }
 
 /// After four thousand million frames the numbers begin anew, at some point amid losses:
-/// nobody notices.
+/// no end notices.
 #[test]
 fn a_channel_outlives_its_numbers() {
     for seed in 0..50 {

@@ -1,4 +1,4 @@
-//! Sealed frames, and who would like to be heard without a key.
+//! Sealed frames, and senders without a key.
 
 use super::*;
 use proptest::prelude::*;
@@ -15,8 +15,8 @@ fn under_way() -> (Fabric, Fabric, Vec<u8>) {
     (a, b, frame)
 }
 
-/// Everything that an endpoint would do next and later: two that agree in it are in the
-/// same state as far as anybody can tell.
+/// Everything that an endpoint would do next and later: two endpoints that agree in it
+/// are in the same state as far as can be seen.
 fn state(fabric: &Fabric) -> String {
     let channels: Vec<_> = fabric
         .channels
@@ -66,7 +66,7 @@ fn a_sealed_frame_hides_its_records() {
 }
 
 /// A frame is recorded and played back, at once and after thousands of others: it is
-/// refused each time, as what it is, also if it only acknowledges.
+/// refused each time as a replay, also if it only acknowledges.
 #[test]
 fn a_frame_played_back_is_refused() {
     let (mut a, mut b, frame) = under_way();
@@ -120,9 +120,9 @@ fn ends_of_different_mind_do_not_hear_each_other() {
     }
 }
 
-/// Frames of the same cluster key that another run of the whole box has sent, in which
-/// the incarnations were the same: they are worth nothing, and the two runs have not
-/// sealed under the same key.
+/// Frames of the same cluster key, recorded in another run of the whole box with the same
+/// incarnations: they are worth nothing, and the two runs have not sealed under the same
+/// key.
 #[test]
 fn what_another_run_has_sealed_is_worth_nothing() {
     let keys = ring(&[1]);
@@ -150,8 +150,8 @@ fn what_another_run_has_sealed_is_worth_nothing() {
     for frame in &recorded {
         assert!(b.handle_frame(frame, 2).is_err());
     }
-    // Nor before anybody has spoken: a question is answered, to nobody who lives, and
-    // that is all.
+    // The recorded frames are worth nothing before anything was sent, either. A question
+    // is answered to a dead incarnation, and that is all.
     let mut fresh = live(B, 300);
     for frame in &recorded {
         let _ = fresh.handle_frame(frame, 2);
@@ -163,8 +163,8 @@ fn what_another_run_has_sealed_is_worth_nothing() {
     assert_ne!(sealed(&recorded), sealed(&others));
 }
 
-/// A frame of a later incarnation, recorded in another run, tells of a new life that is
-/// none: the present one is not given up.
+/// A frame of a later incarnation, recorded in another run, names an incarnation that
+/// does not exist: the present one is not given up.
 #[test]
 fn a_recorded_later_life_does_not_replace_the_present_one() {
     let keys = ring(&[1]);
@@ -193,15 +193,16 @@ fn a_recorded_later_life_does_not_replace_the_present_one() {
 }
 
 /// The key is replaced at both ends, one after the other, with frames under way under the
-/// old one: they are accepted while a ring has it, and what nobody could open is
-/// repeated.
+/// old one. Frames under the old key are accepted while a ring has it; frames that could
+/// not be opened are repeated.
 #[test]
 fn a_key_is_replaced_without_loss() {
     let (mut a, mut b, old) = under_way();
     b.set_keys(&ring(&[2, 1]));
     b.handle_frame(&old, 3).unwrap();
     assert_eq!(drain(&mut b), [b"a secret record"]);
-    // Without any overlap, which an operator should not do: late, but nothing is lost.
+    // Rings change without any overlap, which an operator should not do: records are
+    // late, but none is lost.
     for number in 0..20u8 {
         a.send(B.node, 40, &[number; 500]).unwrap();
     }
@@ -225,7 +226,7 @@ fn a_key_is_replaced_without_loss() {
     assert_eq!(drain(&mut b), (0..20u8).map(|number| vec![number; 500]).collect::<Vec<_>>());
 }
 
-/// Rings that are none, and one that is printed.
+/// Invalid rings, and one that is printed.
 #[test]
 fn a_ring_has_numbered_keys_and_tells_no_secret() {
     let keys = |numbers: &[u8]| KeyRing::new(numbers.iter().map(|number| Key { number: *number, secret: [0xab; 32] }).collect());

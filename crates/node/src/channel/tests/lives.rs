@@ -6,8 +6,8 @@ fn both() -> [Option<KeyRing>; 2] {
     [None, Some(ring(&[1]))]
 }
 
-/// A peer's process is started again: it gets nothing of what its old life was sent, and
-/// the old life is not heard any more.
+/// A peer's process is started again: it gets no record for its old incarnation, and the
+/// old incarnation is not heard any more.
 #[test]
 fn a_peer_that_starts_again_gets_nothing_of_what_its_old_life_was_sent() {
     for ring in both() {
@@ -65,8 +65,8 @@ fn who_speaks_to_a_life_before_is_told() {
 }
 
 /// A sender asks for the incarnation at a node, and the first of many frames is delayed
-/// until another incarnation is there: that one takes nothing of it, and misses nothing
-/// that is meant for it.
+/// until another incarnation is there. The new incarnation takes nothing of it, and
+/// misses nothing that is meant for itself.
 #[test]
 fn a_late_frame_from_before_anybody_knew_anybody_is_not_taken_by_the_next_life() {
     for ring in both() {
@@ -91,8 +91,8 @@ fn a_late_frame_from_before_anybody_knew_anybody_is_not_taken_by_the_next_life()
     }
 }
 
-/// The coordinator has said that an incarnation is no more, and one of its frames comes
-/// late: it is not heard, and what is sent to its node meanwhile waits for the next life.
+/// The coordinator has said that an incarnation is gone, and one of its frames comes
+/// late. The frame is not heard, and records for the node wait for the next incarnation.
 #[test]
 fn the_dead_do_not_speak() {
     for ring in both() {
@@ -147,9 +147,9 @@ fn a_node_that_is_not_there_keeps_nobody_awake() {
     assert!((10..60).contains(&wakes), "woken {wakes} times in twenty seconds");
 }
 
-/// A thousand who have just begun have something to say to one, which knows them, or
-/// their incarnations, or nobody; with keys and without. Each is told at once who lives
-/// there: who is not asks again after a pause that doubles.
+/// A thousand new nodes send something to one, which knows them, or their incarnations,
+/// or none; with keys and without. Each is told its incarnation at once; a node that is
+/// not told asks again after a pause that doubles.
 #[test]
 fn everybody_who_asks_at_once_is_answered_at_once() {
     const ASKING: u16 = 1000;
@@ -190,8 +190,8 @@ fn flip(frame: &[u8], at: usize, bit: usize) -> Vec<u8> {
     damaged
 }
 
-/// A bit of a sender's incarnation turns over in a frame whose checksum is right all the
-/// same, or somebody forges it. No new life begins by that, and the true peer is heard.
+/// A bit of a sender's incarnation flips in a frame whose checksum is right all the same,
+/// or the frame is forged. No new incarnation begins by that, and the true peer is heard.
 /// The same holds for the first frame that is heard at all.
 #[test]
 fn a_single_frame_begins_no_life() {
@@ -227,8 +227,8 @@ fn a_single_frame_begins_no_life() {
     assert_eq!(b.handle_frame(&sent[0], 1), Err(DropReason::StaleEpoch));
 }
 
-/// Two begin again at once, each knows the other's earlier life only, and frames are
-/// lost: each hears the other when it has answered.
+/// Two nodes restart at once, each knows only the other's earlier incarnation, and frames
+/// are lost: each hears the other when it has answered.
 #[test]
 fn two_that_begin_again_at_once_find_each_other() {
     for lost in 0..64u32 {
@@ -266,9 +266,9 @@ fn two_that_begin_again_at_once_find_each_other() {
     }
 }
 
-/// The only frame that says who lives at a node is damaged, and nobody sees it: the life
-/// that it names is not there. A sender that speaks to that life, and is not answered,
-/// asks again, and all that it said to it arrives.
+/// The only frame that names a node's incarnation is damaged unnoticed: that incarnation
+/// does not exist. A sender to that incarnation gets no answer, asks again, and all its
+/// records arrive.
 #[test]
 fn a_life_that_is_not_there_is_asked_for_again() {
     for bit in 0..32 {
@@ -301,8 +301,8 @@ fn a_life_that_is_not_there_is_asked_for_again() {
     }
 }
 
-/// A peer that is found behind a false life gets all that was said to that one: frames
-/// that were under way, records that waited for room, and long ones in their parts.
+/// A peer that is found behind a false incarnation gets all records that were sent to
+/// that one: in frames under way, waiting for room, and long ones in their parts.
 #[test]
 fn what_was_said_to_a_life_that_never_was_arrives_whole() {
     let (mut a, mut b) = (Fabric::new(A, FabricConfig::default()), Fabric::new(B, FabricConfig::default()));
@@ -325,8 +325,8 @@ fn what_was_said_to_a_life_that_never_was_arrives_whole() {
     assert_eq!((heard == said, a.inbox.restarted.len(), a.is_settled(B.node)), (true, 0, true));
 }
 
-/// A life that has taken something was there, whatever is known of it: the next one gets
-/// nothing that was meant for it.
+/// An incarnation that has taken something existed, whatever is known of it: the next one
+/// gets nothing that was meant for it.
 #[test]
 fn a_life_that_has_taken_something_was_there() {
     let next = Peer { incarnation: 2, ..B };
@@ -352,8 +352,8 @@ fn a_life_that_has_taken_something_was_there() {
     assert_eq!((a.peer(B.node), &a.inbox.restarted[..], drain(&mut b).len()), (Some(next), &[next][..], 0));
 }
 
-/// A life speaks before anybody has told of it, and old news names the one before: its
-/// channel goes on, because its own end does.
+/// An incarnation sends before it was announced, and old news names the one before: its
+/// channel continues, because its own end does.
 #[test]
 fn old_news_does_not_end_the_channel_of_a_later_life() {
     let (before, next) = (B, Peer { incarnation: 2, ..B });
@@ -370,8 +370,8 @@ fn old_news_does_not_end_the_channel_of_a_later_life() {
     assert_eq!(a.inbox.restarted, []);
 }
 
-/// A frame's counter says that it is far newer than it is: those that are true say soon
-/// again what there is room for, and that their sender lives.
+/// A frame's counter is far too high. True frames soon update the peer's room again, and
+/// its signs of life.
 #[test]
 fn a_counter_that_leapt_is_forgotten() {
     let (mut a, mut b) = pair(FabricConfig::default(), None);

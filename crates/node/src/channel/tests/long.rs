@@ -1,4 +1,4 @@
-//! Records that fit into no frame.
+//! Records that do not fit into a frame.
 
 use super::*;
 use crate::channel::format::{PART, PART_HEADER_LEN};
@@ -15,7 +15,7 @@ fn drain_kinds(fabric: &mut Fabric) -> Vec<(u8, Vec<u8>)> {
 }
 
 /// Long and short records arrive whole and in their order, also those that fill their
-/// last part, and the longest, whatever becomes of the frames.
+/// last part, and the longest, whatever happens to the frames.
 #[test]
 fn long_records_arrive_whole_and_in_order() {
     for keys in [None, Some(ring(&[1]))] {
@@ -28,7 +28,7 @@ fn long_records_arrive_whole_and_in_order() {
         let (mut now, mut got) = (1, Vec::new());
         while got.len() < lens.len() {
             let mut there = frames(&mut a, now);
-            // Every third is lost, and the others come in a wrong order.
+            // Every third frame is lost, and the others come in a wrong order.
             let mut at = 0;
             there.retain(|_| (at += 1, at % 3 != 0 || now % 2 == 0).1);
             there.iter().rev().for_each(|frame| _ = b.handle_frame(frame, now));
@@ -59,8 +59,8 @@ fn a_record_that_is_too_long_is_refused_whole() {
     }
 }
 
-/// Parts that no sender makes: without a beginning, of two records at once, without a
-/// kind, without an end. They are given up, and what follows is not disturbed.
+/// Invalid parts: without a beginning, of two records at once, without a kind, without an
+/// end. These parts are given up, and later records are not disturbed.
 #[test]
 fn parts_that_do_not_fit_are_given_up() {
     let (mut a, mut b) = pair(FabricConfig::default(), None);
@@ -83,8 +83,8 @@ fn parts_that_do_not_fit_are_given_up() {
     assert_eq!(got, [(43, bytes(5000))]);
 }
 
-/// A sender dies in the middle of a record: nothing of it is left for the first record of
-/// its next life.
+/// A sender dies in the middle of a record: the first record of its next incarnation is
+/// whole.
 #[test]
 fn half_a_record_dies_with_its_sender() {
     let (mut a, mut b) = pair(FabricConfig::default(), None);

@@ -1,4 +1,5 @@
-//! Whatever comes, nothing panics and every buffer is in exactly one place. [`Bench`] checks the pool after every step.
+//! No input makes a step panic, and every buffer is in exactly one place. [`Bench`]
+//! checks the pool after every step.
 
 use super::frames::frame;
 use super::{Bench, SECOND};
@@ -6,7 +7,7 @@ use holdfast_wire::PacketPool;
 use holdfast_wire::nsh::Flags;
 use proptest::prelude::*;
 
-/// What may happen to an edge.
+/// An input of an edge.
 #[derive(Debug, Clone)]
 enum Step {
     Port(u8, Vec<u8>),
@@ -57,13 +58,13 @@ const WORDS: &[&str] = &[
 fn bytes() -> impl Strategy<Value = Vec<u8>> {
     let word = 0..WORDS.len();
     prop_oneof![
-        // Anything, mostly behind a plausible beginning.
+        // Random bytes, mostly behind a plausible beginning.
         1 => prop::collection::vec(any::<u8>(), 0..200),
         1 => (0..4usize, prop::collection::vec(any::<u8>(), 0..120)).prop_map(|(kind, rest)| {
             let ethertype = [[8, 0], [8, 6], [0x86, 0xdd], [0x81, 0]][kind];
             [&super::BOX[0][..], &[2, 0, 0, 0, 1, 9], &ethertype, &[[0x45], [0], [0x60], [0]][kind], &rest].concat()
         }),
-        // What is right, as it is, cut, or with a byte changed.
+        // A right frame, as it is, cut, or with a byte changed.
         3 => word.clone().prop_map(|at| frame(0, WORDS[at])),
         1 => (word.clone(), any::<prop::sample::Index>()).prop_map(|(at, end)| {
             let bytes = frame(0, WORDS[at]);
@@ -74,7 +75,7 @@ fn bytes() -> impl Strategy<Value = Vec<u8>> {
             let place = place.index(bytes.len());
             bytes[place] = byte;
             if bytes[12..14] == [8, 0] && bytes[14] == 0x45 {
-                // With its checksum right again it gets further.
+                // A checksum that is right again lets the frame get further.
                 bytes[24..26].fill(0);
                 let sum = holdfast_wire::checksum::checksum(&bytes[14..34]);
                 bytes[24..26].copy_from_slice(&sum.to_be_bytes());
@@ -102,7 +103,7 @@ proptest! {
         let mut bench = Bench::with_buffers(buffers);
         let mut account = Account::default();
         for step in steps {
-            // With everything waiting inside there is no buffer to receive into.
+            // The edge may hold every buffer, and leave none to receive into.
             let has_room = bench.pool.free() > 0;
             match step {
                 Step::Port(port, bytes) if has_room => {
@@ -128,14 +129,15 @@ proptest! {
 /// Packets at the edge's two sides.
 #[derive(Debug, Default)]
 struct Account {
-    /// From ports and chains.
+    /// Packets from ports and chains.
     came: u64,
-    /// To chains.
+    /// Packets to chains.
     went: u64,
 }
 
 impl Account {
-    /// Each packet that came, or that the box has made to be counted, is inside or in one counter.
+    /// Checks that each packet that came, or that the box has made, is inside or in one
+    /// counter.
     fn check(&self, bench: &Bench) {
         let (drops, counts) = (bench.edge.drops(), [0, 1].map(|port| bench.edge.counts(port)));
         let is = counts.iter().map(|counts| counts.consumed + counts.forwarded).sum::<u64>()
@@ -147,7 +149,8 @@ impl Account {
     }
 }
 
-/// As the methods they are named after, without putting anything into words: frames here need not be describable.
+/// Same as the methods that they are named after, but without words: these frames need
+/// not be describable.
 impl Bench {
     fn port_quietly(&mut self, port: u8, bytes: &[u8], account: &mut Account) {
         let packet = self.packet(bytes);
@@ -165,7 +168,7 @@ impl Bench {
         if packet.parse().is_err() {
             return self.pool.put(packet);
         }
-        // A packet that a chain has refused is counted there.
+        // A packet that a chain has refused is counted by the chain.
         account.came += u64::from(flags & Flags::TURNED == 0);
         self.edge.handle_egress(super::Released::stateless(packet), self.now, &mut self.out, &mut self.pool);
         self.collect(account);

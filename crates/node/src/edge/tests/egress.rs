@@ -1,11 +1,12 @@
-//! What chains have released: routes, hops, sizes, and what is told about packets that cannot leave.
+//! Packets that chains have released: routes, hops, sizes, and errors about packets that
+//! cannot leave.
 
 use super::frames::frame;
 use super::{Bench, Released};
 use holdfast_wire::nsh::Flags;
 use holdfast_wire::{DropReason, PacketPool};
 
-/// Everybody who is needed has asked for the box, and has answered its question.
+/// A bench whose neighbours have all asked for the box, and have answered its question.
 fn known() -> Bench {
     Bench::knowing(&[
         (1, "arp who-has 203.0.113.1 tell 203.0.113.254"),
@@ -49,7 +50,7 @@ fn no_route_is_told_through_the_chain() {
             "drop no_route"
         ]
     );
-    // An IPv6 route is none for IPv4, and the other way round.
+    // An IPv6 route does not match IPv4, and the other way round.
     let effects = known().released(0, "udp [2001:db8:a::9]:1 > [2001:db8:dead::1]:2");
     assert!(effects[0].starts_with("again 0> host9>box0 net 2001:db8:a::1 > 2001:db8:a::9"), "{effects:?}");
 }
@@ -90,7 +91,8 @@ fn the_quote_is_as_long_as_the_rfcs_allow() {
     assert_eq!(reported("udp 198.51.100.4:1 > 172.16.0.1:2 len=16"), 20 + 8 + 20 + 8 + 16);
 }
 
-/// On a link with an MTU below 576 the box's own errors are short enough not to be cut: they have no identification of their own.
+/// Scenario: a link with an MTU below 576. The box's own errors are short enough not to
+/// be cut, because they have no identification of their own.
 #[test]
 fn the_quote_is_short_where_the_mtu_is_small() {
     let mut bench = Bench::new();
@@ -100,14 +102,15 @@ fn the_quote_is_short_where_the_mtu_is_small() {
         assert!(bench.edge.handle_ingress(0, packet, bench.now, &mut bench.out, &mut bench.pool).is_none());
         let lens: Vec<usize> = bench.out.transmit.iter().map(|(_, error)| error.get().len() - 14).collect();
         bench.out.transmit.drain(..).for_each(|(_, error)| bench.pool.put(error.into_inner()));
-        // Where not even a header and 8 bytes go in, nothing leaves.
+        // If not even a header and 8 bytes fit, nothing leaves.
         assert_eq!(lens, if mtu < 56 { vec![] } else { vec![told] });
         assert_eq!(bench.pool.free(), bench.pool.total());
     }
 }
 
-/// A chain has put an 802.1Q tag on a packet: it leaves with it, whole or in fragments, at once or after its neighbour has answered. The tag is not part of what the MTU
-/// limits, and errors about the packet, which come in again, have none.
+/// A chain has put an 802.1Q tag on a packet. The packet leaves with it, whole or in
+/// fragments, at once or after its neighbour has answered. The tag does not count for the
+/// MTU, and errors about the packet, which come in again, have none.
 #[test]
 fn a_tag_that_a_chain_has_put_on_leaves_with_the_packet() {
     let mut bench = known();
@@ -149,7 +152,7 @@ fn what_goes_to_all_does_not_leave() {
 #[test]
 fn what_a_chain_did_not_lead_away_from_the_box_goes_nowhere() {
     assert_eq!(known().released(0, "udp 198.51.100.4:1 > 10.0.0.1:2"), ["drop local"]);
-    // Least of all round and round.
+    // A packet must not loop, either.
     assert_eq!(known().released(1, "udp 192.0.2.7:1 > 198.51.100.5:2"), ["drop no_mapping"]);
     assert_eq!(known().released(1, "udp 192.0.2.7:1 > 203.0.113.2:2"), ["drop no_mapping"]);
 }
@@ -194,7 +197,8 @@ fn error(from: &str, to: &str, about: &str) -> Vec<u8> {
     bytes
 }
 
-/// The box's own errors come from the address of the port by which they leave (RFC 1812, section 4.3.2.4), wherever the packet should have left that they are about.
+/// The box's own errors come from the address of the port by which they leave (RFC 1812,
+/// section 4.3.2.4), by whatever port the rejected packet should have left.
 #[test]
 fn errors_come_from_the_address_of_the_port_by_which_they_leave() {
     let mut bench = known();
@@ -204,7 +208,8 @@ fn errors_come_from_the_address_of_the_port_by_which_they_leave() {
     };
     let sent =
         |bench: &mut Bench, ingress: u8, ends: (&str, &str), about: &str| sent_with(bench, Flags::OWN, ingress, ends, about);
-    // The error that `a_neighbour_that_does_not_answer` shows, once the chain has translated it back.
+    // This is the error that `a_neighbour_that_does_not_answer` shows, once the chain has
+    // translated it back.
     let four = "udp 10.0.0.9:1 > 203.0.113.8:2";
     assert_eq!(
         sent(&mut bench, 1, ("203.0.113.1", "10.0.0.9"), four),
@@ -215,7 +220,8 @@ fn errors_come_from_the_address_of_the_port_by_which_they_leave() {
         sent(&mut bench, 1, ("2001:db8:b::1", "2001:db8:a::9"), six),
         "0< box0>host9 host 2001:db8:a::1 > 2001:db8:a::9 ttl=63 about [udp [2001:db8:a::9]:1 > [2001:db8:b::8]:2 ttl=64]"
     );
-    // The port where its cause could not leave had no address that the receiver could know, and lent another port's.
+    // The port by which the cause could not leave had no address that the receiver could
+    // know, and lent another port's.
     assert!(
         sent(&mut bench, 1, ("10.0.0.1", "203.0.113.9"), "udp 203.0.113.9:1 > 10.0.0.8:2")
             .contains(" host 203.0.113.1 > 203.0.113.9 ")
@@ -225,7 +231,8 @@ fn errors_come_from_the_address_of_the_port_by_which_they_leave() {
         sent(&mut bench, 0, ("198.51.100.4", "203.0.113.9"), "udp 203.0.113.9:1 > 198.51.100.4:2")
             .contains(" host 198.51.100.4 > ")
     );
-    // Errors of other stations keep their source: a router outside, and a host inside that is translated to a port's own address.
+    // Errors of other stations keep their source: a router outside, and a host inside
+    // that is translated to a port's own address.
     assert!(sent_with(&mut bench, 0, 1, ("192.0.2.7", "10.0.0.9"), four).contains(" host 192.0.2.7 > 10.0.0.9 "));
     let about = "udp 203.0.113.9:1 > 203.0.113.2:2";
     for ingress in [0, 1] {
@@ -236,7 +243,8 @@ fn errors_come_from_the_address_of_the_port_by_which_they_leave() {
     assert!(first(&mut bench, 1, "udp 203.0.113.2:1 > 10.0.0.9:2").contains(" 203.0.113.2:1 > "));
 }
 
-/// A port without an address that the receiver could know lends another one of the box (RFC 1812, section 4.3.2.4; RFC 4443, section 2.2).
+/// A port without an address that the receiver could know lends another one of the box
+/// (RFC 1812, section 4.3.2.4; RFC 4443, section 2.2).
 #[test]
 fn an_error_by_a_port_without_an_address() {
     let mut bench = Bench::with(|config| {

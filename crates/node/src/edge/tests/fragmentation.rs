@@ -1,16 +1,18 @@
-//! Packets that are longer than the way out, and may be cut. The tests put together what leaves, as an end host does.
+//! Packets that are longer than the way out, and may be cut. The tests put the fragments
+//! together as an end host does.
 
 use super::{Bench, Released};
 use holdfast_wire::build::{Ethernet, Ipv4};
 use holdfast_wire::{DropReason, PacketPool, checksum};
 use proptest::prelude::*;
 
-/// An option that goes into every fragment (its copied flag is set): a stream identifier, RFC 791, section 3.1.
+/// An option that goes into every fragment (its copied flag is set): a stream identifier,
+/// RFC 791, section 3.1.
 const COPIED: [u8; 4] = [136, 4, 0x12, 0x34];
-/// One that stays in the first: a record of the route.
+/// An option that stays in the first fragment: a record of the route.
 const NOT_COPIED: [u8; 7] = [7, 7, 4, 0, 0, 0, 0];
 
-/// A packet of a protocol that nobody looks into, from a client to the world.
+/// A packet of an unknown protocol, from a client to the world.
 fn packet() -> Ipv4<'static> {
     Ipv4 { id: 0x4711, ..Ipv4::new([198, 51, 100, 4], [192, 0, 2, 7], 253) }
 }
@@ -28,7 +30,7 @@ fn frame_of(ip: &Ipv4<'_>, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// What one frame is, its header checked.
+/// A frame's contents, with its header checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Piece {
     at: usize,
@@ -55,7 +57,7 @@ fn piece(frame: &[u8], mtu: usize) -> Piece {
 }
 
 impl Bench {
-    /// A chain has released a frame; what leaves by port 1.
+    /// Releases a frame from a chain; returns the frames that leave by port 1.
     fn leaves(&mut self, bytes: &[u8]) -> Vec<Vec<u8>> {
         let mut packet = self.packet(bytes);
         packet.parse().expect("well formed");
@@ -79,7 +81,7 @@ impl Bench {
     }
 }
 
-/// The router is known, and is being asked whether it is still there.
+/// A bench that knows the router, and is asking whether it is still there.
 fn ready(buffers: usize) -> Bench {
     let mut bench = Bench::with_buffers(buffers);
     bench.port(1, "arp who-has 203.0.113.1 tell 203.0.113.254");
@@ -91,7 +93,8 @@ fn pieces(frames: &[Vec<u8>], mtu: usize) -> Vec<Piece> {
     frames.iter().map(|frame| piece(frame, mtu)).collect()
 }
 
-/// A client without path MTU discovery (DF clear) sends 1,500 bytes towards an MTU of 1,400: two fragments arrive, in order, nobody is told.
+/// A client without path MTU discovery (DF clear) sends 1,500 bytes towards an MTU of
+/// 1,400: two fragments arrive, in order, nobody is told.
 #[test]
 fn a_packet_that_may_be_cut_leaves_in_fragments() {
     let mut bench = ready(256);
@@ -109,7 +112,8 @@ fn a_packet_that_may_be_cut_leaves_in_fragments() {
     assert_eq!(cut.len(), 2);
 }
 
-/// The last fragment may be as long as the MTU, also where that is no multiple of 8: no packet is cut into more than are needed.
+/// The last fragment may be as long as the MTU, also if the MTU is no multiple of 8: no
+/// packet is cut into more fragments than needed.
 #[test]
 fn the_last_fragment_is_as_long_as_the_mtu_allows() {
     let mut bench = ready(256);
@@ -118,7 +122,8 @@ fn the_last_fragment_is_as_long_as_the_mtu_allows() {
     assert_eq!(lengths(bench.leaves(&frame_of(&packet(), &payload(1381)))), [1376, 5]);
 }
 
-/// A fragment of 1,480 bytes from the middle of a datagram, and its last one, are cut again: offsets go on, only the datagram's end has MF clear.
+/// A fragment of 1,480 bytes from the middle of a datagram, and its last one, are cut
+/// again: offsets go on, only the datagram's end has MF clear.
 #[test]
 fn a_fragment_is_cut_again() {
     let mut bench = ready(256);
@@ -132,7 +137,8 @@ fn a_fragment_is_cut_again() {
     assert_eq!(summary(&cut), [(2960, 1376, true), (2960 + 1376, 103, false)]);
 }
 
-/// A packet with an option for every fragment and one for the first: each is where RFC 791 wants it, padded to a whole word.
+/// A packet with an option for every fragment and one for the first: each is where RFC
+/// 791 wants it, padded to a whole word.
 #[test]
 fn options_are_in_the_fragments_that_they_are_for() {
     let mut bench = ready(256);
@@ -144,7 +150,8 @@ fn options_are_in_the_fragments_that_they_are_for() {
     assert_eq!((cut[0].data.len(), cut[1].at, cut[1].data.len()), (1368, 1368, 72));
 }
 
-/// Its sender forbids to cut it, and is told; nobody may cut an IPv6 packet, and its sender is told.
+/// A sender that forbids to cut its packet is told; no router may cut an IPv6 packet, and
+/// its sender is told.
 #[test]
 fn what_may_not_be_cut_is_told() {
     let mut bench = ready(256);
@@ -154,7 +161,8 @@ fn what_may_not_be_cut_is_told() {
     assert!(effects[0].contains("too-big mtu=1400") && effects[1] == "drop frame_too_large", "{effects:?}");
 }
 
-/// The neighbour is not known yet: the packet waits whole, in one buffer, and is cut when it leaves.
+/// The neighbour is not known yet: the packet waits whole, in one buffer, and is cut when
+/// it leaves.
 #[test]
 fn a_packet_that_waited_for_its_neighbour_is_cut_when_it_leaves() {
     let mut bench = Bench::new();
@@ -169,7 +177,8 @@ fn a_packet_that_waited_for_its_neighbour_is_cut_when_it_leaves() {
     assert_eq!(cut.len(), 2);
 }
 
-/// The box is out of buffers: no fragment leaves alone, because what cannot be put together again only costs; one drop is counted.
+/// The box is out of buffers. No fragment leaves alone, because an incomplete datagram
+/// only costs; one drop is counted.
 #[test]
 fn without_a_buffer_for_each_fragment_none_leaves() {
     let mut bench = ready(256);
@@ -184,7 +193,8 @@ fn without_a_buffer_for_each_fragment_none_leaves() {
     taken.into_iter().for_each(|packet| bench.pool.put(packet));
 }
 
-/// A port's device gets another MTU: from then on packets are cut, told and sent whole by that, those that waited included.
+/// A port's device gets another MTU. From then on packets are cut, told and sent whole by
+/// that, those that waited included.
 #[test]
 fn a_new_mtu_holds_at_once() {
     let mut bench = ready(256);
@@ -195,10 +205,11 @@ fn a_new_mtu_holds_at_once() {
     assert_eq!(pieces(&bench.leaves(&frame), 576).len(), 3);
     let effects = bench.released(0, "udp 198.51.100.4:1 > 192.0.2.7:2 df len=549");
     assert!(effects[0].contains("too-big mtu=576"), "{effects:?}");
-    // A port that is not there.
+    // The port does not exist.
     bench.edge.set_mtu(9, 100);
 
-    // Two wait for a neighbour while the MTU falls: one may be cut, the sender of the other is told.
+    // Two packets wait for a neighbour while the MTU falls: one may be cut, the sender of
+    // the other is told.
     assert!(bench.released(0, "udp 198.51.100.4:1 > 203.0.113.9:2 id=3 len=700")[0].contains("who-has"));
     bench.released(0, "udp 198.51.100.4:1 > 203.0.113.9:2 df len=500");
     assert_eq!(bench.edge.held(), 2);
@@ -218,7 +229,8 @@ fn bench_hop(frame: &[u8]) -> Vec<u8> {
     ip
 }
 
-/// An MTU without room for a header and 8 bytes of data: nothing can be cut to that, and nobody is told a size that he cannot use.
+/// The MTU has no room for a header and 8 bytes of data: no packet can be cut to that,
+/// and no sender is told a size that it cannot use.
 #[test]
 fn an_mtu_that_is_too_small_to_cut_to() {
     let mut bench = ready(256);
@@ -228,7 +240,8 @@ fn an_mtu_that_is_too_small_to_cut_to() {
     }
 }
 
-/// The answer to a ping that is longer than its way back is cut too, unless the ping forbids it.
+/// The answer to a ping that is longer than its way back is cut too, unless the ping
+/// forbids it.
 #[test]
 fn a_long_answer_to_a_ping() {
     let mut bench = Bench::new();
@@ -240,9 +253,11 @@ fn a_long_answer_to_a_ping() {
     assert_eq!(bench.port(0, "ping 10.0.0.9 > 10.0.0.1 df len=1200"), ["drop frame_too_large"]);
 }
 
-/// Options as RFC 791 has them; what is copied is what a fragment other than the first has, without padding.
+/// Options as in RFC 791, and those of them that are copied into later fragments, without
+/// padding.
 fn options() -> impl Strategy<Value = (Vec<u8>, Vec<u8>)> {
-    // The kinds with a meaning for the edge are left out: source routes, and those of one byte.
+    // The kinds with a meaning for the edge are left out: source routes, and those of one
+    // byte.
     let one = (2u8..=255, 0usize..9).prop_filter("no source route", |(kind, _)| ![131, 137].contains(kind));
     let one = prop_oneof![1 => Just(vec![1u8]), 3 => one.prop_map(|(kind, len)| [vec![kind, len as u8 + 2], vec![kind ^ 0x55; len]].concat())];
     prop::collection::vec(one, 0..6).prop_map(|all| {
@@ -264,8 +279,9 @@ fn options() -> impl Strategy<Value = (Vec<u8>, Vec<u8>)> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
-    /// Any packet, itself a fragment or not, through any two MTUs one after the other: it can be put together to what it was, in order and without
-    /// an overlap, in as few fragments as there can be; or, without buffers, none leaves.
+    /// Any packet, itself a fragment or not, through any two MTUs one after the other: it
+    /// can be put together to what it was, in order and without an overlap, in as few
+    /// fragments as there can be; or, without buffers, none leaves.
     #[test]
     fn what_leaves_is_what_came(
         len in 0usize..2400, (options, copied) in options(), mtus in (68u16..1500, 68u16..1500), buffers in 1usize..100,
@@ -289,7 +305,8 @@ proptest! {
                     Some(all) => all,
                     None => {
                         prop_assert!(bench.edge.drops().get(DropReason::ArenaEmpty) > before);
-                        // With buffers enough there would have been more fragments than there were buffers.
+                        // With enough buffers there would have been more fragments than
+                        // there were buffers.
                         let mut rich = ready(512);
                         rich.edge.set_mtu(1, mtu);
                         prop_assert!(rich.leaves(packet).len() > buffers + 1);
@@ -297,7 +314,7 @@ proptest! {
                     }
                 };
                 for piece in others {
-                    // As much as goes in, in units of 8.
+                    // Each fragment is as long as the MTU allows, in units of 8.
                     prop_assert_eq!(piece.data.len(), (usize::from(mtu) - 20 - piece.options.len()) & !7);
                 }
                 let room = usize::from(mtu) - 20 - others.last().map_or(0, |piece| piece.options.len());

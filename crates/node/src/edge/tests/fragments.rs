@@ -63,7 +63,7 @@ fn other_ids_protocols_and_senders_are_other_datagrams() {
     assert_eq!(bench.port(0, MIDDLE), forward());
 }
 
-/// Ways of equal cost: the port is not what fragments of a datagram have in common.
+/// Ways of equal cost: the port does not tell datagrams apart.
 #[test]
 fn a_datagram_comes_by_two_ports() {
     let mut pool = MemoryPool::new(2);
@@ -94,7 +94,8 @@ fn a_datagram_comes_by_two_ports_of_the_box() {
     );
 }
 
-/// Fragments of three hundred datagrams, each behind those of all others: none is forgotten for another one.
+/// Fragments of three hundred datagrams, each behind those of all others: no datagram is
+/// forgotten for another one.
 #[test]
 fn three_hundred_datagrams_at_a_time() {
     let mut bench = Bench::with_buffers(512);
@@ -109,7 +110,7 @@ fn three_hundred_datagrams_at_a_time() {
     each(FIRST, 1);
     each(MIDDLE, 1);
     each(LAST, 1);
-    // Again with the first fragments last.
+    // Now the first fragments come last.
     each(LAST, 0);
     each(FIRST, 2);
     each(MIDDLE, 1);
@@ -133,7 +134,7 @@ fn overlapping_fragments_condemn_the_datagram() {
     bench.port(0, FIRST);
     assert_eq!(bench.port(0, "udp 10.0.0.9:0 > 192.0.2.7:0 at=1472 more id=7 len=1480"), ["drop bad_fragment"]);
     assert_eq!(bench.port(0, MIDDLE), ["drop bad_fragment"], "nothing of it goes on");
-    // Those that waited go with it.
+    // The fragments that waited go with it.
     let mut bench = Bench::new();
     bench.port(0, MIDDLE);
     assert_eq!(bench.port(0, "udp 10.0.0.9:0 > 192.0.2.7:0 at=2952 id=7 len=100"), ["drop bad_fragment", "drop bad_fragment"]);
@@ -191,7 +192,7 @@ fn tiny_fragments() {
     let sum = holdfast_wire::checksum::checksum(&tiny[14..34]);
     tiny[24..26].copy_from_slice(&sum.to_be_bytes());
     assert_eq!(bench.port_bytes(0, &tiny), ["drop truncated"]);
-    // One that would lie over the flags.
+    // A fragment that would overlap the flags.
     assert_eq!(bench.port(0, "tcp 10.0.0.9:0 > 192.0.2.7:0 at=8 more id=2 len=16"), ["drop bad_fragment"]);
     assert_eq!(
         bench.port(0, "tcp 10.0.0.9:1 > 192.0.2.7:2 more id=2 len=20"),
@@ -217,7 +218,7 @@ fn a_datagram_that_is_never_finished() {
     assert_eq!(bench.edge.poll_timeout(), bench.now + 2 * SECOND + 1);
     assert_eq!(bench.wait(3 * SECOND), ["2s drop fragment_unknown", "2s drop fragment_unknown"]);
     assert_eq!(bench.edge.poll_timeout(), u64::MAX);
-    // The first one is late: it goes on alone, as a new datagram's.
+    // The first fragment is late: it goes on alone, as a new datagram's.
     assert_eq!(bench.port(0, FIRST), forward());
 }
 
@@ -270,7 +271,8 @@ fn the_oldest_datagram_makes_room() {
     assert_eq!((pool.free(), fragments.held(), fragments.is_empty()), (16, 0, true));
 }
 
-/// Lone fragments of these hosts come one after the other. How many of them wait in the end, how many were refused, and how many gave way to others.
+/// Sends lone fragments of these hosts, one host after the other. Returns how many of
+/// them wait in the end, how many were refused, and how many gave way to others.
 fn flood(limits: FragmentLimits, hosts: u8, len: usize) -> (usize, usize, usize) {
     let mut pool = MemoryPool::new(128);
     let mut fragments = Fragments::new(limits, 1);
@@ -306,7 +308,7 @@ fn no_more_are_held_than_there_is_room_for() {
     assert_eq!(flood(limits, 60, 1480), (6, 0, 54), "so it does for bytes");
 }
 
-/// Five hundred lone fragments of one host are that host's trouble.
+/// Five hundred lone fragments of one host do not push out those of others.
 #[test]
 fn nobody_takes_the_room_of_others() {
     let limits = FragmentLimits { datagrams: 64, held: 8, held_per_source: 4, held_bytes: 1 << 20 };
@@ -322,7 +324,8 @@ fn nobody_takes_the_room_of_others() {
 #[test]
 fn room_is_used_again() {
     let mut bench = Bench::new();
-    // More than may be held at one time, one after the other; half of them are released and half time out.
+    // More datagrams than may be held at one time come one after the other; half of them
+    // are released and half time out.
     for id in 0..1200 {
         assert!(bench.port(0, &LAST.replace("id=7", &format!("id={id}"))).is_empty());
         if id % 2 == 0 {
@@ -336,8 +339,9 @@ fn room_is_used_again() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Datagrams that are cut anywhere and come in any order, mixed, with duplicates: every fragment goes on once, under its own key, no
-    /// later one before the first one, and nothing else happens.
+    /// Datagrams that are cut anywhere and come in any order, mixed, with duplicates.
+    /// Every fragment goes on once, under its own key, no later one before the first one,
+    /// and nothing else happens.
     #[test]
     fn any_order_of_whole_datagrams(
         cuts in prop::collection::vec(prop::collection::btree_set(3u16..100, 0..8), 1..6),
@@ -354,7 +358,7 @@ proptest! {
                 from = cut;
             }
         }
-        // A datagram of one fragment is none.
+        // A datagram of one fragment is not fragmented.
         words.retain(|(id, _, _)| !cuts[*id].is_empty());
         let mut at = 0;
         words.sort_by_cached_key(|_| { at += 1; seed[at % 64].wrapping_mul(at as u32) });
@@ -363,7 +367,8 @@ proptest! {
         let mut arrived = vec![0; cuts.len()];
         let (mut duplicates, mut doubles) = (0, 0);
         for (at, (id, from, words)) in words.iter().enumerate() {
-            // The one that makes its datagram whole comes once: again, it would begin a new one.
+            // The fragment that makes its datagram whole comes once: a second one would
+            // begin a new datagram.
             arrived[*id] += 1;
             let times = if doubled[at % 64] && arrived[*id] <= cuts[*id].len() { 2 } else { 1 };
             doubles += times - 1;

@@ -1,4 +1,5 @@
-//! Frames in words. `udp 10.0.0.9:1000 > 192.0.2.7:53 ttl=1 df`, `arp who-has 10.0.0.1 tell 10.0.0.9`, and back.
+//! Frames in words. `udp 10.0.0.9:1000 > 192.0.2.7:53 ttl=1 df`, `arp who-has 10.0.0.1
+//! tell 10.0.0.9`, and back.
 
 use super::BOX;
 use holdfast_wire::header::{Mac, icmp as icmp_kind, icmpv6, proto};
@@ -61,10 +62,14 @@ impl Words<'_> {
 
 /// Builds the frame that the words describe, as it comes in by `port`.
 ///
-/// `PROTO SOURCE > DESTINATION` with `udp`, `tcp`, `ping`, `pong`, `proto` (253); options `ttl=`, `len=` (payload), `id=`, `at=` (fragment
-/// offset), `more`, `df`, `badsum`, `badl4`, `nosum`, `lsrr`, `rh=` (an IPv6 routing header of this type), `ext=` (IPv6 extension headers of 8 bytes: their numbers, and bytes 2 and 3 of each, as
-/// `60.5.4,43.253.0`), `proto=` (of `proto`), `from=MAC`, `to=MAC`, `vlan=`; of TCP `flags=`, `seq=`, `ack=`. `arp who-has A tell B`, `arp A is-at MAC`
-/// (`target=`, `op=`), `ns A from B`, `na A` (`flags=` as a number, `hops=`, `mac=`, `bare` without option), `rs`, `ra`.
+/// `PROTO SOURCE > DESTINATION` with `udp`, `tcp`, `ping`, `pong`, `proto` (253); options
+/// `ttl=`, `len=` (payload), `id=`, `at=` (fragment offset), `more`, `df`, `badsum`,
+/// `badl4`, `nosum`, `lsrr`, `rh=` (an IPv6 routing header of this type), `ext=` (IPv6
+/// extension headers of 8 bytes: their numbers, and bytes 2 and 3 of each, as
+/// `60.5.4,43.253.0`), `proto=` (of `proto`), `from=MAC`, `to=MAC`, `vlan=`; of TCP
+/// `flags=`, `seq=`, `ack=`. `arp who-has A tell B`, `arp A is-at MAC` (`target=`,
+/// `op=`), `ns A from B`, `na A` (`flags=` as a number, `hops=`, `mac=`, `bare` without
+/// option), `rs`, `ra`.
 pub(super) fn frame(port: u8, text: &str) -> Vec<u8> {
     let (options, words): (Vec<&str>, Vec<&str>) = text
         .split_whitespace()

@@ -1,10 +1,11 @@
-//! What comes in: every item of bad input has a test by its name, beside what is right.
+//! Frames that come in: every item of bad input has a test by its name, beside its right
+//! counterpart.
 
 use super::frames::frame;
 use super::{Bench, SECOND};
 use holdfast_wire::{DropReason, PacketPool};
 
-/// One frame into a fresh edge: the only thing that happens.
+/// Gives one frame to a fresh edge; returns the only effect.
 fn only(port: u8, words: &str) -> String {
     let effects = Bench::new().port(port, words);
     assert_eq!(effects.len(), 1, "{words}: {effects:?}");
@@ -46,7 +47,7 @@ fn of_an_own_address_that_chains_use_only_ping_is_local() {
 fn ping_is_answered() {
     assert_eq!(only(0, "ping 10.0.0.9 > 10.0.0.1"), "0< box0>host9 pong 10.0.0.1 > 10.0.0.9 ttl=64");
     assert_eq!(only(0, "ping 2001:db8:a::9 > 2001:db8:a::1"), "0< box0>host9 pong 2001:db8:a::1 > 2001:db8:a::9 ttl=64");
-    // Any address of the box, with any TTL, from far away.
+    // The box answers at any of its addresses, with any TTL, from far away.
     assert_eq!(only(0, "ping 10.9.9.9 > 203.0.113.1 ttl=1"), "0< box0>host9 pong 203.0.113.1 > 10.9.9.9 ttl=64");
     assert_eq!(only(0, "ping 10.0.0.9 > 10.0.0.1 badl4"), "drop bad_checksum");
     assert_eq!(only(0, "ping 2001:db8:a::9 > 2001:db8:a::1 badl4"), "drop bad_checksum");
@@ -131,7 +132,8 @@ fn no_error_about_an_error_or_a_later_fragment() {
 #[test]
 fn a_dry_pool_makes_no_answer_and_says_so() {
     let mut bench = Bench::with_buffers(1);
-    // The question's own buffer is free by the time of the answer. A packet that waits keeps its buffer, so nobody can be asked.
+    // The question's own buffer is free by the time of the answer. A packet that waits
+    // keeps its buffer, so no question can be sent.
     assert_eq!(bench.port(0, "arp who-has 10.0.0.1 tell 10.0.0.9").len(), 1);
     assert_eq!(bench.released(0, "udp 10.0.0.9:5 > 192.0.2.7:9"), ["drop arena_empty"]);
     assert_eq!(bench.edge.held(), 1);
@@ -221,22 +223,23 @@ fn our_own_address_as_source() {
     assert_eq!(only(0, "udp [2001:db8:b::1]:1 > [2001:db8:f::7]:2"), "drop bad_source");
 }
 
-/// RFC 3704, section 2.3. Without the check whoever is outside passes for somebody inside, and what the rules allow those they allow him.
+/// RFC 3704, section 2.3. Without the check a station outside passes for one inside, and
+/// gets all that the rules allow those.
 #[test]
 fn a_source_that_is_not_behind_the_port() {
-    // Somebody outside as one of the inside, and the other way round.
+    // A station outside uses an inside address, and the other way round.
     assert_eq!(only(1, "tcp 10.0.0.9:1 > 10.0.0.8:80"), "drop spoofed_source");
     assert_eq!(only(1, "udp 10.9.1.1:1 > 198.51.100.4:2"), "drop spoofed_source");
     assert_eq!(only(1, "udp [2001:db8:a::9]:1 > [2001:db8:a::8]:2"), "drop spoofed_source");
     assert_eq!(only(0, "udp 192.0.2.7:1 > 192.0.2.8:2"), "drop spoofed_source");
     assert_eq!(only(0, "udp [2001:db8:f::7]:1 > [2001:db8:f::8]:2"), "drop spoofed_source");
-    // From where no route leads to at all.
+    // No route at all leads to the source.
     assert_eq!(only(0, "udp 172.16.0.9:1 > 192.0.2.7:2"), "drop spoofed_source");
-    // The box itself answers them neither, be it with an error.
+    // The box itself answers neither of them, not even with an error.
     assert_eq!(only(1, "ping 10.0.0.9 > 203.0.113.1"), "drop spoofed_source");
     assert_eq!(only(1, "udp 10.0.0.9:1 > 203.0.113.1:33434"), "drop spoofed_source");
     assert_eq!(only(1, "udp 10.0.0.9:1 > 192.0.2.7:2 ttl=1"), "drop spoofed_source");
-    // Nor does a fragment wait.
+    // A fragment does not wait, either.
     assert_eq!(only(1, "udp 10.0.0.9:1 > 198.51.100.4:2 at=1480 id=5"), "drop spoofed_source");
     // Networks of the port itself, and behind its routers.
     assert_eq!(only(0, "udp 10.9.1.1:1 > 192.0.2.7:2"), "forward udp 10.9.1.1:1 > 192.0.2.7:2");
@@ -254,7 +257,7 @@ fn what_a_pool_or_a_service_has_is_nobody_elses() {
         assert_eq!(Bench::unchecked().port(port, words), ["drop spoofed_source"]);
     }
     assert_eq!(Bench::unchecked().port(1, "udp 10.0.0.1:1 > 192.0.2.7:2"), ["drop bad_source"]);
-    // Where it is off all others are right.
+    // With the check off, all other sources pass.
     assert_eq!(Bench::unchecked().port(1, "tcp 10.0.0.9:1 > 10.0.0.8:80"), ["forward tcp 10.0.0.9:1 > 10.0.0.8:80"]);
 }
 
@@ -262,7 +265,7 @@ fn what_a_pool_or_a_service_has_is_nobody_elses() {
 fn ipv4_mapped_addresses_in_ipv6() {
     assert_eq!(only(0, "udp [::ffff:10.0.0.9]:1 > [2001:db8:f::7]:2"), "drop bad_source");
     assert_eq!(only(0, "udp [2001:db8:a::9]:1 > [::ffff:192.0.2.7]:2"), "drop bad_source");
-    // Nor does one get into the neighbours.
+    // An IPv4-mapped address does not get into the neighbours, either.
     assert_eq!(only(0, "ns 2001:db8:a::1 from ::ffff:10.0.0.9"), "drop bad_source");
     assert_eq!(only(0, "na ::ffff:10.0.0.9"), "drop bad_source");
 }
@@ -273,7 +276,8 @@ fn source_routes() {
     // Types 1, 5 and 6 have had a meaning, and so may any other.
     for kind in [0, 1, 2, 3, 4, 5, 6, 77, 252] {
         assert_eq!(only(0, &format!("udp [2001:db8:a::9]:1 > [2001:db8:f::7]:2 rh={kind}")), "drop source_route");
-        // The box itself says that it does not know it (RFC 5095, section 3; RFC 8200, section 4.4).
+        // The box itself says that it does not know it (RFC 5095, section 3; RFC 8200,
+        // section 4.4).
         assert_eq!(
             Bench::new().port(0, &format!("ping 2001:db8:a::9 > 2001:db8:a::1 rh={kind}")),
             [
@@ -291,7 +295,7 @@ fn source_routes() {
     for words in ["ext=43.4.0", "ext=43.5.1"] {
         assert_eq!(only(0, &format!("udp [2001:db8:a::9]:1 > [2001:db8:f::7]:2 {words}")), "drop source_route", "{words}");
     }
-    // Not even for ping to the box.
+    // The rule holds for ping to the box, too.
     assert_eq!(only(0, "ping 10.0.0.9 > 10.0.0.1 lsrr"), "drop source_route");
 }
 
@@ -301,7 +305,7 @@ fn multicast_and_broadcast() {
         assert_eq!(only(0, &format!("udp 10.0.0.9:1 > {destination}:2")), "drop multicast", "{destination}");
     }
     assert_eq!(only(0, "udp [2001:db8:a::9]:1 > [ff02::fb]:2 to=33:33:00:00:00:fb"), "drop multicast");
-    // To one by address but to all by frame, not even ping.
+    // The address is one station's but the frame goes to all: dropped, even for ping.
     assert_eq!(only(0, "udp 10.0.0.9:1 > 192.0.2.7:2 to=all"), "drop multicast");
     assert_eq!(only(0, "ping 10.0.0.9 > 10.0.0.1 to=all"), "drop multicast");
     assert_eq!(only(0, "ping 10.0.0.9 > 10.0.0.255 to=all"), "drop multicast");
@@ -312,7 +316,8 @@ fn link_local() {
     assert_eq!(only(0, "udp 169.254.1.1:1 > 192.0.2.7:2"), "drop link_local");
     assert_eq!(only(0, "udp 10.0.0.9:1 > 169.254.1.1:2"), "drop link_local");
     assert_eq!(only(0, "udp [fe80::9]:1 > [2001:db8:f::7]:2"), "drop link_local");
-    // To a pool, or an address of the box that a chain uses, is forwarding, too.
+    // A packet to a pool, or to an address of the box that a chain uses, is forwarded,
+    // too.
     assert_eq!(only(0, "tcp [fe80::9]:1 > [2001:db8:a::100]:80"), "drop link_local");
     assert_eq!(only(1, "tcp 169.254.1.1:1 > 203.0.113.2:80"), "drop link_local");
     // The box itself answers on the link.
@@ -326,7 +331,8 @@ fn destinations_that_are_nowhere() {
     assert_eq!(only(0, "udp [2001:db8:a::9]:1 > [::1]:2"), "drop no_route");
 }
 
-/// A switch port that is not set up as one of a VLAN sends priority tags (802.1Q, VLAN 0): a station takes the frame as if it had none.
+/// A switch port that is not set up as one of a VLAN sends priority tags (802.1Q, VLAN
+/// 0): a station takes the frame as if it had none.
 #[test]
 fn a_priority_tag_is_taken_off() {
     let words = "udp 10.0.0.9:1 > 192.0.2.7:2";
@@ -346,7 +352,8 @@ fn a_priority_tag_is_taken_off() {
     bench.pool.put(packet);
 }
 
-/// Frames of a VLAN, and priority tags around another tag: there is no interface for them.
+/// Frames of a VLAN, and priority tags around another tag, are dropped: there is no
+/// interface for them.
 #[test]
 fn frames_of_a_vlan_have_a_reason_of_their_own() {
     assert_eq!(only(0, "udp 10.0.0.9:1 > 192.0.2.7:2 vlan=5"), "drop vlan_tagged");
@@ -359,7 +366,7 @@ fn frames_of_a_vlan_have_a_reason_of_their_own() {
     assert_eq!(tagged(&[0x81, 0, 0, 0, 0x81, 0, 0, 5]), ["drop vlan_tagged"]);
     assert_eq!(tagged(&[0x81, 0, 0, 0, 0x81, 0, 0, 0]), ["drop vlan_tagged"]);
     assert_eq!(tagged(&[0x88, 0xa8, 0, 5].repeat(3)), ["drop headers_too_deep"]);
-    // What ends inside its tag.
+    // The frame ends inside its tag.
     assert_eq!(Bench::new().port_bytes(0, &[&plain[..12], &[0x81, 0, 0]].concat()), ["drop truncated"]);
     assert_eq!(Bench::new().port_bytes(0, &[&plain[..12], &[0x81, 0, 0, 0, 8]].concat()), ["drop truncated"]);
 }
@@ -384,7 +391,8 @@ fn icmp_errors_that_quote_anything() {
     };
     let inner = &frame(1, "udp 198.51.100.4:1000 > 192.0.2.7:53")[14..];
     assert_eq!(bench.port_bytes(1, &quote(inner)), ["forward udp 192.0.2.7:53 > 198.51.100.4:1000"]);
-    // A redirect, a source quench, an error about a packet of somebody else than it is sent to.
+    // A redirect, a source quench, an error about a packet of another host than it is
+    // sent to.
     for kind in [4, 5] {
         let mut bytes = quote(inner);
         bytes[34] = kind;

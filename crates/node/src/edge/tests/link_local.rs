@@ -1,4 +1,4 @@
-//! The ports' link-local addresses, and routers at such.
+//! The ports' link-local addresses, and routers with link-local addresses.
 
 use super::{Bench, EdgeRoute, SECOND};
 
@@ -20,7 +20,7 @@ fn a_ports_link_local_address_answers() {
         bench.port(0, "tcp [fe80::9]:5 > [fe80::ff:fe00:b0]:22 len=0"),
         ["0< box0>host9 reset [fe80::ff:fe00:b0]:22 > [fe80::9]:5 ttl=64 flags=20 seq=0 ack=2", "drop local"]
     );
-    // One of another link is somebody else's, who may be there.
+    // A link-local address of another link is another station's, which may be there.
     assert_eq!(bench.port(0, "ping fe80::9 > fe80::ff:fe00:b1"), ["drop link_local"]);
     assert_eq!(
         bench.port(0, "ping fe80::ff:fe00:b1 > fe80::ff:fe00:b0"),
@@ -38,7 +38,8 @@ fn neighbour_discovery_of_a_link_local_address() {
         ["0< box0>host9 na fe80::ff:fe00:b0 to fe80::9 mac=box0 flags=0xe0"]
     );
     assert!(bench.port(0, "ns fe80::ff:fe00:b1 from fe80::9").is_empty());
-    // Another station with the same link-local address: its probe for duplicates finds the box, and its claim is defended against.
+    // Another station with the same link-local address: its probe for duplicates finds
+    // the box, and its claim is defended against.
     assert_eq!(
         bench.port(0, "ns fe80::ff:fe00:b0 from :: bare from=02:00:00:00:01:09"),
         ["0< box0>33:33:00:00:00:01 na fe80::ff:fe00:b0 to ff02::1 mac=box0 flags=0xa0"]
@@ -62,7 +63,8 @@ fn nothing_link_local_is_forwarded() {
     assert_eq!(bench.released(0, "udp 10.0.0.9:1 > 169.254.1.1:2"), ["drop link_local"]);
 }
 
-/// A link-local router is resolved from the port's own link-local address; [`super::frames::describe`] checks the hop limits.
+/// A link-local router is resolved from the port's own link-local address;
+/// [`super::frames::describe`] checks the hop limits.
 #[test]
 fn a_router_at_a_link_local_address() {
     let mut bench = with_gateway("fe80::fe");
@@ -92,7 +94,7 @@ fn the_same_link_local_router_at_two_ports() {
     );
 }
 
-/// A port without IPv6 addresses speaks it if a router is reached so, and not otherwise.
+/// A port without IPv6 addresses speaks IPv6 only if a router is reached by it.
 #[test]
 fn a_port_without_ipv6_has_no_link_local_address() {
     let only_v4 = |gateway: &str| {

@@ -1,4 +1,5 @@
-//! Routers that speak BFD: what the edge takes for it, what it answers, and which routes it goes by meanwhile.
+//! Routers that speak BFD: which packets the edge takes for it, its answers, and the
+//! routes meanwhile.
 
 use super::*;
 use crate::bfd::{Key, KeyKind, Memory, Peer, Session, Settings};
@@ -11,14 +12,15 @@ const ROUTER_MAC: Mac = [2, 0, 0, 0, 1, 254];
 const FOUR: (&str, &str) = ("203.0.113.254", "203.0.113.1");
 const SIX: (&str, &str) = ("2001:db8:b::fe", "2001:db8:b::1");
 const LINK_LOCAL: (&str, &str) = ("fe80::fe", "fe80::ff:fe00:b1");
-/// Whoever is asked for its MAC address answers, cut or not.
+/// Stations that answer when asked for their MAC addresses, whether the router is cut off
+/// or not.
 const ANSWERS: [(&str, &str); 4] = [
     ("arp who-has 203.0.113.254", "arp 203.0.113.254 is-at 02:00:00:00:01:fe to=box1"),
     ("arp who-has 203.0.113.253", "arp 203.0.113.253 is-at 02:00:00:00:01:fd to=box1"),
     ("ns 2001:db8:b::fe", "na 2001:db8:b::fe"),
     ("ns fe80::fe", "na fe80::fe dst=fe80::ff:fe00:b1"),
 ];
-/// A packet that has its way through the first router.
+/// A packet that is routed through the first router.
 const OUT: &str = "udp 198.51.100.4:1 > 192.0.2.7:2";
 
 fn bytes(address: &str) -> [u8; 16] {
@@ -34,7 +36,7 @@ struct Rig {
     bench: Bench,
     router: Session,
     ends: (&'static str, &'static str),
-    /// The router hears nothing and says nothing.
+    /// Set if the router hears nothing and says nothing.
     is_cut: bool,
     events: Vec<(u8, State)>,
     /// BFD frames of the box.
@@ -71,7 +73,7 @@ impl Rig {
         config
     }
 
-    /// The box's next life, after a pause.
+    /// Starts the box's next incarnation, after a pause.
     fn next_life(&mut self, pause: u64) {
         self.bench.now += pause;
         self.bench.edge.abandon(&mut self.bench.pool);
@@ -88,7 +90,7 @@ impl Rig {
         rig
     }
 
-    /// A datagram of the router's, from and to whom it says.
+    /// A datagram of the router's, with these addresses.
     fn frame(&mut self, from: &str, to: &str, payload: &[u8]) -> Vec<u8> {
         let mut packet = self.bench.pool.take().expect("the pool holds more than a test uses");
         packet.clear();
@@ -100,7 +102,7 @@ impl Rig {
         frame
     }
 
-    /// What the edge has put out, apart from BFD, in words.
+    /// Effects of the edge, apart from BFD, in words.
     fn take(&mut self) -> Vec<String> {
         self.events.extend(self.bench.out.liveness.drain(..).map(|liveness| (liveness.port, liveness.change.to)));
         self.noted = self.bench.out.notes.drain(..).next_back().map(|(_, memory)| memory).or(self.noted);
@@ -117,7 +119,7 @@ impl Rig {
         self.bench.effects(Vec::new())
     }
 
-    /// So many ns, in steps of one millisecond.
+    /// Runs for so many ns, in steps of one millisecond.
     fn run(&mut self, ns: u64) -> Vec<String> {
         let mut effects = Vec::new();
         let end = self.bench.now + ns;
@@ -145,7 +147,7 @@ impl Rig {
             let said = self.take();
             for (question, answer) in ANSWERS {
                 if said.iter().any(|word| word.contains(question)) {
-                    // What waited for the answer leaves with it, and may be BFD.
+                    // A packet that waited for the answer leaves with it, and may be BFD.
                     let packet = self.bench.packet(&frame(1, answer));
                     let forwarded = self.bench.edge.handle_ingress(1, packet, now, &mut self.bench.out, &mut self.bench.pool);
                     assert!(forwarded.is_none());
@@ -189,7 +191,7 @@ fn a_router_that_dies_loses_its_routes_and_gets_them_back() {
         assert!(rig.bench.edge.liveness().all(|(port, _, session, is_dead)| {
             port == 1 && is_dead && session.state() == State::Down && session.downs().0 == 1
         }));
-        // Who is on the link needs no router.
+        // A station on the link needs no router.
         assert!(!rig.send("udp 198.51.100.4:1 > 203.0.113.253:2").contains("next_hop_down"));
         rig.is_cut = false;
         rig.run(5 * SECOND);
@@ -212,8 +214,8 @@ fn another_route_is_used_meanwhile() {
     }
 }
 
-/// A router that does not speak BFD, or not yet, is routed through as ever; and one that holds its session down on purpose says nothing about
-/// the way to it.
+/// A router that does not speak BFD, or not yet, keeps its routes. A router that holds
+/// its session down on purpose says nothing about the way to it, and keeps them too.
 #[test]
 fn who_was_never_up_or_is_switched_off_loses_nothing() {
     let mut rig = Rig::new(FOUR, None, &[]);
@@ -226,14 +228,14 @@ fn who_was_never_up_or_is_switched_off_loses_nothing() {
     rig.run(SECOND);
     assert_eq!(rig.events, [(1, State::Down)]);
     assert!(rig.send(OUT).contains("box1>host254"));
-    // Nor has it any more when what it said is forgotten.
+    // The router keeps its routes when its word is forgotten, too.
     rig.is_cut = true;
     rig.run(10 * SECOND);
     assert!(rig.send(OUT).contains("box1>host254"));
     assert_eq!(rig.events, [(1, State::Down)]);
 }
 
-/// One that was dead and says that it is switched off is not known to be dead any more.
+/// A dead router that says that it is switched off is not known to be dead any more.
 #[test]
 fn a_dead_router_that_is_switched_off_is_used_again() {
     let mut rig = Rig::up(FOUR, &[]);
@@ -246,8 +248,9 @@ fn a_dead_router_that_is_switched_off_is_used_again() {
     assert!(rig.send(OUT).contains("box1>host254"));
 }
 
-/// The box's next life goes on with the session, and the router notices nothing; if it does because the pause was too long, no route is lost for that. One that
-/// was dead is so still.
+/// The box's next incarnation continues the session, and the router notices nothing. If
+/// the pause was so long that it does notice, no route is lost for that. A dead router
+/// stays dead.
 #[test]
 fn the_next_life_knows_its_routers() {
     let mut rig = Rig::up(FOUR, &[]);
@@ -258,7 +261,7 @@ fn the_next_life_knows_its_routers() {
 
     rig.next_life(400 * MS);
     assert!(rig.bench.edge.liveness().all(|(.., session, is_dead)| session.state() == State::Down && !is_dead));
-    // It has a way: whoever is there is asked for its MAC address.
+    // The route is in use: the router is asked for its MAC address.
     assert_eq!(rig.send(OUT), "1< box1>all arp who-has 203.0.113.254 tell 203.0.113.1");
     rig.bench.port(1, ANSWERS[0].1);
     assert!(rig.send(OUT).contains("box1>host254"));
@@ -274,7 +277,8 @@ fn the_next_life_knows_its_routers() {
     assert!(rig.send(OUT).contains("box1>host254"));
 }
 
-/// Only a configured router's packet with a whole life, to the box's own address, is BFD. All else to that port is what it was without.
+/// BFD is only a configured router's packet with a full TTL, to the box's own address.
+/// All other packets to that port are treated as without BFD.
 #[test]
 fn what_is_not_bfd_is_as_before() {
     let mut rig = Rig::up(FOUR, &[]);
@@ -284,13 +288,14 @@ fn what_is_not_bfd_is_as_before() {
     let payload = payload[..len].to_vec();
     let local = |said: Vec<String>| said.iter().any(|word| word == "drop local");
 
-    // It has crossed a router.
+    // The packet has crossed a router.
     let mut far = rig.frame(FOUR.0, FOUR.1, &payload);
     far[22] = 254;
     let sum = checksum::checksum(&[&far[14..24], &[0; 2], &far[26..34]].concat());
     far[24..26].copy_from_slice(&sum.to_be_bytes());
     assert!(local(rig.bench.port_bytes(1, &far)));
-    // From somebody else, or to another port than the router's.
+    // The source is another station, or the packet comes by another port than the
+    // router's.
     let stranger = rig.frame("203.0.113.9", FOUR.1, &payload);
     assert!(local(rig.bench.port_bytes(1, &stranger)));
     let mut elsewhere = rig.frame(FOUR.0, "10.0.0.1", &payload);
@@ -298,12 +303,12 @@ fn what_is_not_bfd_is_as_before() {
     elsewhere = rig.frame(FOUR.0, FOUR.1, &payload);
     elsewhere[..6].copy_from_slice(&BOX[0]);
     assert_eq!(rig.bench.port_bytes(0, &elsewhere), ["drop spoofed_source"]);
-    // To an address that only a chain has: for the chain.
+    // The address is only a chain's: the packet is for the chain.
     let chain = rig.frame(FOUR.0, "198.51.100.4", &payload);
     assert!(rig.bench.port_bytes(1, &chain)[0].starts_with("forward "));
-    // None of them was heard.
+    // No session has heard any of them.
     assert!(rig.events.is_empty() && rig.bench.edge.liveness().all(|(.., session, _)| session.state() == State::Up));
-    // To the box's own address that a chain uses too: the session's.
+    // The address is the box's own and a chain uses it too: the packet is the session's.
     let own = rig.frame(FOUR.0, "203.0.113.2", &payload);
     rig.bench.port_bytes(1, &own);
     rig.run(10 * MS);
@@ -332,7 +337,7 @@ fn what_is_wrong_is_counted_by_reason() {
     let mut damaged = rig.frame(FOUR.0, FOUR.1, &into[..len]);
     damaged[50] ^= 1;
     assert_eq!(rig.bench.port_bytes(1, &damaged), ["drop bad_checksum"]);
-    // A packet of the router's own, twice.
+    // The same packet of the router comes twice.
     rig.router.set_intervals(60_000, 50_000, 3);
     rig.bench.now += 60 * MS;
     let len = rig.router.poll_transmit(rig.bench.now, &mut || 0, &mut into).expect("it is due");
@@ -342,7 +347,8 @@ fn what_is_wrong_is_counted_by_reason() {
     assert!(rig.bench.edge.liveness().all(|(.., session, _)| session.state() == State::Up));
 }
 
-/// While another host serves the ports, nothing is sent and no route is out of use; with service sessions begin anew.
+/// While another host serves the ports, nothing is sent and no route is out of use; with
+/// service sessions begin anew.
 #[test]
 fn only_who_serves_speaks() {
     let mut rig = Rig::up(FOUR, &[]);
@@ -359,7 +365,8 @@ fn only_who_serves_speaks() {
     assert_eq!(rig.router.state(), State::Up);
 }
 
-/// A router that is not there: its address is asked for, packets for it wait a while and are counted, and nobody is told of it.
+/// A router that does not exist. Its address is asked for, packets for it wait a while
+/// and are counted, and no error is sent.
 #[test]
 fn nobody_at_the_address() {
     let mut config = config();
@@ -374,7 +381,8 @@ fn nobody_at_the_address() {
     assert!(effects.iter().all(|effect| effect.contains("arp ") || effect.ends_with("drop neighbor_unresolved")), "{effects:?}");
 }
 
-/// What a chain sends under the box's own address is its client's: that one is told.
+/// A packet that a chain sends under the box's own address is its client's: the client is
+/// told.
 #[test]
 fn a_masqueraded_client_is_told_of_a_silent_neighbour() {
     let mut bench = Bench::new();

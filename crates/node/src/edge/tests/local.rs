@@ -12,7 +12,7 @@ fn on(port: u8, words: &str) -> Vec<String> {
 
 const REFUSED: [&str; 1] = ["drop local"];
 
-/// RFC 9293, section 3.10.7.1.
+/// Sequence numbers as in RFC 9293, section 3.10.7.1.
 #[test]
 fn a_segment_for_a_closed_port_is_reset_in_sequence() {
     assert_eq!(
@@ -27,7 +27,7 @@ fn a_segment_for_a_closed_port_is_reset_in_sequence() {
         on(0, "tcp [2001:db8:a::9]:5 > [2001:db8:a::1]:22 seq=7 len=3"),
         ["0< box0>host9 reset [2001:db8:a::1]:22 > [2001:db8:a::9]:5 ttl=64 flags=20 seq=0 ack=11", "drop local"]
     );
-    // No answer to resets, damaged segments, broadcast frames and spoofed sources.
+    // Resets, damaged segments, broadcast frames and spoofed sources get no answer.
     assert_eq!(on(0, "tcp 10.0.0.9:5 > 10.0.0.1:22 flags=4"), REFUSED);
     assert_eq!(on(0, "tcp 10.0.0.9:5 > 10.0.0.1:22 badl4"), ["drop bad_checksum"]);
     assert_eq!(on(0, "tcp [2001:db8:a::9]:5 > [2001:db8:a::1]:22 badl4"), ["drop bad_checksum"]);
@@ -37,7 +37,7 @@ fn a_segment_for_a_closed_port_is_reset_in_sequence() {
     assert_eq!(on(1, "tcp 192.0.2.7:5 > 203.0.113.2:22"), ["forward tcp 192.0.2.7:5 > 203.0.113.2:22"]);
 }
 
-/// RFC 1918, section 3: a private address means nothing to who is at a port that has none, and is not shown there.
+/// RFC 1918, section 3: a private address is not shown at a port that has none.
 #[test]
 fn a_private_address_is_nobodys_at_a_public_port() {
     for words in ["ping 192.0.2.7 > 10.0.0.1", "tcp 192.0.2.7:5 > 10.0.0.1:22", "udp 192.0.2.7:5 > 10.0.0.1:9"] {
@@ -52,7 +52,7 @@ fn resets_have_a_rate_limit_of_their_own() {
     let mut bench = Bench::new();
     let told = |bench: &mut Bench| (0..2500).filter(|_| bench.port(0, "tcp 10.0.0.9:5 > 10.0.0.1:22").len() == 2).count();
     assert_eq!(told(&mut bench), 1000);
-    // Resets take none of it.
+    // Resets do not use up this rate.
     bench.wait(SECOND / 10);
     (0..500).for_each(|_| assert_eq!(bench.port(0, "tcp 10.0.0.9:5 > 10.0.0.1:22 flags=4"), REFUSED));
     assert_eq!(told(&mut bench), 100);
@@ -92,11 +92,12 @@ fn a_protocol_that_nobody_speaks() {
     assert_eq!(problem("ext=60.1.4,43.9.0"), "0< box0>host9 problem code=1 at=48");
     assert_eq!(problem("proto=50"), "0< box0>host9 problem code=1 at=6");
     assert_eq!(problem("proto=1"), "0< box0>host9 problem code=1 at=6", "ICMP of IPv4");
-    // Options for every hop in another place than the first are a header that nobody knows.
+    // Options for every hop in another place than the first are an unknown header.
     assert_eq!(problem("ext=60.1.4,0.1.4"), "0< box0>host9 problem code=1 at=40");
-    // "No next header": nothing is missing.
+    // "No next header": the packet is complete.
     assert_eq!(on(0, "proto 2001:db8:a::9 > 2001:db8:a::1 proto=59"), REFUSED);
-    // Messages that ask nothing, or of an unknown type, are nobody's (RFC 1122, section 3.2.2; RFC 4443, section 2.4 (b)).
+    // Messages that ask nothing, or of an unknown type, get no answer (RFC 1122, section
+    // 3.2.2; RFC 4443, section 2.4 (b)).
     for (words, at) in [("ping 10.0.0.9 > 10.0.0.1", 34), ("ping 2001:db8:a::9 > 2001:db8:a::1", 54)] {
         let mut bytes = frame(0, words);
         bytes[at] = bytes[at].wrapping_add(90);
@@ -107,7 +108,8 @@ fn a_protocol_that_nobody_speaks() {
     }
 }
 
-/// RFC 8200, section 4.2: the type of an option says what becomes of a packet whose receiver does not know it.
+/// RFC 8200, section 4.2: the type of an option decides what becomes of a packet whose
+/// receiver does not know it.
 #[test]
 fn options_that_nobody_knows() {
     let ping = |words: &str| {
@@ -126,11 +128,11 @@ fn options_that_nobody_knows() {
         assert_eq!(ping(&format!("ext={header}.5.5")), REFUSED, "longer than its header");
     }
     assert_eq!(ping("ext=0.1.4,60.133.4")[0], "0< box0>host9 problem code=2 at=50");
-    // Routing headers (section 4.4): of no type one leads on from here.
+    // Routing headers (section 4.4): the box forwards along none, of whatever type.
     assert_eq!(ping("ext=43.253.1"), ["0< box0>host9 problem code=0 at=42", "drop local"]);
     assert_eq!(ping("ext=43.253.0"), pong);
     assert_eq!(ping("ext=43.0.0"), pong);
-    // The answer has none of them.
+    // The answer has no extension headers.
     let mut bench = Bench::new();
     let packet = bench.packet(&frame(0, "ping 2001:db8:a::9 > 2001:db8:a::1 len=30 ext=0.5.4,43.253.0,60.1.4"));
     assert!(bench.edge.handle_ingress(0, packet, bench.now, &mut bench.out, &mut bench.pool).is_none());
@@ -149,7 +151,8 @@ fn eight_extension_headers_are_enough() {
     assert_eq!(ping(9), ["drop headers_too_deep"]);
 }
 
-/// The frame of a packet without options or extension headers, cut at these places of its data.
+/// The frame of a packet without options or extension headers, cut at these places of its
+/// data.
 fn pieces(words: &str, cuts: &[usize]) -> Vec<Vec<u8>> {
     let whole = frame(0, words);
     let header = if whole[12..14] == [8, 0] { 34 } else { 54 };
@@ -193,7 +196,7 @@ fn a_datagram_in_fragments_is_put_together() {
             assert_eq!((bench.edge.held(), bench.edge.poll_timeout()), (0, u64::MAX));
         }
     }
-    // Longer than the port's MTU, and so is the answer.
+    // Question and answer are longer than the port's MTU.
     let mut bench = Bench::new();
     let fragments = pieces("ping 10.0.0.9 > 10.0.0.1 len=2000", &[1480]);
     assert!(bench.port_bytes(0, &fragments[1]).is_empty());
@@ -238,19 +241,20 @@ fn datagrams_that_never_become_whole() {
     // Without the first fragment no time exceeded is sent.
     bench.port_bytes(0, &fragments[1]);
     assert_eq!(bench.wait(61 * SECOND), ["60s drop local_fragment"]);
-    // Overlapping fragments, and two different ends, discard the datagram (RFC 5722, section 4).
+    // Overlapping fragments, and two different ends, discard the datagram (RFC 5722,
+    // section 4).
     let other = pieces("ping 10.0.0.9 > 10.0.0.1 len=1400", &[392, 800]);
     bench.port_bytes(0, &fragments[0]);
     assert_eq!(bench.port_bytes(0, &other[1]), ["drop bad_fragment", "drop bad_fragment"]);
     let shorter = pieces("ping 10.0.0.9 > 10.0.0.1 len=1000", &[400, 808]);
     bench.port_bytes(0, &fragments[2]);
     assert_eq!(bench.port_bytes(0, &shorter[2]), ["drop bad_fragment", "drop bad_fragment"]);
-    // Longer than a buffer.
+    // The datagram is longer than a buffer.
     let longer = pieces("ping 10.0.0.9 > 10.0.0.1 len=4000", &[1480, 2960]);
     bench.port_bytes(0, &longer[1]);
     bench.port_bytes(0, &longer[2]);
     assert_eq!(bench.port_bytes(0, &longer[0]), ["drop local_fragment"; 3]);
-    // Some of it fits, and is counted all the same.
+    // A part of it fits, and is counted all the same.
     let longer = pieces("ping 10.0.0.9 > 10.0.0.1 len=4000", &[1480, 2200, 2960, 3896]);
     longer[1..].iter().for_each(|piece| assert!(bench.port_bytes(0, piece).is_empty()));
     assert_eq!(bench.port_bytes(0, &longer[0]), ["drop local_fragment"; 5]);
@@ -262,7 +266,8 @@ fn datagrams_that_never_become_whole() {
     assert_eq!((bench.edge.held(), bench.edge.poll_timeout()), (0, u64::MAX));
 }
 
-/// One host keeps four incomplete datagrams, all hosts together thirty-two; the oldest makes room.
+/// One host keeps four incomplete datagrams, all hosts together thirty-two; the oldest
+/// makes room.
 #[test]
 fn incomplete_datagrams_are_bounded() {
     let mut bench = Bench::new();
@@ -284,11 +289,11 @@ fn incomplete_datagrams_are_bounded() {
 fn ping_is_answered_in_a_chains_place_where_somebody_asks_for_it() {
     assert_eq!(on(0, "ping 10.0.0.9 > 10.0.0.100"), ["0< box0>host9 pong 10.0.0.100 > 10.0.0.9 ttl=64"]);
     assert_eq!(on(1, "ping 192.0.2.7 > 10.0.0.100 ttl=1"), ["1< box1>host7 pong 10.0.0.100 > 192.0.2.7 ttl=64"]);
-    // Everything else goes to the chain, and ping of other addresses.
+    // All other packets go to the chain, and so does ping of other addresses.
     assert_eq!(on(0, "pong 10.0.0.9 > 10.0.0.100"), ["forward icmp 10.0.0.9 > 10.0.0.100:7"]);
     assert_eq!(on(0, "tcp 10.0.0.9:5 > 10.0.0.100:80"), ["forward tcp 10.0.0.9:5 > 10.0.0.100:80"]);
     assert_eq!(on(0, "ping 2001:db8:a::9 > 2001:db8:a::100"), ["forward icmp6 [2001:db8:a::9]:7 > 2001:db8:a::100"]);
-    // A spoofed source gets no answer, from a pool's address either.
+    // A spoofed source gets no answer from a pool's address, either.
     assert_eq!(on(1, "ping 10.0.0.9 > 10.0.0.100"), ["drop spoofed_source"]);
     assert_eq!(on(0, "ping 10.0.0.9 > 10.0.0.100 badl4"), ["drop bad_checksum"]);
 }

@@ -1,8 +1,11 @@
-//! Scenarios of the edge: a frame in words goes in, what the edge does about it comes out in words.
+//! Scenarios of the edge: a frame in words goes in, the edge's effects come out in words.
 //!
-//! The box has two ports. Port 0 (`10.0.0.1/24`, `2001:db8:a::1/64`) is where clients are, port 1 (`203.0.113.1/24`, `2001:db8:b::1/64`, MTU
-//! 1400) leads to the rest of the world through `203.0.113.254` and `2001:db8:b::fe`; `10.9.0.0/16` is behind the client `10.0.0.254`. Its chains own `198.51.100.4/31`, the virtual
-//! addresses `10.0.0.100` and `2001:db8:a::100`, and use the box's own `203.0.113.2`. The box answers ping at `10.0.0.100`. The ports' link-local addresses are `fe80::ff:fe00:b0` and
+//! The box has two ports. Port 0 (`10.0.0.1/24`, `2001:db8:a::1/64`) is where clients
+//! are, port 1 (`203.0.113.1/24`, `2001:db8:b::1/64`, MTU 1400) leads to the rest of the
+//! world through `203.0.113.254` and `2001:db8:b::fe`; `10.9.0.0/16` is behind the client
+//! `10.0.0.254`. Its chains own `198.51.100.4/31`, the virtual addresses `10.0.0.100` and
+//! `2001:db8:a::100`, and use the box's own `203.0.113.2`. The box answers ping at
+//! `10.0.0.100`. The ports' link-local addresses are `fe80::ff:fe00:b0` and
 //! `fe80::ff:fe00:b1`.
 
 mod conservation;
@@ -68,24 +71,25 @@ impl Bench {
 
     pub(super) fn with_buffers(buffers: usize) -> Bench {
         let drops = DropCounters::default();
-        // A time at which careless arithmetic overflows.
+        // Careless arithmetic overflows at this time.
         let now = 1_800_000_000 * SECOND;
         Bench { edge: Edge::new(config()), pool: MemoryPool::new(buffers), now, out: EdgeOut::default(), drops }
     }
 
-    /// The same without a look at where sources are routed.
+    /// The same bench without a check where sources are routed.
     pub(super) fn unchecked() -> Bench {
         Bench::with(|config| config.ports.iter_mut().for_each(|port| port.reverse_path = ReversePath::Off))
     }
 
-    /// The same with changes.
+    /// The same bench with changes.
     pub(super) fn with(change: impl FnOnce(&mut EdgeConfig)) -> Bench {
         let mut config = config();
         change(&mut config);
         Bench { edge: Edge::new(config), ..Bench::new() }
     }
 
-    /// A bench on which `words` (as [`frame`] reads them) have come in by the port, so that their senders are known.
+    /// A bench on which `words` (as [`frame`] reads them) have come in by the port, so
+    /// that their senders are known.
     pub(super) fn knowing(questions: &[(u8, &str)]) -> Bench {
         let mut bench = Bench::new();
         for (port, words) in questions {
@@ -101,7 +105,7 @@ impl Bench {
         packet
     }
 
-    /// A frame in words comes in by a port.
+    /// Brings a frame in words in by a port.
     pub(super) fn port(&mut self, port: u8, words: &str) -> Vec<String> {
         self.port_bytes(port, &frame(port, words))
     }
@@ -117,7 +121,7 @@ impl Bench {
         self.effects(effects)
     }
 
-    /// A chain has released a frame in words, which had come in by a port.
+    /// Releases a frame in words from a chain; the frame had come in by a port.
     pub(super) fn released(&mut self, ingress: u8, words: &str) -> Vec<String> {
         self.released_bytes(ingress, &frame(ingress, words))
     }
@@ -126,7 +130,7 @@ impl Bench {
         self.released_with(ingress, 0, bytes)
     }
 
-    /// The same of a packet with these flags.
+    /// Releases a packet with these flags.
     pub(super) fn released_with(&mut self, ingress: u8, flags: u8, bytes: &[u8]) -> Vec<String> {
         let mut packet = self.packet(bytes);
         (packet.meta.ingress, packet.meta.flags) = (ingress, flags);
@@ -136,7 +140,7 @@ impl Bench {
         self.effects(Vec::new())
     }
 
-    /// Time passes, step by step from deadline to deadline.
+    /// Lets time pass, step by step from deadline to deadline.
     pub(super) fn wait(&mut self, ns: u64) -> Vec<String> {
         let end = self.now + ns;
         let mut effects = Vec::new();
@@ -155,7 +159,8 @@ impl Bench {
         self.effects(Vec::new())
     }
 
-    /// Puts the effects into words, the drops last, and gives their buffers back: none may be missing.
+    /// Puts the effects into words, the drops last, and gives their buffers back: no
+    /// buffer may be missing.
     fn effects(&mut self, mut effects: Vec<String>) -> Vec<String> {
         for (port, released) in self.out.transmit.drain(..) {
             let packet = released.into_inner();
@@ -167,7 +172,7 @@ impl Bench {
             match self.edge.handle_reinjected(port, packet, &mut self.pool) {
                 Some((key, packet)) => {
                     assert_eq!(packet.meta.ingress, port);
-                    // Errors of the box's own come in again, and fragments.
+                    // The box's own errors come in again, and fragments.
                     assert_eq!(packet.meta.flags == Flags::OWN, !packet.layers.fragment, "{words}");
                     effects.push(format!("again {port}> {words} as {key}"));
                     self.pool.put(packet);

@@ -1,4 +1,4 @@
-//! Answers about packets that chains have rejected: to whom, which, and how often.
+//! Answers about packets that chains have rejected: receivers, kinds, rates.
 
 use super::frames::{describe, frame};
 use super::{Bench, Released, SECOND};
@@ -11,7 +11,7 @@ const RST: u8 = tcp_flags::RST;
 const ACK: u8 = tcp_flags::ACK;
 
 impl Bench {
-    /// A chain has refused a frame in words, which had come in by a port.
+    /// Refuses a frame in words, which had come in by a port.
     fn refused(&mut self, ingress: u8, words: &str) -> Vec<String> {
         self.refused_bytes(ingress, &frame(ingress, words))
     }
@@ -25,8 +25,10 @@ impl Bench {
     }
 }
 
-/// A segment without ACK gets a reset that acknowledges all of it, SYN and FIN included; one with ACK gets a reset at the number that it acknowledges (RFC 9293, section 3.10.7.1). It comes
-/// from whom the segment was for, by the port and to the station that it came from.
+/// A segment without ACK gets a reset that acknowledges all of it, SYN and FIN included.
+/// A segment with ACK gets a reset at the number that it acknowledges (RFC 9293, section
+/// 3.10.7.1). The reset comes from the segment's destination, by the port and to the
+/// station that the segment came from.
 #[test]
 fn a_segment_gets_a_reset_in_sequence() {
     let mut bench = Bench::new();
@@ -58,7 +60,9 @@ fn a_segment_gets_a_reset_in_sequence() {
     assert_eq!(bench.refused_bytes(0, &last), ["0< box0>host9 reset 198.51.100.4:80 > 10.0.0.9:1 ttl=64 flags=20 seq=0 ack=0"]);
 }
 
-/// Everything else gets an ICMP error, with its own headers in it: "communication administratively prohibited", 3/13 (RFC 1812, section 5.2.7.1) or 1/1 (RFC 4443, section 3.1).
+/// All other packets get an ICMP error, with their own headers in it: "communication
+/// administratively prohibited", 3/13 (RFC 1812, section 5.2.7.1) or 1/1 (RFC 4443,
+/// section 3.1).
 #[test]
 fn everything_else_gets_an_icmp_error() {
     let mut bench = Bench::new();
@@ -88,7 +92,8 @@ fn a_tag_is_not_the_answers() {
     }
 }
 
-/// Resets and errors are answered by nobody, later fragments and what was sent to many or by nobody neither; nor is a segment that is damaged, or of which only a part is here.
+/// Resets and errors are not answered; nor are later fragments, packets to many, packets
+/// from unusable addresses, and segments that are damaged or incomplete.
 #[test]
 fn what_gets_no_answer() {
     let mut bench = Bench::new();
@@ -120,7 +125,7 @@ fn what_gets_no_answer() {
     assert!(bench.refused(0, "udp 10.0.0.9:1 > 192.0.2.7:80").len() == 1);
 }
 
-/// The box's own error about a packet is not answered, whoever refuses it.
+/// The box's own error about a packet is not answered, whichever chain refuses it.
 #[test]
 fn an_error_gets_no_answer() {
     let mut bench = Bench::new();
@@ -135,7 +140,8 @@ fn an_error_gets_no_answer() {
     assert!(bench.effects(Vec::new()).iter().all(|effect| effect.contains("drop ttl_exceeded")));
 }
 
-/// Answers come at 1000 a second and no more; what is beyond is dropped in silence. Nobody else's errors are fewer for that.
+/// Answers come at 1000 a second and no more; further ones are dropped in silence. Other
+/// errors have their own rate.
 #[test]
 fn there_are_so_many_answers_a_second() {
     let mut bench = Bench::new();

@@ -9,10 +9,10 @@ fn arp_is_answered_for_own_and_owned_addresses() {
     assert_eq!(bench.port(0, "arp who-has 10.0.0.100 tell 10.0.0.9"), ["0< box0>host9 arp 10.0.0.100 is-at box0 for 10.0.0.9"]);
     let asked = bench.port(1, "arp who-has 198.51.100.5 tell 203.0.113.254");
     assert_eq!(asked, ["1< box1>host254 arp 198.51.100.5 is-at box1 for 203.0.113.254"]);
-    // Not for others, nor for what is at another port.
+    // No answer for other hosts, nor for addresses at another port.
     assert!(bench.port(0, "arp who-has 10.0.0.7 tell 10.0.0.9").is_empty());
     assert!(bench.port(1, "arp who-has 10.0.0.1 tell 203.0.113.254").is_empty());
-    // A probe for duplicates (RFC 5227) finds one.
+    // A probe for duplicates (RFC 5227) finds the box.
     assert_eq!(bench.port(0, "arp who-has 10.0.0.1 tell 0.0.0.0 from=02:00:00:00:01:00").len(), 1);
 }
 
@@ -25,7 +25,8 @@ fn arp_that_cannot_be_is_refused() {
     assert_eq!(bench.port(0, "arp who-has 10.0.0.1 tell 10.0.0.9 op=3"), ["drop bad_source"], "reverse ARP");
 }
 
-/// A virtual router answers with its virtual address from its physical one (RFC 5798, section 8.1.2).
+/// A virtual router answers with its virtual address from its physical one (RFC 5798,
+/// section 8.1.2).
 #[test]
 fn an_answer_in_anothers_frame() {
     let mut bench = Bench::new();
@@ -36,7 +37,8 @@ fn an_answer_in_anothers_frame() {
     );
 }
 
-/// Who claims an address of the box is counted, believed by nobody here, and told of it, not in a loop (RFC 5227, section 2.4).
+/// A station that claims an address of the box is counted, not believed, and told so, but
+/// not in a loop (RFC 5227, section 2.4).
 #[test]
 fn an_address_of_ours_that_somebody_claims() {
     let mut bench = Bench::new();
@@ -47,7 +49,8 @@ fn an_address_of_ours_that_somebody_claims() {
     let pool = "arp 198.51.100.4 is-at 02:00:00:00:01:66 to=all";
     assert_eq!(bench.port(1, pool), ["1< box1>all arp who-has 198.51.100.4 tell 198.51.100.4", "drop address_conflict"]);
     bench.wait(10 * SECOND);
-    // On a link of two ports each hears the other's announcements; an address of another port is nobody's to defend here.
+    // On a link of two ports each hears the other's announcements; a port does not defend
+    // another port's address.
     assert_eq!(bench.port(0, "arp 198.51.100.4 is-at box1 from=box1"), ["drop address_conflict"]);
     assert_eq!(bench.port(0, "arp 203.0.113.1 is-at 02:00:00:00:01:66"), ["drop address_conflict"]);
 }
@@ -63,7 +66,7 @@ fn packets_wait_for_their_neighbour() {
         ["1< box1>host254 udp 198.51.100.4:1 > 192.0.2.7:2 ttl=63", "1< box1>host254 udp 198.51.100.4:3 > 192.0.2.7:4 ttl=63"]
     );
     assert_eq!(bench.edge.held(), 0);
-    // Known now: nothing waits, nobody is asked.
+    // The neighbour is known now: no packet waits, no question is sent.
     assert_eq!(
         bench.released(0, "udp 198.51.100.4:5 > 192.0.2.7:6"),
         ["1< box1>host254 udp 198.51.100.4:5 > 192.0.2.7:6 ttl=63"]
@@ -236,7 +239,7 @@ fn advertisements_are_learned() {
     // An answer without an address confirms the one that is known.
     bench.port(1, "na 2001:db8:b::fe bare");
     assert!(bench.wait(5 * SECOND).is_empty());
-    // With override it has moved.
+    // With override the address has moved.
     bench.port(1, "na 2001:db8:b::fe mac=02:00:00:00:01:77 flags=32");
     assert!(bench.released(0, "udp [2001:db8:a::9]:1 > [2001:db8:f::7]:2")[0].starts_with("1< box1>host119 udp"));
 }
@@ -264,8 +267,8 @@ fn neighbour_discovery_that_cannot_be_is_refused() {
     assert_eq!(only("ra"), "drop local");
 }
 
-/// A frame that the box uses itself is counted where it came in, and a packet of a chain where it goes out,
-/// once however it is cut.
+/// A frame that the box uses itself is counted at the port where it came in. A packet of
+/// a chain is counted where it goes out, once however it is cut.
 #[test]
 fn what_is_used_and_what_is_forwarded_is_counted() {
     let mut bench = Bench::new();
@@ -289,7 +292,8 @@ fn what_is_used_and_what_is_forwarded_is_counted() {
     assert_eq!(counts(&bench), [(4, 0), (1, 1)]);
     bench.port(0, "udp 10.0.0.9:5 > 192.0.2.7:33434 ttl=1");
     assert_eq!(counts(&bench), [(4, 0), (1, 1)], "an error to who has sent what it is about is none");
-    // An error that takes its chain's way is counted as whatever becomes of it, and so it is counted where it begins.
+    // An error that goes through its chain is counted by its later fate, and so it is
+    // counted where it begins.
     bench.released(0, "udp 198.51.100.4:1 > 203.0.113.9:2");
     bench.wait(4 * SECOND);
     assert_eq!((counts(&bench), bench.edge.counts(1).originated), ([(4, 0), (1, 1)], 1));
