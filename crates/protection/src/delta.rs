@@ -114,8 +114,7 @@ pub(crate) fn differ(before: &[u8], after: &[u8]) -> bool {
     })
 }
 
-/// A digest of exactly the bits of a block that travel. It detects accidents, not
-/// attacks.
+/// A digest of exactly the bits of a block that travel, against accidents, not attacks.
 pub(crate) fn digest(block: &[u8]) -> u64 {
     const VERSION: usize = core::mem::offset_of!(ActorHeader, version);
     let mut digest = 0x9e37_79b9_7f4a_7c15u64;
@@ -317,8 +316,8 @@ mod tests {
         }
     }
 
-    /// Fields that are local to each runtime change at the owner. None of them travels,
-    /// and the copy does not count as different.
+    /// Fields that are local to each runtime change at the owner. These fields do not
+    /// travel, and the copy does not count as different.
     #[test]
     fn what_is_local_stays() {
         let (mut flows, slot) = flows();
@@ -382,7 +381,7 @@ mod tests {
     }
 
     /// A delta is cut at every length, made longer, and every byte of it gets every
-    /// value. It is refused, or it changes only bits that a packet may change.
+    /// value. A forged delta is refused, or changes only bits that a packet may change.
     #[test]
     fn what_is_malformed_is_refused() {
         let (mut flows, slot) = flows();

@@ -2,11 +2,11 @@
 //! releasing process may be out of date.
 //!
 //! Theory of operation. Every role (a runtime, say) belongs to one incarnation at a time.
-//! The manager opens the fence for an incarnation when it starts. It closes the fence the
-//! moment the role is declared failed, before any other runtime recovers its flows.
-//! Packets that the old incarnation had handed over before were released before. An old
-//! incarnation that was only asleep may hand packets over afterwards: they end here with
-//! a reason and a counter.
+//! The manager opens the fence for an incarnation when it starts. The manager closes the
+//! fence the moment the role is declared failed, before any other runtime recovers its
+//! flows. Packets that the old incarnation had handed over before were released before.
+//! An old incarnation that was only asleep may hand packets over afterwards: they end
+//! here with a reason and a counter.
 
 use crate::{Peer, Released};
 use holdfast_wire::Packet;

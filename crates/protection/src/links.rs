@@ -95,8 +95,8 @@ mod tests {
     const B: Peer = Peer { node: 17, incarnation: 2 };
     const C: Peer = Peer { node: 40, incarnation: 3 };
 
-    /// One peer stays, one comes, and one has a new incarnation. The link to the old
-    /// incarnation is given back, and the link that stays goes on counting.
+    /// A peer stays, another comes, and a third has a new incarnation. The link to the
+    /// old incarnation is given back, and the link that stays goes on counting.
     #[test]
     fn who_stays_keeps_its_link() {
         let mut links = Links::default();

@@ -36,7 +36,7 @@
 //! - There is no other runtime: packets leave unprotected, counted, and `status` says so.
 //! - A copy differs: the owner asks slowly, flow after flow, whether each copy equals its
 //!   own state ([`kind::CHECK`]). A copy that differs is removed, counted, and made anew.
-//!   Until the new one is saved, the flows do not count as safe.
+//!   Flows do not count as safe until the new one is saved.
 
 mod before;
 mod handed;

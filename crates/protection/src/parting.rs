@@ -3,8 +3,8 @@
 //! Theory of operation. An owner tells a holder when a copy's flow has ended or has
 //! moved. If the channel has no room, the message waits. A holder that is leaving gets no
 //! more copies, but its copies stay until they are replaced. When another holder has
-//! saved the flow, or the flow ends or moves before, the leaving holder is told too.
-//! Otherwise its copy would outlive the flow. While the switch lives it refuses the claim
+//! saved the flow, or the flow ends or moves before, the leaving holder is told too, so
+//! that its copy does not outlive the flow. While the switch lives it refuses the claim
 //! of such a copy. The switch's next incarnation has never heard of flows that had ended,
 //! and would give an ended flow a number that another flow has leased. A flow may also
 //! come from a runtime of which this one does not know yet whether it is leaving: the
@@ -12,9 +12,8 @@
 //!
 //! A flow that moves to a runtime of the same host leaves a copy here that would die with
 //! its new owner. The copies on other hosts are therefore *kept* as long as the copy
-//! here, which goes when the new owner has a copy elsewhere. Until then the flow *needs*
-//! them. Meanwhile it does not move on to a runtime that would give one of them up for
-//! it.
+//! here, which goes when the new owner has a copy elsewhere. Meanwhile the flow *needs*
+//! them, and does not move on to a runtime that would give one of them up for it.
 
 use crate::flows::{ActorHeader, role};
 use crate::links::{Holder, Links};
@@ -141,8 +140,8 @@ impl Parting {
     }
 
     /// The flow has moved to `to`, a runtime of this host. Keeps the copy at `holder`,
-    /// unless the flow has moved there, and the copies at former holders. They stay as
-    /// long as the copy here.
+    /// unless the flow has moved there, and the copies at former holders. All of these
+    /// stay as long as the copy here.
     pub(crate) fn keep(&mut self, slot: Slot, to: Peer, holder: Peer, epoch: Epoch, key: FlowKey) {
         // An entry of an earlier flow in this slot.
         self.end_kept(slot);

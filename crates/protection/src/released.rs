@@ -48,7 +48,7 @@ impl<T> Released<T> {
     }
 }
 
-/// Changes of the last hop. None of them reveals or changes what a function decided.
+/// Changes of the last hop, which neither reveal nor change what a function decided.
 impl Released<Packet> {
     /// Sets the frame's MAC addresses.
     #[inline]

@@ -34,8 +34,8 @@ pub mod flag {
     pub const DIRTY: u8 = 4;
     /// The flow's latest state was never sent to a replica.
     pub const UNPROTECTED: u8 = 8;
-    /// The flow is on its way to another runtime. It is not chosen again, and does not
-    /// expire here. Local to the runtime.
+    /// The flow is on its way to another runtime. A moving flow is not chosen again, and
+    /// does not expire here. Local to the runtime.
     pub const MOVING: u8 = 16;
     /// The state behind this key is missing, or is not yet as the dead owner left it. No
     /// copy of it is made. Local to the runtime.

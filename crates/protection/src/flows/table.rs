@@ -1,12 +1,12 @@
-//! The table from keys to slots. It is bounded and grows bucket by bucket, in memory that
-//! was set aside for all buckets.
+//! The table from keys to slots: bounded, and growing bucket by bucket in memory that was
+//! set aside for all buckets.
 //!
 //! Theory of operation. Buckets of one cache line hold eight entries of 8 bytes: 37 bits
 //! of the key's hash, one bit for which of the two keys of a flow this is, and the slot.
-//! A key has two buckets to choose from. It goes to the first, which a look-up reads
+//! A key has two buckets to choose from. The key goes to the first, which a look-up reads
 //! first, until that has become crowded, then to the emptier one. If both are full, an
 //! entry of one of them goes to its own other bucket (Pagh and Rodler, "Cuckoo Hashing",
-//! 2004). One step is enough, since the table is kept at most a quarter full. If all
+//! 2004). A single step is enough, since the table is kept at most a quarter full. If all
 //! these buckets are full too, the keys were chosen by an attacker who knows the seed;
 //! the caller counts this error. The key itself lies in the slot, which the caller will
 //! touch anyway, so the table compares through a closure.
@@ -353,8 +353,8 @@ mod tests {
         assert!((0..8000).all(|n| has(&table, n) == model.contains(&n)));
     }
 
-    /// Both buckets of a key are full of keys that have another bucket. One of those keys
-    /// moves there, and all are found.
+    /// Both buckets of a key are full of keys that have another bucket. The new key moves
+    /// one of those, and all are found.
     #[test]
     fn a_key_whose_buckets_are_full_makes_room() {
         let mut table = KeyTable::new(2 * FIRST);

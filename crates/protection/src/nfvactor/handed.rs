@@ -68,8 +68,8 @@ impl Handed {
         }
     }
 
-    /// Takes a packet that was handed over. It leaves at once if its commit has been
-    /// processed; if not, it waits.
+    /// Takes a packet that was handed over. The packet leaves at once if its commit has
+    /// been processed; if not, it waits.
     pub(super) fn take(&mut self, packet: Packet, saved: u32, out: &mut Outbox) {
         if self.released_to == saved && reached(saved, packet.meta.commit) {
             // No packet of its flow waits: that packet would be older, and has been
@@ -82,8 +82,8 @@ impl Handed {
         }
     }
 
-    /// Releases the packets whose states were saved since. One pass over the waiting
-    /// packets, however many states came.
+    /// Releases the packets whose states were saved since. Makes a single pass over the
+    /// waiting packets, however many states came.
     pub(super) fn release(&mut self, saved: u32, out: &mut Outbox) {
         if self.released_to == saved {
             return;

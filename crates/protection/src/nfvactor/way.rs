@@ -71,8 +71,8 @@ impl Choice {
     /// The cheaper mode. Without a detour packets are handed over: one way is shorter
     /// than there and back. If the packet would return to this host, it waits here, since
     /// the acknowledgement returns sooner. In between, hand-over saves one way but costs
-    /// the packet's bytes. It goes on while packets take no more bytes than the states,
-    /// and begins only below half of that, so that the mode does not oscillate.
+    /// the packet's bytes. Hand-over goes on while packets take no more bytes than the
+    /// states, and begins only below half of that, so that the mode does not oscillate.
     fn cheaper(&self) -> Way {
         let limit = if self.way == Way::HandOver { self.states } else { self.states / 2 };
         match self.detour {

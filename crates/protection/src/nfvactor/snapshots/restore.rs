@@ -115,7 +115,7 @@ impl NfvActor {
         }
     }
 
-    /// One turn of restoration: requests, snapshots, claims.
+    /// A turn of restoration: requests, snapshots, claims.
     pub(in crate::nfvactor) fn restore_some(&mut self, flows: &mut Flows, out: &mut Outbox) {
         self.fetch(out);
         self.serve(flows, out);
