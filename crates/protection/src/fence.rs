@@ -26,7 +26,7 @@ impl Fence {
         Fence::default()
     }
 
-    /// Lets this incarnation release, and no earlier one of the same node.
+    /// Lets this incarnation release, and no other one of the same node.
     pub fn open(&mut self, peer: Peer) {
         let node = usize::from(peer.node);
         if node >= self.open.len() {

@@ -110,7 +110,7 @@ question! {
         Replica "replica",
         /// The restarted runtime fetches its snapshots.
         Snapshots "snapshots",
-        /// The standby's checkpoint, and what the switch has logged since.
+        /// The standby's checkpoint, and the packets that the switch has logged since.
         Replay "replay",
         /// The pages at the state server.
         Pages "pages",
