@@ -116,8 +116,8 @@ impl Leaving {
         }
     }
 
-    /// A leaving holder reports that its packets up to this commit have left. False if no
-    /// packet waited for that.
+    /// A leaving holder reports that its packets up to this commit have left. False if
+    /// this report was not waited for.
     pub(super) fn handle_passed(&mut self, from: Peer, commit: u32) -> bool {
         let before = self.holders.len();
         self.holders.retain(|left| left.peer != from || !reached(commit, left.handed));
