@@ -1,4 +1,4 @@
-//! Copies of flows that other runtimes own: what is taken, and when they go.
+//! Copies of flows that other runtimes own: which states are taken, and when copies go.
 
 use crate::delta;
 use crate::flows::{ActorHeader, flag, role};
@@ -8,7 +8,7 @@ use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::{DropReason, FlowKey};
 use zerocopy::FromBytes;
 
-/// Epoch, then version. Equal is as good.
+/// Compares epochs, then versions. Equal counts as newer.
 pub(crate) fn is_newer(theirs: &ActorHeader, ours: &ActorHeader) -> bool {
     match theirs.epoch == ours.epoch {
         true => reached(theirs.version, ours.version),
@@ -20,17 +20,19 @@ pub(crate) fn is_newer(theirs: &ActorHeader, ours: &ActorHeader) -> bool {
 pub(crate) struct Demoted {
     pub(crate) slot: Slot,
     pub(crate) key: FlowKey,
-    /// Who held the copy of what was here.
+    /// The holder of this runtime's own copy of the flow.
     pub(crate) holder: Peer,
-    /// That copy is of this epoch or an earlier one.
+    /// The holder's copy has this epoch or an earlier one.
     pub(crate) epoch: Epoch,
 }
 
-/// Keeps a flow as its owner `from` sent it. One that was owned here under an older epoch, or has just left, becomes a copy: that is written to `demoted`,
-/// also if the flow is not kept then.
+/// Keeps a flow's state as its owner `from` sent it. A flow that was owned here under an
+/// older epoch, or has just left, becomes a copy. `demoted` reports that, even if the
+/// state is not kept.
 ///
 /// # Errors
-/// Why it is not kept. There is no older copy here then either, to be found later in its place.
+/// Why the state is not kept. No older copy stays here either, so none is found later in
+/// its place.
 pub(crate) fn save(
     flows: &mut Flows,
     from: Peer,
@@ -58,18 +60,20 @@ pub(crate) fn save(
             if is_ours {
                 out.demoted.push(found.slot);
             }
-            // Who was to bring it here has it under the epoch that he announced. Another one who has it under a newer one has recovered it: it does not come any more.
+            // The announced owner would bring the flow under the announced epoch. If
+            // another runtime has a newer epoch, it has recovered the flow, and the flow
+            // does not come here any more.
             let comes_no_more = role == role::ARRIVING && theirs.epoch != ours.epoch && holder != from;
             let comes_no_more = comes_no_more && !is_planted(Fault::AwaitsWhatComesNoMore);
             if comes_no_more || !matches!(role, role::REPLICA | role::ARRIVING) {
-                // Also while its route is being asked for: who sends newer state has it.
+                // A claim also ends here: a runtime that sends newer state has the route.
                 flows.set_role(found.slot, role::REPLICA);
             }
             found.slot
         }
     };
     if flows.overwrite(slot, block).is_err() {
-        // What is refused must not be found here later, older than what its owner has revealed.
+        // A refused flow must not be found here later, older than its owner has revealed.
         match out.demoted.contains(&slot) {
             true => flows.header_mut(slot).peer = 0,
             false => flows.remove(slot),
@@ -81,10 +85,11 @@ pub(crate) fn save(
     Ok(())
 }
 
-/// Writes what has changed in a flow of `from` over the copy of it.
+/// Applies a delta of a flow of `from` to its copy.
 ///
 /// # Errors
-/// Why that is not possible. A copy that would be older than its owner believes is not kept, to be found later.
+/// Why the delta does not apply. A copy that would be older than its owner believes is
+/// removed, so that nobody finds it later.
 pub(crate) fn patch(flows: &mut Flows, from: Peer, record: &delta::Record<'_>) -> Result<Slot, DropReason> {
     let slot = find(flows, from, record.hash, record.epoch)?;
     let header = flows.header_mut(slot);
@@ -97,10 +102,10 @@ pub(crate) fn patch(flows: &mut Flows, from: Peer, record: &delta::Record<'_>) -
     Ok(slot)
 }
 
-/// Compares the copy of a flow of `from` with what it says of it.
+/// Compares the copy of a flow of `from` with the owner's digest.
 ///
 /// # Errors
-/// Why there is no copy any more that could be meant.
+/// Why no copy matches. A copy that differs is removed.
 pub(crate) fn check(flows: &mut Flows, from: Peer, check: &delta::Check) -> Result<(), DropReason> {
     let slot = find(flows, from, check.hash, check.epoch)?;
     if flows.header(slot).version != check.version || flows.digest(slot) != check.digest {
@@ -119,7 +124,7 @@ fn find(flows: &Flows, from: Peer, hash: u64, epoch: Epoch) -> Result<Slot, Drop
     if is_its && is_copy { Ok(slot) } else { Err(DropReason::StaleEpoch) }
 }
 
-/// A copy that is not to be found any more. If the flow itself is on its way here, its place stays.
+/// Removes a copy. If the flow itself is on its way here, its slot stays.
 fn forget(flows: &mut Flows, slot: Slot) {
     match flows.header(slot).role {
         role::ARRIVING => flows.header_mut(slot).flags |= flag::EMPTY,
@@ -127,14 +132,15 @@ fn forget(flows: &mut Flows, slot: Slot) {
     }
 }
 
-/// The number, the epoch and the key of a flow that has ended.
+/// Parses the end of a flow: number, epoch and key.
 pub(crate) fn split_end(body: &[u8]) -> Result<(u32, Epoch, FlowKey), DropReason> {
     let (number, rest) = split_u32(body)?;
     let (epoch, rest) = split_epoch(rest)?;
     Ok((number, epoch, FlowKey::read_from_bytes(rest).map_err(|_| DropReason::Malformed)?))
 }
 
-/// The owner has no use for this copy any more, as it was under this epoch or an earlier one. Where it was, if there is one.
+/// Removes the copy of this flow if it has this epoch or an earlier one: its owner has no
+/// use for it. Returns the slot that the copy had.
 pub(crate) fn end(flows: &mut Flows, epoch: Epoch, key: &FlowKey) -> Option<Slot> {
     let found = flows.find(key, flows.hash(key)).filter(|found| !found.is_reply)?;
     let header = flows.header(found.slot);

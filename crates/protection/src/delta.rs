@@ -1,8 +1,12 @@
-//! What has changed in a flow actor's block from one state to the next, and how that travels.
+//! Deltas: the changes of a flow actor's block from one state to the next, and their
+//! encoding.
 //!
-//! A block is looked at as words of eight bytes. One bit per word, the lowest first, says which of them have changed; then follows for each of these a
-//! byte whose bits say which of the word's bytes have changed, and these bytes as they are now. So the length follows from the contents, and
-//! a body that is cut, too long, or changes what no packet can change is known before anything is written.
+//! A block is a sequence of words of eight bytes. A map begins the delta, with one bit
+//! per word, the lowest first: set if the word has changed. For each changed word a byte
+//! follows, whose bits say which of the word's bytes have changed, and then these bytes
+//! with their new values. The length follows from the contents. A delta that is cut, too
+//! long, or changes bytes that no packet can change is therefore recognised before
+//! anything is written.
 
 use crate::Epoch;
 use crate::flows::{ActorHeader, FIXED, VARIABLE};
@@ -12,7 +16,7 @@ use holdfast_wire::DropReason;
 const WORD: usize = 8;
 const HEADER_WORDS: usize = size_of::<ActorHeader>() / WORD;
 
-/// Word of a block that may end within it: what lies beyond is 0.
+/// The first word of these bytes. Bytes beyond the end of the block are 0.
 #[inline]
 fn word(bytes: &[u8]) -> u64 {
     match bytes.first_chunk() {
@@ -21,36 +25,40 @@ fn word(bytes: &[u8]) -> u64 {
     }
 }
 
-/// A bit for each byte of the word that is not 0.
+/// A mask with a bit for each byte of the word that is not 0.
 #[inline]
 fn mask_of(word: u64) -> u8 {
-    // The highest bit of every byte that is not 0, then these bits side by side.
+    // The highest bit of every byte that is not 0; the multiplication puts these bits
+    // side by side.
     const LOW: u64 = 0x7f7f_7f7f_7f7f_7f7f;
     let high = (((word & LOW) + LOW) | word) & !LOW;
     ((high >> 7).wrapping_mul(0x0102_0408_1020_4080) >> 56) as u8
 }
 
-/// All bits of the bytes that the mask names.
+/// A word in which all bits of the bytes in the mask are set.
 #[inline]
 fn bytes_of(mask: u8) -> u64 {
     let bits = u64::from(mask).wrapping_mul(0x0101_0101_0101_0101) & 0x8040_2010_0804_0201;
-    // One bit in each byte that is meant; carried up to the highest one, and from there over the whole byte.
+    // First one bit in each byte of the mask. A carry takes it to the highest bit of the
+    // byte, and the multiplication spreads it over the whole byte.
     let high = ((bits.wrapping_add(0x7f7f_7f7f_7f7f_7f7f)) | bits) & 0x8080_8080_8080_8080;
     (high >> 7).wrapping_mul(0xff)
 }
 
-/// Bits of this word that a packet may change and that travel.
+/// The bits of this word that a packet may change and that travel.
 #[inline]
 fn variable(at: usize) -> u64 {
     if at < HEADER_WORDS { VARIABLE[at] } else { u64::MAX }
 }
 
-/// Writes what leads from `before` to `after`, two blocks of one length, into `room`, and says where it lies there. None if that would not be shorter than
-/// `limit`, or something has changed that only a whole block carries.
+/// Encodes the delta from `before` to `after`, two blocks of one length, in `room`.
+/// `None` if the delta would not be shorter than `limit`, or if a field has changed that
+/// only a whole block carries.
 pub(crate) fn encode<'a>(before: &[u8], after: &[u8], limit: usize, room: &'a mut Vec<u8>) -> Option<&'a [u8]> {
     let words = after.len().div_ceil(WORD);
     let map_len = words.div_ceil(8);
-    // Every word with its mask fits: a word can be written as a whole, whatever of it is meant.
+    // Room for every word with its mask, so that a whole word can be written whichever of
+    // its bytes have changed.
     room.resize(map_len + words * (1 + WORD), 0);
     let room = room.as_mut_slice();
     room[..map_len].fill(0);
@@ -63,7 +71,7 @@ pub(crate) fn encode<'a>(before: &[u8], after: &[u8], limit: usize, room: &'a mu
         let first = mask.trailing_zeros();
         let run = mask >> first;
         if run & run.wrapping_add(1) == 0 {
-            // Most often they are side by side.
+            // The common case: the changed bytes are side by side.
             room[len..len + WORD].copy_from_slice(&(is >> (8 * first)).to_le_bytes());
             len += run.count_ones() as usize;
             return;
@@ -97,7 +105,7 @@ pub(crate) fn encode<'a>(before: &[u8], after: &[u8], limit: usize, room: &'a mu
     Some(&room[..len]).filter(|encoded| encoded.len() < limit)
 }
 
-/// Something differs that travels, or that never changes.
+/// True if a bit differs that travels or that never changes.
 pub(crate) fn differ(before: &[u8], after: &[u8]) -> bool {
     let pairs = before.chunks(WORD).zip(after.chunks(WORD)).enumerate();
     pairs.into_iter().any(|(at, (before, after))| {
@@ -106,7 +114,7 @@ pub(crate) fn differ(before: &[u8], after: &[u8]) -> bool {
     })
 }
 
-/// A digest of what travels of a block, and of nothing else. Against accidents, not against those who mean it.
+/// A digest of exactly the bits of a block that travel, against accidents, not attacks.
 pub(crate) fn digest(block: &[u8]) -> u64 {
     const VERSION: usize = core::mem::offset_of!(ActorHeader, version);
     let mut digest = 0x9e37_79b9_7f4a_7c15u64;
@@ -118,14 +126,14 @@ pub(crate) fn digest(block: &[u8]) -> u64 {
         if at == VERSION / WORD {
             counts |= u64::from(u32::MAX) << (8 * (VERSION % WORD));
         }
-        // Every word changes all that follows, also where it stands.
+        // Every word, and its position, affects all that follows.
         digest = (digest ^ word(bytes) & counts).wrapping_mul(0xff51_afd7_ed55_8ccd);
         digest ^= digest >> 32;
     }
     digest
 }
 
-/// A change that has been looked through: it fits a block of the length for which it was read.
+/// A checked delta: it fits a block of the length for which it was read.
 #[derive(Debug)]
 pub(crate) struct Change<'a> {
     map: &'a [u8],
@@ -133,10 +141,10 @@ pub(crate) struct Change<'a> {
 }
 
 impl<'a> Change<'a> {
-    /// Reads a change of a block of this length.
+    /// Reads a delta for a block of this length.
     ///
     /// # Errors
-    /// [`DropReason::Malformed`] if it is none.
+    /// [`DropReason::Malformed`] if the body is not one.
     pub(crate) fn read(body: &'a [u8], block_len: usize) -> Result<Change<'a>, DropReason> {
         let words = block_len.div_ceil(WORD);
         let (map, list) = body.split_at_checked(words.div_ceil(8)).ok_or(DropReason::Malformed)?;
@@ -144,14 +152,14 @@ impl<'a> Change<'a> {
         for at in changed_words(map) {
             let (mask, after) = rest.split_first().ok_or(DropReason::Malformed)?;
             let room = block_len.saturating_sub(at * WORD);
-            // No bits beyond the block, and none in what no packet changes.
+            // No bytes beyond the block, and none that no packet may change.
             let is_allowed = *mask != 0 && (room >= WORD || *mask >> room == 0) && mask_of(variable(at)) & mask == *mask;
             rest = after.get(mask.count_ones() as usize..).filter(|_| is_allowed).ok_or(DropReason::Malformed)?;
         }
         if rest.is_empty() { Ok(Change { map, words: list }) } else { Err(DropReason::Malformed) }
     }
 
-    /// Writes it into a block of the length for which it was read.
+    /// Writes the delta into a block of the length for which it was read.
     pub(crate) fn apply(&self, block: &mut [u8]) {
         let mut rest = self.words;
         for at in changed_words(self.map) {
@@ -184,25 +192,26 @@ fn changed_words(map: &[u8]) -> impl Iterator<Item = usize> + '_ {
     })
 }
 
-/// A record that carries what has changed in a flow.
+/// A record that carries a delta of a flow.
 #[derive(Debug)]
 pub(crate) struct Record<'a> {
-    /// Its number.
+    /// The commit number.
     pub(crate) commit: u32,
-    /// Where the flow is looked for: the hash of its forward key under the cluster's seed.
+    /// The hash of the flow's forward key under the cluster's seed, by which the flow is
+    /// found.
     pub(crate) hash: u64,
-    /// Which flow it is: an epoch belongs to one route, and there is none of it with another owner.
+    /// The flow's epoch, which identifies the flow: no other owner has a route of the
+    /// same epoch.
     pub(crate) epoch: Epoch,
-    /// The state that has changed.
+    /// The version of the state that the delta applies to.
     pub(crate) version: u32,
-    /// What has.
     pub(crate) change: Change<'a>,
 }
 
-/// Bytes of such a record before the change.
+/// Bytes of this record before the delta.
 pub(crate) const HEAD_LEN: usize = 20;
 
-/// Puts its head together.
+/// Encodes these bytes.
 pub(crate) fn head(commit: u32, hash: u64, epoch: Epoch, version: u32) -> [u8; HEAD_LEN] {
     let mut head = [0; HEAD_LEN];
     head[..4].copy_from_slice(&commit.to_be_bytes());
@@ -212,15 +221,15 @@ pub(crate) fn head(commit: u32, hash: u64, epoch: Epoch, version: u32) -> [u8; H
     head
 }
 
-/// The hash in such a record, of which nothing else has been looked at.
+/// The key hash of such a record, which is otherwise unchecked.
 pub(crate) fn hash_of(body: &[u8]) -> Option<u64> {
     body.get(4..12)?.try_into().ok().map(u64::from_be_bytes)
 }
 
-/// Takes such a record apart. `block_len`: of a flow's block here.
+/// Parses such a record. `block_len`: the length of a flow's block here.
 ///
 /// # Errors
-/// [`DropReason::Malformed`] if it is none.
+/// [`DropReason::Malformed`] if the body is not one.
 pub(crate) fn split(body: &[u8], block_len: usize) -> Result<Record<'_>, DropReason> {
     let hash = hash_of(body).ok_or(DropReason::Malformed)?;
     let (commit, _) = split_u32(body)?;
@@ -232,11 +241,11 @@ pub(crate) fn split(body: &[u8], block_len: usize) -> Result<Record<'_>, DropRea
 /// A question about a copy.
 #[derive(Debug)]
 pub(crate) struct Check {
-    /// Its number.
+    /// The question's number.
     pub(crate) number: u32,
-    /// Which flow: see [`Record`].
+    /// The flow's key hash: see [`Record`].
     pub(crate) hash: u64,
-    /// Which flow.
+    /// The flow's epoch.
     pub(crate) epoch: Epoch,
     /// The version that the copy should have.
     pub(crate) version: u32,
@@ -244,10 +253,10 @@ pub(crate) struct Check {
     pub(crate) digest: u64,
 }
 
-/// Takes a question apart.
+/// Parses a question.
 ///
 /// # Errors
-/// [`DropReason::Malformed`] if it is none.
+/// [`DropReason::Malformed`] if the body is not one.
 pub(crate) fn split_check(body: &[u8]) -> Result<Check, DropReason> {
     let (head, digest) = body.split_at_checked(HEAD_LEN).ok_or(DropReason::Malformed)?;
     let digest = u64::from_be_bytes(digest.try_into().map_err(|_| DropReason::Malformed)?);
@@ -274,14 +283,15 @@ mod tests {
         (flows, slot)
     }
 
-    /// Words from a generator, so that every run sees the same.
+    /// Words from a generator, the same in every run.
     fn next(seed: &mut u64) -> u64 {
         *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         *seed >> 29
     }
 
-    /// A packet after the other changes some of a flow's state, sometimes its last byte, its times and its counts: what is sent, written over the copy,
-    /// always makes it what the owner has, and is shorter than the block.
+    /// Packet after packet changes some of a flow's state, sometimes its last byte, its
+    /// times and its counts. The encoded delta is shorter than the block and, written
+    /// over the copy, always makes it equal to the owner's block.
     #[test]
     fn a_copy_follows_through_changes() {
         let (mut flows, slot) = flows();
@@ -306,7 +316,8 @@ mod tests {
         }
     }
 
-    /// What is each runtime's own changes at the owner: nothing of it travels, and nobody calls the copy different.
+    /// Fields that are local to each runtime change at the owner. These fields do not
+    /// travel, and the copy does not count as different.
     #[test]
     fn what_is_local_stays() {
         let (mut flows, slot) = flows();
@@ -321,7 +332,8 @@ mod tests {
         assert!(encoded.iter().all(|byte| *byte == 0), "{encoded:?}");
     }
 
-    /// A bit anywhere in what travels makes another digest; what is each runtime's own makes none.
+    /// Each single bit of a block is flipped. Bits that travel change the digest, and
+    /// local bits do not.
     #[test]
     fn a_digest_is_of_what_travels() {
         let (flows, slot) = flows();
@@ -336,11 +348,13 @@ mod tests {
             same += usize::from(!travels);
             other += usize::from(travels);
         }
-        // Role, the other flags, peer and its incarnation, parked, commit, timers, generation.
+        // Local are role, the other flags, peer and its incarnation, parked, commit,
+        // timers, generation.
         assert_eq!((same, other), ((1 + 2 + 4 + 4 + 4 + 16) * 8 + 7, block.len() * 8 - (1 + 2 + 4 + 4 + 4 + 16) * 8 - 7));
     }
 
-    /// The flow has another owner's epoch, or another reply key: that is no change of its state, and the block goes whole.
+    /// The flow gets another epoch, or another reply key. Neither is a change by a
+    /// packet, so the block goes whole.
     #[test]
     fn what_no_packet_changes_goes_whole() {
         let (mut flows, slot) = flows();
@@ -355,7 +369,8 @@ mod tests {
         assert!(differ(&before, flows.block(slot)));
     }
 
-    /// Every byte of the state has another value: the change would be longer than the block, and is not used.
+    /// Every byte of the state gets another value. The delta would be longer than the
+    /// block, and is not used.
     #[test]
     fn a_change_of_everything_is_no_shorter() {
         let (mut flows, slot) = flows();
@@ -365,7 +380,8 @@ mod tests {
         assert_eq!(encode(&before, flows.block(slot), STATE_LEN, &mut encoded), None);
     }
 
-    /// A change is cut at every length, made longer, and every byte of it gets every value: it is refused, or it touches nothing but what a packet may.
+    /// A delta is cut at every length, made longer, and every byte of it gets every
+    /// value. A forged delta is refused, or changes only bits that a packet may change.
     #[test]
     fn what_is_malformed_is_refused() {
         let (mut flows, slot) = flows();
@@ -397,7 +413,7 @@ mod tests {
         assert!(refused > 1000, "only {refused} were refused");
     }
 
-    /// For every mask and word the tricks with bits say what a loop says.
+    /// The bit tricks give the same as a loop, for every mask and word.
     #[test]
     fn masks_are_exact() {
         for mask in 0..=255u8 {

@@ -1,8 +1,12 @@
-//! Who may release packets: asked where packets leave, not in the process that may be out of date.
+//! The fence: decides who may release packets, at the place where they leave, because the
+//! releasing process may be out of date.
 //!
-//! Theory of operation. Every role (a runtime, say) belongs to one incarnation at a time. The manager opens the fence for an incarnation when
-//! it starts, and closes it the moment the role is declared failed, before anyone recovers its flows. What the old incarnation had
-//! handed over before was released before; what it hands over afterwards, because it was only asleep, ends here with a reason and a counter.
+//! Theory of operation. Every role (a runtime, say) belongs to one incarnation at a time.
+//! The manager opens the fence for an incarnation when it starts. The manager closes the
+//! fence the moment the role is declared failed, before any other runtime recovers its
+//! flows. Packets that the old incarnation had handed over before were released before.
+//! An old incarnation that was only asleep may hand packets over afterwards: they end
+//! here with a reason and a counter.
 
 use crate::{Peer, Released};
 use holdfast_wire::Packet;
@@ -11,18 +15,18 @@ use holdfast_wire::fault::{Fault, is_planted};
 /// See the module.
 #[derive(Debug, Default)]
 pub struct Fence {
-    /// By node, the incarnation that may release.
+    /// By node: the incarnation that may release.
     open: Vec<Option<u32>>,
     refused: u64,
 }
 
 impl Fence {
-    /// A fence that lets nobody through.
+    /// A closed fence.
     pub fn new() -> Fence {
         Fence::default()
     }
 
-    /// Lets this incarnation release, and no earlier one of the same node.
+    /// Lets this incarnation release, and no other one of the same node.
     pub fn open(&mut self, peer: Peer) {
         let node = usize::from(peer.node);
         if node >= self.open.len() {
@@ -44,13 +48,13 @@ impl Fence {
         is_planted(Fault::IgnoresEpochs) || self.peer(peer.node) == Some(peer)
     }
 
-    /// As [`Fence::is_open`], whatever is planted.
+    /// Like [`Fence::is_open`], whatever fault is planted.
     #[doc(hidden)]
     pub fn is_open_for_check(&self, peer: Peer) -> bool {
         self.peer(peer.node) == Some(peer)
     }
 
-    /// All that may release.
+    /// All incarnations that may release.
     pub fn peers(&self) -> impl Iterator<Item = Peer> + '_ {
         let nodes = self.open.iter().zip(0u16..);
         nodes.filter_map(|(incarnation, node)| incarnation.map(|incarnation| Peer { node, incarnation }))
@@ -63,7 +67,7 @@ impl Fence {
         Some(Peer { node, incarnation })
     }
 
-    /// A packet that `from` released.
+    /// Admits a packet that `from` released.
     ///
     /// # Errors
     /// The packet, if that incarnation may not release: drop it as `fenced`.

@@ -1,4 +1,4 @@
-//! Links to all who may hold copies of ours, found by who is meant.
+//! Links to all holders of this runtime's copies, found by peer.
 
 use crate::numbers::Sent;
 use crate::{NodeIndex, Peer};
@@ -6,13 +6,13 @@ use core::ops::{Deref, DerefMut};
 
 /// A link to a holder.
 pub(crate) trait Holder {
-    /// Who it is.
+    /// The holder.
     fn peer(&self) -> Peer;
-    /// The count of what it was sent.
+    /// The count of the records sent to the holder.
     fn numbers(&mut self) -> &mut Sent;
 }
 
-/// See the module. Each is to another node.
+/// See the module. No two links go to the same node.
 pub(crate) struct Links<L> {
     list: Vec<L>,
     at: NodeIndex,
@@ -25,8 +25,8 @@ impl<L> Default for Links<L> {
 }
 
 impl<L: Holder> Links<L> {
-    /// Links to these and to nobody else, in this order: those that are there already, and new ones as `make` makes them. Returns those that are not used
-    /// any more.
+    /// Keeps links to exactly these peers, in this order. Existing links stay, and `make`
+    /// creates the missing ones. Returns the links that are not used any more.
     pub(crate) fn renew(&mut self, peers: &[Peer], mut make: impl FnMut(Peer) -> L) -> Vec<L> {
         let mut old: Vec<Option<L>> = core::mem::take(&mut self.list).into_iter().map(Some).collect();
         for peer in peers {
@@ -37,24 +37,24 @@ impl<L: Holder> Links<L> {
         old.into_iter().flatten().collect()
     }
 
-    /// The life of this node to which there is a link.
+    /// The incarnation of this node to which there is a link.
     pub(crate) fn life(&self, node: u16) -> Option<Peer> {
         self.at.get(node).map(|at| self.list[at].peer())
     }
 
-    /// Where the link to it lies.
+    /// The index of the link to this peer.
     #[inline]
     pub(crate) fn position(&self, peer: Peer) -> Option<usize> {
         self.at.get(peer.node).filter(|at| self.list[*at].peer() == peer)
     }
 
-    /// There is a link to it.
+    /// True if there is a link to this peer.
     #[inline]
     pub(crate) fn has(&self, peer: Peer) -> bool {
         self.position(peer).is_some()
     }
 
-    /// The link to it.
+    /// The link to this peer.
     #[inline]
     pub(crate) fn find(&mut self, peer: Peer) -> Option<&mut L> {
         self.position(peer).map(|at| &mut self.list[at])
@@ -95,7 +95,8 @@ mod tests {
     const B: Peer = Peer { node: 17, incarnation: 2 };
     const C: Peer = Peer { node: 40, incarnation: 3 };
 
-    /// One stays, one comes, and of one there is a later life: what is to the earlier is given back, and what stays goes on counting.
+    /// A peer stays, another comes, and a third has a new incarnation. The link to the
+    /// old incarnation is given back, and the link that stays goes on counting.
     #[test]
     fn who_stays_keeps_its_link() {
         let mut links = Links::default();

@@ -1,23 +1,42 @@
-//! `nfvactor`: after every batch a flow's state goes to a replica flow actor on another runtime; packets leave behind it. And what `nfactor`'s
-//! [snapshots](snapshots) have in common with that: links, numbers, refusals, departures, looks for flows without a copy.
+//! `nfvactor`: after every batch a flow's state goes to a replica flow actor on another
+//! runtime, and packets leave behind it. The [snapshots](snapshots) of `nfactor` share
+//! this module's links, numbers, refusals, departures, and scans for flows without a
+//! copy.
 //!
-//! Theory of operation (NFVactor: flow replication).
-//! - The owner picks a replica runtime per flow, round-robin. At the end of a batch it sends each changed flow's state once, numbered
-//!   per pair of runtimes (the *commit*), over the reliable channel: the first time whole, then [what has changed](crate::delta).
-//! - What has changed is found by comparing the block with what it was before the batch's first packet ([`Before`]), which the replica has, because
-//!   every earlier change was sent and the channel keeps the order. Whatever makes that untrue for a flow (a refusal, another replica, another
-//!   epoch, a change outside of its packets) is known here, and the next record carries the flow whole.
-//! - [`Release::Replica`]: the batch's packets follow as data frames tagged with their flow's commit. The replica
-//!   releases a packet when it has saved that commit. Nothing comes back; a packet lost on the way is a lost packet and nothing else.
-//! - [`Release::Source`]: the packets wait in a latch here until the replica says which commits it has saved.
-//! - [`Release::AtOnce`]: they do so only where a failure would undo more of their flow's packets than it [may](unsaved). A flow without a copy is
-//!   as without a protection: its packets leave, counted.
-//! - The owner fails: the replica asks the switch for the flow's route. With the route comes a new epoch; what the
-//!   old owner still sends carries the old one and is refused. Nothing that was released can be missing here: it was saved before.
-//! - Slowly, a flow after the other, the owner asks whether the copy is what it has ([`kind::CHECK`]). One that is not is thrown away, counted, and made
-//!   anew; until that is saved nobody calls the flows safe.
-//! - The replica fails: the latched packets follow their flows to the next replica; idle flows are sent again in the background.
-//! - There is no other runtime: packets leave unprotected, counted, and `status` says so. The contract is one failure at a time.
+//! Theory of operation (NFVactor: flow replication). The owner picks a replica runtime
+//! per flow, round-robin. At the end of a batch it sends each changed flow's state once,
+//! over the reliable channel. Records are numbered per pair of runtimes; the number is
+//! the *commit*. A packet leaves once the replica has saved its flow's commit, or sooner
+//! under [`Release::AtOnce`]. If the owner fails, the replica claims the flow's route,
+//! and a new epoch comes with the route. Records that the old owner still sends carry the
+//! old epoch and are refused. No state that was released can be missing at the replica,
+//! because it was saved before. The contract is one failure at a time.
+//!
+//! Deltas. A flow's first record carries its state whole, later ones the
+//! [delta](crate::delta). The owner compares the block with the block before the batch's
+//! first packet ([`Before`]). The replica has that one, since every earlier change was
+//! sent and the channel keeps the order. A refusal, another replica, another epoch, or a
+//! change outside of the flow's packets makes that untrue. All of these are known here,
+//! and the next record then carries the flow whole.
+//!
+//! Release modes.
+//! - [`Release::Replica`]: the batch's packets follow the records as data frames tagged
+//!   with their flow's commit. The replica releases a packet when it has saved that
+//!   commit; the packet does not come back. A packet lost on the way is a lost packet and
+//!   nothing else.
+//! - [`Release::Source`]: packets wait in a latch here until the replica acknowledges
+//!   their commits.
+//! - [`Release::AtOnce`]: packets wait in the latch only if a failure would undo more of
+//!   their flow's packets than it [may](unsaved). Packets of a flow without a copy leave,
+//!   counted, as without a protection.
+//!
+//! Failures.
+//! - The replica fails: the latched packets follow their flows to the next replica. Idle
+//!   flows are sent again in the background.
+//! - There is no other runtime: packets leave unprotected, counted, and `status` says so.
+//! - A copy differs: the owner asks slowly, flow after flow, whether each copy equals its
+//!   own state ([`kind::CHECK`]). A copy that differs is removed, counted, and made anew.
+//!   Flows do not count as safe until the new one is saved.
 
 mod before;
 mod handed;
@@ -49,9 +68,9 @@ use way::Choice;
 
 /// Packets that one link may hold back.
 const HELD_LIMIT: usize = 8192;
-/// Before a mark is sent again whose answer has not come, ns: it may be lost, as any frame.
+/// Time before an unanswered mark is sent again, ns: like any frame it may be lost.
 const MARK_PATIENCE: u64 = 10_000_000;
-/// Before a refused state is sent again, ns: a full table does not empty at once.
+/// Time before a refused state is sent again, ns: a full table does not empty at once.
 const REFUSED_PAUSE: u64 = 100_000_000;
 
 /// See the module.
@@ -60,7 +79,7 @@ pub(crate) struct NfvActor {
     peers: Vec<Peer>,
     next_peer: usize,
     pub(crate) links: Links<Link>,
-    /// Links on which a re-synchronisation is not saved yet.
+    /// Links on which a resynchronisation is not saved yet.
     filling: usize,
     unsaved: Unsaved,
     snapshots: Snapshots,
@@ -69,31 +88,33 @@ pub(crate) struct NfvActor {
     leaving: Leaving,
     dirty: Vec<Slot>,
     before: Before,
-    /// A change on its way into the outbox.
+    /// Scratch space for the delta that is being sent.
     encoded: Vec<u8>,
     pub(crate) pending: Vec<(Slot, Packet)>,
     resync: Option<Slot>,
     resync_again: bool,
-    /// No re-synchronisation before this time, ns.
+    /// The time before which no resynchronisation begins, ns.
     resync_not_before: u64,
-    /// Somebody is to be told in the next turn what has left in this one.
+    /// Set if an owner must be told in the next turn which packets have left in this one.
     has_passed: bool,
-    /// Where asking about copies goes on, and not before which time, ns.
+    /// The slot at which the questions about copies continue, and the time before which
+    /// none is asked, ns.
     ask_at: Slot,
     ask_not_before: u64,
-    /// Between two times of asking about copies, ns.
+    /// Time between two rounds of questions about copies, ns.
     pub(crate) ask_pause: u64,
-    /// Copies that were not as they should be.
+    /// Copies that were found to differ.
     differed: u64,
-    /// A channel is full: there is nothing to be done until something comes in.
+    /// A channel is full: there is nothing to do before input comes.
     pub(crate) blocked: bool,
-    /// The latest time known, ns.
+    /// The latest known time, ns.
     now: u64,
-    /// What it costs a packet to go by others.
+    /// The cost for a packet to leave by other runtimes.
     detours: Detours,
-    /// All copies go to one holder as long as that has room for them.
+    /// All copies go to one holder while it has room for them.
     pub(crate) is_pinned: bool,
-    /// If there are any: each flow's copy goes to the one whose [share](crate::rescue::share_of) it is, as soon as that is known.
+    /// If not empty: each flow's copy goes to the holder of its
+    /// [share](crate::rescue::share_of), as soon as that holder is known.
     pub(crate) shares: Vec<Option<Peer>>,
 }
 
@@ -135,27 +156,28 @@ impl NfvActor {
         self.filling = self.links.iter().filter(|link| link.resync_mark.is_some()).count();
     }
 
-    /// A record that an owner sent is not taken; it will hear so.
+    /// Refuses a record of an owner, and notes that the owner must be told.
     pub(crate) fn refuse(&mut self, from: Peer, number: u32, reason: DropReason) {
         self.inbound.from(from).refuse(number, reason);
     }
 
-    /// Copies are to be looked at, all of them: some are missing, or of no use.
+    /// Begins a scan of all flows, because copies are missing or of no use.
     pub(crate) fn resynchronise_all(&mut self) {
         self.begin_look();
     }
 
-    /// Copies are on their way to holders that had none, or are about to be.
+    /// True if copies are on their way to holders that had none, or are about to be.
     pub(crate) fn is_filling(&self) -> bool {
         !self.peers.is_empty() && (self.resync.is_some() || self.filling > 0)
     }
 
-    /// There is a flow without a copy of what it is now.
+    /// Requests a scan: there is a flow without a copy of its present state.
     pub(crate) fn resynchronise_again(&mut self) {
         self.resync_again = true;
     }
 
-    /// The same, and nobody has refused it: a snapshot is sent at once.
+    /// Requests a scan for a flow whose copy nobody has refused. A snapshot is sent at
+    /// once.
     fn look_soon(&mut self) {
         self.resync_again = true;
         if self.has_snapshots() {
@@ -170,7 +192,7 @@ impl NfvActor {
         Ok(())
     }
 
-    /// A packet has changed the flow.
+    /// Notes that a packet has changed the flow.
     #[inline]
     fn note_change(&mut self, flows: &mut Flows, slot: Slot) {
         if !self.has_snapshots() || self.count(flows.header_mut(slot)) {
@@ -203,7 +225,8 @@ impl NfvActor {
             return;
         }
         if header.commit == 0 {
-            // The state could not be sent, so what it reveals must not leave; the sender will try again.
+            // The state could not be sent, so the packet must not leave. The sender will
+            // try again.
             out.dropped.push((latched.packet, DropReason::HeldOverflow));
             return;
         }
@@ -219,22 +242,25 @@ impl NfvActor {
         }
     }
 
-    /// What waited for holders that were leaving goes on, before anything that came since.
+    /// Forwards the packets that waited for leaving holders, before any that came since.
     fn follow_leaving(&mut self, flows: &mut Flows, out: &mut Outbox) {
         self.leaving.ask(self.now, out);
         let mut before = Vec::new();
         let mut slots = BTreeSet::new();
         while let Some((holder, latched)) = self.leaving.poll() {
             let link = self.links.find(holder);
-            // What came later goes behind what came before, whomever each was for.
+            // Later packets of a flow stay behind earlier ones, whichever holder each was
+            // for.
             match link.filter(|_| !slots.contains(&latched.slot)) {
                 Some(link) => {
                     link.hold(latched, &self.unsaved, out);
-                    // What was saved while it waited is not said again.
+                    // The commit may have been saved while the packet waited; no second
+                    // acknowledgement comes.
                     link.open_latch(&self.unsaved, out);
                 }
                 None => {
-                    // Who was to have it is gone too: it goes with its flow, if that is still here.
+                    // The packet's next holder is gone too: the packet goes with its
+                    // flow, if the flow is still here.
                     let header = flows.header(latched.slot);
                     if header.generation == latched.generation && header.role == role::OWNER {
                         self.mark_dirty(flows, latched.slot);
@@ -251,7 +277,8 @@ impl NfvActor {
         }
     }
 
-    /// The copies of a flow that is not owned here any more but, if anywhere, at `to`: what its holder has, and what those have that are leaving.
+    /// Ends the copies of a flow that is not owned here any more, at its holder and at
+    /// leaving holders. The flow is now at `to`, if anywhere.
     fn end_copies(&mut self, slot: Slot, holder: Peer, to: Peer, epoch: Epoch, key: FlowKey) {
         self.parting.gone(slot);
         self.forget_copy(holder);
@@ -260,14 +287,14 @@ impl NfvActor {
         }
     }
 
-    /// One copy fewer is with this one.
+    /// Subtracts one copy at this holder.
     fn forget_copy(&mut self, holder: Peer) {
         if let Some(link) = self.links.find(holder) {
             link.copies = link.copies.saturating_sub(1);
         }
     }
 
-    /// The flow ends here, and nowhere else.
+    /// The flow ends here, and has not moved: ends its copies.
     fn end_flow(&mut self, flows: &Flows, slot: Slot) {
         self.parting.end_kept(slot);
         let header = flows.header(slot);
@@ -275,10 +302,11 @@ impl NfvActor {
         self.end_copies(slot, holder, Peer::default(), header.epoch, header.key);
     }
 
-    /// Nothing that it still sends is taken.
+    /// Takes no further record from this runtime.
     pub(crate) fn close(&mut self, dead: Peer, out: &mut Outbox) {
         self.inbound.close(dead, |handed| {
-            // Their state never came: it died with the owner, and so do they.
+            // The packets' state never came: it died with the owner, and so do the
+            // packets.
             out.dropped.extend(handed.packets.drain(..).map(|packet| (packet, DropReason::LostInFailure)));
             handed.marks.clear();
         });
@@ -313,8 +341,9 @@ impl NfvActor {
         let link = self.links.find(from).ok_or(DropReason::Fenced)?;
         link.numbers.handle_refused(commit)?;
         let sent = link.under_way.iter().find(|sent| sent.number == commit).copied();
-        // What only inputs were said of since has no copy either that they could be added to.
-        // And where packets leave at once a flow for which there is no room goes on as without a protection.
+        // Under `reinforce`, later packets of this flow were covered by inputs only, and
+        // now there is no copy that these could be applied to. If packets leave at once,
+        // a flow that found no room goes on as without a protection.
         let is_let_go = self.unsaved.is_counted() && reason == DropReason::FlowTableFull;
         let is_its = |latched: &Latched| {
             let is_of_flow = sent.is_some_and(|sent| (sent.slot, sent.generation) == (latched.slot, latched.generation));
@@ -343,16 +372,17 @@ impl NfvActor {
             is_same && header.role == role::OWNER && (header.peer, header.peer_incarnation) == (from.node, from.incarnation)
         });
         if let Some(header) = header {
-            // If the flow has changed since, what had changed was refused too, and comes here then; a change of that would not be taken either.
+            // If the flow has changed since, that delta was refused too, and its refusal
+            // comes later. A further delta would not be taken either.
             header.flags |= flag::WHOLE;
             if reason == DropReason::ReplicaDiffers || sent.is_some_and(|sent| sent.is_question) {
-                // There is no copy any more, and there is room for one.
+                // The copy has been removed, so its holder has room for a new one.
                 header.flags |= flag::UNPROTECTED;
                 self.differed += u64::from(reason == DropReason::ReplicaDiffers);
                 return Ok(());
             }
             if header.commit == commit || is_pinned {
-                // The next one to be asked may have room.
+                // The next holder to be asked may have room.
                 (header.peer, header.peer_incarnation, header.commit) = (0, 0, 0);
                 header.flags |= flag::UNPROTECTED;
                 if self.is_pinned && self.peers.get(self.next_peer) == Some(&from) {
@@ -365,7 +395,7 @@ impl NfvActor {
     }
 }
 
-/// What it costs a packet to go by others.
+/// The cost for a packet to leave by other runtimes.
 #[derive(Default)]
 struct Detours {
     list: Vec<(Peer, Detour)>,
@@ -487,7 +517,8 @@ impl Protection for NfvActor {
             self.begin_look();
         }
         self.forget_absent(&lost.iter().map(|link| link.peer).collect::<Vec<_>>());
-        // What waited for a runtime that is gone goes with its flow to the next replica, in order.
+        // Packets that waited for a runtime that is gone follow their flows to the next
+        // replica, in order.
         for latched in lost.into_iter().flat_map(|link| link.latch) {
             let header = flows.header(latched.slot);
             if header.generation == latched.generation && header.role == role::OWNER {
@@ -602,10 +633,12 @@ impl Protection for NfvActor {
         self.parting.came_back(slot, header);
         let holder = Peer { node: header.peer, incarnation: header.peer_incarnation };
         match (has_snapshots, self.links.has(holder)) {
-            // The runtime that gave the snapshot back has it still, and gets the next one with the new epoch.
+            // The runtime that gave the snapshot back still has it, and gets the next one
+            // with the new epoch.
             (true, true) => {}
             (true, false) => self.parting.replace(slot, header, holder),
-            // It may have been owned here before: who held its copy then has it still.
+            // The flow may have been owned here before: its holder of that time still has
+            // a copy.
             (false, true) => self.parting.came_from(slot, header, holder),
             (false, false) => {}
         }
@@ -632,7 +665,7 @@ impl Protection for NfvActor {
         let release = self.plan.release;
         let holder = Peer { node: header.peer, incarnation: header.peer_incarnation };
         let Some(link) = self.links.find(holder) else { return true };
-        // A state that could not be sent has no packets behind it.
+        // No packets wait behind a state that could not be sent.
         if header.commit == 0 {
             return true;
         }
@@ -654,7 +687,7 @@ impl Protection for NfvActor {
 
     fn handle_mark(&mut self, from: Peer, commit: u32) {
         let inbound = self.inbound.from(from);
-        // More than one is under way only if an answer is late.
+        // More than one mark is under way only if an answer is late.
         if !inbound.closed && inbound.more.marks.len() < 16 {
             inbound.more.marks.push_back(commit);
         }
@@ -674,7 +707,8 @@ impl Protection for NfvActor {
         if self.links.has(to) {
             self.end_copies(slot, old, to, old_epoch, header.key);
         } else {
-            // What is here would die with the target: copies elsewhere stay until the target has another one, and says so by ending this one.
+            // The copy here would die with the target. Copies elsewhere stay until the
+            // target has another one, and says so by ending this one.
             self.forget_copy(old);
             self.parting.keep(slot, to, old, old_epoch, header.key);
         }
@@ -687,12 +721,12 @@ impl Protection for NfvActor {
 
     fn arrived(&mut self, flows: &mut Flows, slot: Slot, from: Peer) {
         let link = self.links.find(from);
-        // It may have gone from here before, and back.
+        // The flow may have moved away from here before, and back.
         let header = flows.header_mut(slot);
         self.parting.came_back(slot, header);
         header.commit = 0;
         if let Some(link) = link {
-            // Where it was, it is the same: that is its replica.
+            // The previous owner has the same state: it is the replica now.
             link.copies += 1;
             (header.peer, header.peer_incarnation) = (from.node, from.incarnation);
             header.flags &= !flag::UNPROTECTED;

@@ -1,6 +1,8 @@
-//! Where something of a node lies in a list: found at once, however many nodes there are.
+//! An index from node ids to positions in a list, found at once however many nodes there
+//! are.
 //!
-//! Node ids are small and dense, so a table does. Its owner keeps it: whoever moves what lies in the list says so here.
+//! Node ids are small and dense, so a table does. The owner of the list keeps its index:
+//! code that moves an entry of the list calls `NodeIndex::set`.
 
 /// See the module.
 #[derive(Debug, Clone, Default)]
@@ -11,20 +13,21 @@ pub struct NodeIndex {
 const NOWHERE: u32 = u32::MAX;
 
 impl NodeIndex {
-    /// Of a list in which each entry is of another node; of a node that comes twice the last one counts.
+    /// The index of a list with one entry for each node. If a node comes twice, the last
+    /// entry counts.
     pub fn of(nodes: impl Iterator<Item = u16>) -> NodeIndex {
         let mut index = NodeIndex::default();
         nodes.enumerate().for_each(|(at, node)| index.set(node, at));
         index
     }
 
-    /// Where the node's entry lies.
+    /// The position of the node's entry.
     #[inline]
     pub fn get(&self, node: u16) -> Option<usize> {
         self.at.get(usize::from(node)).filter(|at| **at != NOWHERE).map(|at| *at as usize)
     }
 
-    /// It lies there from now on.
+    /// Sets the position of the node's entry.
     pub fn set(&mut self, node: u16, at: usize) {
         let node = usize::from(node);
         if node >= self.at.len() {
@@ -33,7 +36,7 @@ impl NodeIndex {
         self.at[node] = at as u32;
     }
 
-    /// As [`NodeIndex::of`], in the same memory.
+    /// Like [`NodeIndex::of`], in the same memory.
     pub fn renew(&mut self, nodes: impl Iterator<Item = u16>) {
         self.at.fill(NOWHERE);
         nodes.enumerate().for_each(|(at, node)| self.set(node, at));

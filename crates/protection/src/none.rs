@@ -1,4 +1,5 @@
-//! `none`: the baseline of every paper. State in this runtime's memory, packets leave at once, what is lost is lost.
+//! `none`: the baseline of every paper. State is in this runtime's memory, packets leave
+//! at once, and lost state stays lost.
 
 use crate::{Flows, Outbox, Peer, Plan, Protection, Safety, Slot};
 use holdfast_wire::{DropReason, Packet};

@@ -1,37 +1,40 @@
-//! Numbered records between who owns flows and who holds copies of them, as far as it is the same for every protection that keeps copies.
+//! Numbered records between the owners of flows and the holders of their copies: the part
+//! that is the same for every protection with copies.
 //!
-//! Theory of operation. An owner counts the records that it sends to a holder. The holder takes each number once, in order, and says up to which one it has
-//! seen to everything; what it would not take it refuses first. Both counts belong to a life: the dead have nothing to say.
-//! 0 stands for "none", so the counts leave it out when they wrap.
+//! Theory of operation. An owner counts the records that it sends to a holder. The holder
+//! takes each number once, in order, and acknowledges the last number up to which it has
+//! processed everything. Records that it does not take it refuses before it acknowledges
+//! them. Both counts belong to one incarnation: records of a dead one are not taken. The
+//! number 0 stands for "none", so the counts leave it out when they wrap.
 
 use crate::{Epoch, Flows, NodeIndex, Outbox, Peer, kind};
 use holdfast_wire::{DropReason, FlowKey};
 use std::collections::VecDeque;
 use zerocopy::FromBytes;
 
-/// `a` is at or after `b` in a sequence that wraps.
+/// True if `a` is at or after `b` in a sequence that wraps.
 #[inline]
 pub(crate) fn reached(a: u32, b: u32) -> bool {
     a.wrapping_sub(b) as i32 >= 0
 }
 
-/// A number, and what follows it.
+/// Parses a number; returns the rest too.
 pub(crate) fn split_u32(body: &[u8]) -> Result<(u32, &[u8]), DropReason> {
     let (number, rest) = body.split_first_chunk::<4>().ok_or(DropReason::Malformed)?;
     Ok((u32::from_be_bytes(*number), rest))
 }
 
-/// An epoch, and what follows it.
+/// Parses an epoch; returns the rest too.
 pub(crate) fn split_epoch(body: &[u8]) -> Result<(Epoch, &[u8]), DropReason> {
     split_u32(body).map(|(number, rest)| (Epoch::new(number), rest))
 }
 
-/// A number, and nothing else.
+/// Parses a number with nothing behind it.
 pub(crate) fn only_u32(body: &[u8]) -> Result<u32, DropReason> {
     <[u8; 4]>::try_from(body).map(u32::from_be_bytes).map_err(|_| DropReason::Malformed)
 }
 
-/// The number and the block of a record that carries a flow of this layout.
+/// Parses a record that carries a flow of this layout: number and block.
 pub(crate) fn split_block<'a>(flows: &Flows, body: &'a [u8]) -> Result<(u32, &'a [u8]), DropReason> {
     let (number, rest) = split_u32(body)?;
     let (layout, block) = rest.split_first_chunk::<8>().ok_or(DropReason::Malformed)?;
@@ -41,12 +44,13 @@ pub(crate) fn split_block<'a>(flows: &Flows, body: &'a [u8]) -> Result<(u32, &'a
     Ok((number, block))
 }
 
-/// The forward key of the flow that such a record carries: the block begins with it. For a look ahead; nothing else of the record has been looked at.
+/// The forward key of the flow in a record with a block, which begins with the key. For
+/// prefetching only: the rest of the record is not checked.
 pub(crate) fn key_of(body: &[u8]) -> Option<FlowKey> {
     FlowKey::read_from_prefix(body.get(4 + 8..)?).ok().map(|(key, _)| key)
 }
 
-/// The number and the reason of a refusal.
+/// Parses a refusal: number and reason.
 pub(crate) fn split_refusal(body: &[u8]) -> Result<(u32, DropReason), DropReason> {
     let (number, rest) = split_u32(body)?;
     let &[reason] = rest else { return Err(DropReason::Malformed) };
@@ -58,7 +62,7 @@ pub(crate) fn split_refusal(body: &[u8]) -> Result<(u32, DropReason), DropReason
 pub(crate) struct Sent {
     /// The last record sent.
     pub(crate) last: u32,
-    /// The holder has seen to everything up to here.
+    /// The holder has processed everything up to this record.
     pub(crate) saved: u32,
     /// The last record that was refused, until a later one has been saved.
     refused: Option<u32>,
@@ -70,8 +74,9 @@ impl Sent {
         self.last.checked_add(1).unwrap_or(1)
     }
 
-    /// The holder has seen to something, so it knows who sends. One that has just started may not: its first view may come later than the one here that names it.
-    /// Messages wait for that; packets handed over would not.
+    /// True if the holder has acknowledged a record, so it knows this sender. A holder
+    /// that has just started may not: its first view may arrive after this runtime's view
+    /// that names it. Messages wait for the view, but packets handed over would not.
     pub(crate) fn has_answered(&self) -> bool {
         self.saved != 0
     }
@@ -80,7 +85,7 @@ impl Sent {
         number == self.saved || !reached(number, self.saved)
     }
 
-    /// Everything up to this one has been seen to, says the holder.
+    /// The holder has processed everything up to this record.
     pub(crate) fn handle_saved(&mut self, number: u32) -> Result<(), DropReason> {
         if self.is_late(number) {
             return Err(DropReason::StaleDuplicate);
@@ -93,7 +98,8 @@ impl Sent {
         Ok(())
     }
 
-    /// This one was refused, says the holder. It comes before the word that everything up to it has been seen to.
+    /// The holder has refused this record. Refusals precede the acknowledgement that
+    /// covers them.
     pub(crate) fn handle_refused(&mut self, number: u32) -> Result<(), DropReason> {
         if self.is_late(number) || self.refused.is_some_and(|refused| reached(refused, number)) {
             return Err(DropReason::StaleDuplicate);
@@ -106,32 +112,34 @@ impl Sent {
     }
 }
 
-/// From a runtime of whose flows copies are here, with what the protection keeps beside the count.
+/// An owner whose copies are here, with the protection's own data beside the count.
 #[derive(Debug)]
 pub(crate) struct Inbound<T> {
     pub(crate) peer: Peer,
     pub(crate) saved: u32,
     acknowledge: bool,
     pub(crate) closed: bool,
-    /// Refusals that the owner does not know of yet. No longer than what its channel has under way: it hears of nothing else meanwhile.
+    /// Refusals that the owner does not know of yet. Bounded by what the owner's channel
+    /// has under way, since the owner hears of nothing else meanwhile.
     untold: VecDeque<(u32, DropReason)>,
-    /// It is in the list of those that may have something to be told.
+    /// Set if the entry is in the list of those that may have something to tell.
     is_busy: bool,
     pub(crate) more: T,
 }
 
 impl<T> Inbound<T> {
-    /// This record is not taken; the owner will hear it.
+    /// Notes that this record is not taken, to tell the owner.
     pub(crate) fn refuse(&mut self, number: u32, reason: DropReason) {
         self.untold.push_back((number, reason));
     }
 
-    /// There is something that the owner does not know.
+    /// True if there is something to tell the owner.
     pub(crate) fn has_untold(&self) -> bool {
         self.acknowledge || !self.untold.is_empty()
     }
 
-    /// Tells the owner what was refused. False if there was no room for all of it.
+    /// Tells the owner which records were refused. False if the channel had no room for
+    /// all refusals.
     pub(crate) fn tell_refusals(&mut self, out: &mut Outbox) -> bool {
         while let Some(&(number, reason)) = self.untold.front() {
             if !out.send(self.peer, kind::REFUSED, &[&number.to_be_bytes(), &[reason as u8]]) {
@@ -142,7 +150,8 @@ impl<T> Inbound<T> {
         true
     }
 
-    /// Tells the owner what was seen to. Because that covers everything before it, refusals are told first.
+    /// Acknowledges what was processed. An acknowledgement covers everything before it,
+    /// so refusals are told first.
     pub(crate) fn tell_saved(&mut self, out: &mut Outbox) {
         if self.acknowledge {
             self.acknowledge = !out.send(self.peer, kind::SAVED, &[&self.saved.to_be_bytes()]);
@@ -150,13 +159,14 @@ impl<T> Inbound<T> {
     }
 }
 
-/// All that come in. A flush looks only at those of which something has come since, or that have not been told everything.
+/// All owners that send records here. A flush visits only those that have sent something
+/// since the last one, or have not been told everything.
 #[derive(Debug)]
 pub(crate) struct Inbounds<T> {
     list: Vec<Inbound<T>>,
-    /// Of each node the one that was added last.
+    /// By node, the entry that was added last.
     at: NodeIndex,
-    /// Where those lie that may have something to be told, in order.
+    /// Indices of the entries that may have something to tell, in order.
     busy: Vec<u32>,
 }
 
@@ -172,7 +182,7 @@ impl<T: Default> Inbounds<T> {
         if self.list[at].peer == peer { Some(at) } else { self.list.iter().position(|inbound| inbound.peer == peer) }
     }
 
-    /// Forgets those of a node that are closed.
+    /// Forgets the closed entries of a node.
     fn forget_closed(&mut self, node: u16) {
         self.list.retain(|inbound| !(inbound.closed && inbound.peer.node == node));
         self.at.renew(self.list.iter().map(|inbound| inbound.peer.node));
@@ -181,19 +191,20 @@ impl<T: Default> Inbounds<T> {
         self.busy.extend(busy.map(|(_, at)| at));
     }
 
-    /// From this one, known or not.
+    /// The entry of this owner, new or existing.
     pub(crate) fn from(&mut self, peer: Peer) -> &mut Inbound<T> {
         let at = match self.position(peer) {
             Some(at) => at,
             None => {
                 if self.at.get(peer.node).is_some() {
-                    // Of a node's lives the present one and the last are remembered: whatever is older is known to be.
+                    // Two incarnations of a node are remembered, the present one and the
+                    // last: any older one is known to be older.
                     self.forget_closed(peer.node);
                 }
                 let untold = VecDeque::new();
                 let (closed, is_busy, more) = (false, false, T::default());
                 self.list.push(Inbound { peer, saved: 0, acknowledge: false, closed, untold, is_busy, more });
-                // Of a node's lives the latest is the one that speaks.
+                // The latest incarnation of a node is the one that sends.
                 let known = self.at.get(peer.node).map(|at| self.list[at].peer.incarnation);
                 if known.is_none_or(|known| reached(peer.incarnation, known)) {
                     self.at.set(peer.node, self.list.len() - 1);
@@ -209,7 +220,8 @@ impl<T: Default> Inbounds<T> {
         inbound
     }
 
-    /// Takes the number of a record: the living count upwards, and the dead have nothing to say. `lives`: which life of that node is known to live.
+    /// Takes the number of a record. A living owner counts upwards, and records of a dead
+    /// one are fenced. `lives`: the incarnation of that node that is known to live.
     pub(crate) fn take(&mut self, from: Peer, number: u32, lives: Option<Peer>) -> Result<&mut Inbound<T>, DropReason> {
         let is_later = |peer: Peer| {
             peer.node == from.node && peer.incarnation != from.incarnation && reached(peer.incarnation, from.incarnation)
@@ -232,9 +244,11 @@ impl<T: Default> Inbounds<T> {
         Ok(inbound)
     }
 
-    /// It has failed, with all its earlier lives: nothing of theirs is taken any more, and `give_up` gets what the protection kept of each.
+    /// Closes the owner and all its earlier incarnations: no record of theirs is taken
+    /// any more. `give_up` gets the protection's data of each.
     pub(crate) fn close(&mut self, dead: Peer, mut give_up: impl FnMut(&mut T)) {
-        // Also if nothing has come from it yet: it may be on its way.
+        // An owner that has sent nothing yet is closed too, because records may be on
+        // their way.
         self.from(dead);
         let is_dead = |peer: Peer| peer.node == dead.node && reached(dead.incarnation, peer.incarnation);
         for inbound in self.list.iter_mut().filter(|inbound| is_dead(inbound.peer)) {
@@ -244,7 +258,8 @@ impl<T: Default> Inbounds<T> {
         }
     }
 
-    /// Visits those that live and of which something has come, or is still to be told: `tell` is true if that is so of one afterwards.
+    /// Visits the living owners that have sent something or have something to be told.
+    /// `tell` returns true if the owner has still something to be told.
     pub(crate) fn flush(&mut self, mut tell: impl FnMut(&mut Inbound<T>) -> bool) {
         let list = &mut self.list;
         self.busy.retain(|at| {
@@ -254,12 +269,12 @@ impl<T: Default> Inbounds<T> {
         });
     }
 
-    /// All.
+    /// All owners.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Inbound<T>> {
         self.list.iter_mut()
     }
 
-    /// All.
+    /// All owners.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Inbound<T>> {
         self.list.iter()
     }

@@ -1,4 +1,5 @@
-//! What a protection asks of the world: collected during a batch, carried out by the runtime afterwards.
+//! The requests of a protection: collected during a batch, carried out by the runtime
+//! afterwards.
 
 use crate::flows::Journal;
 use crate::{NodeIndex, Peer, Released, Slot};
@@ -7,7 +8,7 @@ use holdfast_wire::{DropReason, Packet};
 /// A record for the reliable channel to another runtime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Record {
-    /// For whom.
+    /// The addressee.
     pub to: Peer,
     /// See [`crate::kind`].
     pub kind: u8,
@@ -15,31 +16,36 @@ pub struct Record {
     len: usize,
 }
 
-/// Packets released in one batch for which there is room from the beginning.
+/// Released packets for which a batch has room from the beginning.
 const RELEASED: usize = 512;
 
-/// See the module. Its vectors keep their capacity, so a batch does not allocate.
+/// See the module. The vectors keep their capacity, so a batch does not allocate.
 #[derive(Debug, Default)]
 pub struct Outbox {
-    /// May leave now.
+    /// Packets that may leave now.
     pub released: Vec<Released<Packet>>,
-    /// To be released by a replica: the packet travels to that runtime, behind the records sent before.
+    /// Packets for a replica to release. Each travels to that runtime, behind the records
+    /// sent before.
     pub handed: Vec<(Peer, Packet)>,
-    /// To follow everything handed over to that runtime so far: the highest commit of it.
+    /// Marks, each to follow all packets handed over to that runtime so far, with the
+    /// highest commit among them.
     pub marks: Vec<(Peer, u32)>,
-    /// Ended here.
+    /// Packets that end here.
     pub dropped: Vec<(Packet, DropReason)>,
     /// Flows whose route is to be asked for.
     pub claims: Vec<Slot>,
-    /// As `claims`, but found later than the failure was known: with the node whose flow each was.
+    /// Like `claims`, but found after the failure was known. Each with the node that had
+    /// the flow.
     pub late_claims: Vec<(u16, Slot)>,
-    /// Flows that another runtime owns by a newer epoch.
+    /// Flows that another runtime owns under a newer epoch.
     pub demoted: Vec<Slot>,
     /// Flows whose state was absent and has come.
     pub loaded: Vec<Slot>,
-    /// Flows, with their slots' generations, whose state was absent and does not come any more: they are to end here.
+    /// Flows, with their slots' generations, whose absent state will not come any more.
+    /// The runtime ends them.
     pub lost: Vec<(Slot, u32)>,
-    /// The switch need not keep what it has stamped up to here for this chain: copies have it.
+    /// The stamp up to which the switch may forget packets of this chain, because copies
+    /// contain them.
     pub cleared: Option<u64>,
     records: Vec<Record>,
     bytes: Vec<u8>,
@@ -48,12 +54,14 @@ pub struct Outbox {
     room_at: NodeIndex,
     chain: u16,
     now: u64,
-    /// Packets released although no replica had their state, because there was none to have it.
+    /// Packets released although no replica had their state, because there was none to
+    /// have it.
     pub released_unprotected: u64,
 }
 
 impl Outbox {
-    /// What is carried out in the turn in which it was asked for is no state: see [`Journal`].
+    /// Declares the released packets scratch: each turn carries out its own requests, so
+    /// they are no state. See [`Journal`].
     pub fn set_journal(&mut self, journal: Journal) {
         self.released.reserve_exact(RELEASED);
         journal.scratch(&self.released);
@@ -65,15 +73,17 @@ impl Outbox {
         self.now = now;
     }
 
-    /// To these records may be sent, and to nobody else: how many bytes of records each one's channel takes now. Each is another node.
+    /// Sets the only peers that records may go to, each on a node of its own, and the
+    /// bytes of records that each channel takes now.
     pub fn set_peers(&mut self, rooms: impl Iterator<Item = (Peer, usize)>) {
         self.rooms.clear();
         self.rooms.extend(rooms);
         self.room_at.renew(self.rooms.iter().map(|(peer, _)| peer.node));
     }
 
-    /// The channel to one of the peers takes so many bytes now, if that life of it is the present one; else none. A node that is no peer is
-    /// nothing to this chain.
+    /// Sets the bytes of records that the channel to one peer takes now. `room` gets the
+    /// incarnation that is known here, and returns 0 if that is not the present one.
+    /// Ignored for a node that is no peer of this chain.
     #[inline]
     pub fn set_room(&mut self, node: u16, room: impl FnOnce(Peer) -> usize) {
         if let Some((peer, known)) = self.room_at.get(node).and_then(|at| self.rooms.get_mut(at)) {
@@ -86,7 +96,8 @@ impl Outbox {
         self.now
     }
 
-    /// Sends a record if the channel has room. False, and nothing sent, if it has not.
+    /// Sends a record if the channel has room. Returns false, and sends nothing, if there
+    /// is none.
     #[must_use]
     pub fn send(&mut self, to: Peer, kind: u8, parts: &[&[u8]]) -> bool {
         // The chain's number goes in front of every record.
@@ -104,7 +115,7 @@ impl Outbox {
         true
     }
 
-    /// The packet may leave: the protection's commit rule holds for it.
+    /// Releases the packet: the protection's commit rule holds for it.
     #[inline]
     pub(crate) fn release(&mut self, packet: Packet) {
         self.released.push(Released::by_commit(packet));
@@ -115,7 +126,7 @@ impl Outbox {
         self.records.iter().map(|record| (*record, &self.bytes[record.start..record.start + record.len]))
     }
 
-    /// Forgets the records, after they went to their channels.
+    /// Forgets the records after they went to their channels.
     pub fn clear_records(&mut self) {
         self.records.clear();
         self.bytes.clear();

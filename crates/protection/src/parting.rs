@@ -1,13 +1,19 @@
-//! Copies that are of no use any more, and holders that are leaving.
+//! Copy retirement: copies that are of no use any more, and holders that are leaving.
 //!
-//! Theory of operation. An owner tells a holder when a copy's flow has ended or has gone elsewhere; what finds no room in the channel waits. A holder that is leaving
-//! gets no more copies, but those that it has stay until they are replaced: when another holder has saved the flow, or the flow ends or moves before, the
-//! leaving one is told too. Otherwise its copy would outlive the flow. While the switch lives it refuses such a copy's claim; its next life has
-//! never heard of flows that had ended, and would let an ended flow have a number that another one has been leased. A flow may also come from one of which
-//! this runtime has not heard yet whether it is leaving: the copy there is replaced in the same way.
+//! Theory of operation. An owner tells a holder when a copy's flow has ended or has
+//! moved. If the channel has no room, the message waits. A holder that is leaving gets no
+//! more copies, but its copies stay until they are replaced. When another holder has
+//! saved the flow, or the flow ends or moves before, the leaving holder is told too, so
+//! that its copy does not outlive the flow. While the switch lives it refuses the claim
+//! of such a copy. The switch's next incarnation has never heard of flows that had ended,
+//! and would give an ended flow a number that another flow has leased. A flow may also
+//! come from a runtime of which this one does not know yet whether it is leaving: the
+//! copy there is replaced in the same way.
 //!
-//! A flow that goes to a runtime of the same host leaves a copy that would die with its new owner: the copies elsewhere are *kept* as long as that one,
-//! which goes when the new owner has a copy elsewhere. Until then the flow *needs* them, and goes on to nobody who would give one of them up for it.
+//! A flow that moves to a runtime of the same host leaves a copy here that would die with
+//! its new owner. The copies on other hosts are therefore *kept* as long as the copy
+//! here, which goes when the new owner has a copy elsewhere. Meanwhile the flow *needs*
+//! them, and does not move on to a runtime that would give one of them up for it.
 
 use crate::flows::{ActorHeader, role};
 use crate::links::{Holder, Links};
@@ -18,12 +24,13 @@ use holdfast_wire::{DropReason, FlowKey};
 use std::collections::{BTreeMap, VecDeque};
 use zerocopy::IntoBytes;
 
-/// Ends that wait for room in a channel. Beyond that a holder keeps the copy until its owner fails; the switch then refuses it.
+/// Ends that wait for room in a channel. Beyond this limit a holder keeps the copy until
+/// its owner fails; the switch then refuses its claim.
 const ENDS_LIMIT: usize = 65_536;
 /// Replaced copies looked at per flush.
 const LOOK: usize = 256;
 
-/// A copy that is to go.
+/// A copy to be removed at its holder.
 struct End {
     holder: Peer,
     epoch: Epoch,
@@ -31,7 +38,7 @@ struct End {
 }
 
 impl End {
-    /// False if there is no room.
+    /// Returns false if the channel has no room.
     fn send(&self, numbers: &mut Sent, out: &mut Outbox) -> bool {
         let number = numbers.next();
         let is_sent = out.send(self.holder, kind::END, &[&number.to_be_bytes(), &self.epoch.to_be_bytes(), self.key.as_bytes()]);
@@ -42,7 +49,7 @@ impl End {
     }
 }
 
-/// A flow of ours of which one that was its holder has a copy, as it was then.
+/// A flow of this runtime of which a former holder has an old copy.
 struct Replaced {
     generation: u32,
     epoch: Epoch,
@@ -54,15 +61,17 @@ struct Replaced {
 pub(crate) struct Parting {
     leaving: Vec<(Peer, Sent)>,
     replaced: BTreeMap<(Slot, Peer), Replaced>,
-    /// By flow that was here, copies that are to go with the one that is left here.
+    /// By slot of a flow that has moved on: the copies to be removed together with the
+    /// copy that is left here.
     kept: BTreeMap<Slot, Vec<End>>,
     ends: VecDeque<End>,
-    /// Where the look at what was replaced goes on.
+    /// The position of the scan through the replaced copies.
     next: (Slot, Peer),
 }
 
 impl Parting {
-    /// These are leaving now, and these links are not used any more. What those had that are not there any more is not ours to care for.
+    /// Sets the holders that are leaving, and takes over the counts of the links that are
+    /// not used any more. Copies at holders that are gone are forgotten.
     pub(crate) fn set<H: Holder>(&mut self, leaving: &[Peer], lost: &mut [H]) {
         let is_gone = |peer: &Peer| !leaving.contains(peer);
         let left = self.leaving.extract_if(.., |(peer, _)| is_gone(peer)).map(|(peer, _)| peer);
@@ -79,25 +88,28 @@ impl Parting {
         self.replaced.retain(|(_, peer), _| !gone.contains(peer));
     }
 
-    /// It stays after all: the count goes on.
+    /// Removes the holder from those that are leaving, because it stays after all.
+    /// Returns its count, which goes on.
     pub(crate) fn stays(&mut self, peer: Peer) -> Sent {
         let at = self.leaving.iter().position(|(known, _)| *known == peer);
         at.map_or_else(Sent::default, |at| self.leaving.swap_remove(at).1)
     }
 
-    /// It is leaving, and this says how far it has come.
+    /// The count of a leaving holder.
     pub(crate) fn numbers(&mut self, peer: Peer) -> Option<&mut Sent> {
         self.leaving.iter_mut().find(|(known, _)| *known == peer).map(|(_, numbers)| numbers)
     }
 
-    /// The flow's state goes to another one from now on, or will, and what this holder has, if it is leaving, is what there is until then.
+    /// The flow's state goes to another holder from now on, or will. If this holder is
+    /// leaving, its copy is the only one until then.
     pub(crate) fn replace(&mut self, slot: Slot, header: &ActorHeader, holder: Peer) {
         if self.numbers(holder).is_some() {
             self.came_from(slot, header, holder);
         }
     }
 
-    /// The flow has come from this one, which keeps a copy of it: as [`replace`](Self::replace), whether it is leaving or not heard of yet.
+    /// The flow has come from this runtime, which keeps a copy of it. Like
+    /// [`replace`](Self::replace), whether the runtime is known to be leaving or not.
     pub(crate) fn came_from(&mut self, slot: Slot, header: &ActorHeader, holder: Peer) {
         if holder.node != 0 {
             let replaced = Replaced { generation: header.generation, epoch: header.epoch, key: header.key };
@@ -105,19 +117,20 @@ impl Parting {
         }
     }
 
-    /// What others have of the flow as it was is to stay: another holder has not saved it yet.
+    /// True if the former copies of the flow must stay, because the new holder has not
+    /// saved it yet.
     pub(crate) fn needs_earlier(&self, slot: Slot) -> bool {
         self.replaced.range((slot, Peer::default())..=(slot, LAST)).next().is_some()
     }
 
-    /// The holder is to be told that a copy is of no use.
+    /// Queues the message that this copy is of no use.
     pub(crate) fn end(&mut self, holder: Peer, epoch: Epoch, key: FlowKey) {
         if self.ends.len() < ENDS_LIMIT {
             self.ends.push_back(End { holder, epoch, key });
         }
     }
 
-    /// The flow is not owned here any more: what leaving holders have of it goes.
+    /// The flow is not owned here any more: removes the copies at former holders.
     pub(crate) fn gone(&mut self, slot: Slot) {
         while let Some((&(slot, holder), _)) = self.replaced.range((slot, Peer::default())..=(slot, LAST)).next() {
             if let Some(Replaced { epoch, key, .. }) = self.replaced.remove(&(slot, holder)) {
@@ -126,10 +139,11 @@ impl Parting {
         }
     }
 
-    /// The flow has gone to `to`, a runtime of this host. What `holder` has, unless that is where it has gone, and what was to go when another holder has saved the
-    /// flow, stays as long as what is here.
+    /// The flow has moved to `to`, a runtime of this host. Keeps the copy at `holder`,
+    /// unless the flow has moved there, and the copies at former holders. All of these
+    /// stay as long as the copy here.
     pub(crate) fn keep(&mut self, slot: Slot, to: Peer, holder: Peer, epoch: Epoch, key: FlowKey) {
-        // Of another flow, which was here before.
+        // An entry of an earlier flow in this slot.
         self.end_kept(slot);
         let of_slot = (slot, Peer::default())..=(slot, LAST);
         let replaced = self.replaced.extract_if(of_slot, |_, _| true);
@@ -141,14 +155,15 @@ impl Parting {
         }
     }
 
-    /// What is here of a flow that has gone is of no use any more, and neither is what was kept elsewhere with it.
+    /// The copy here of a flow that has moved on is of no use any more: removes the
+    /// copies that were kept elsewhere with it.
     pub(crate) fn end_kept(&mut self, slot: Slot) {
         for End { holder, epoch, key } in self.kept.remove(&slot).into_iter().flatten() {
             self.end(holder, epoch, key);
         }
     }
 
-    /// The flow is owned here again: what was kept of it goes when another holder has saved it.
+    /// The flow is owned here again: the kept copies go when another holder has saved it.
     pub(crate) fn came_back(&mut self, slot: Slot, header: &ActorHeader) {
         for End { holder, epoch, key } in self.kept.remove(&slot).into_iter().flatten() {
             match key == header.key {
@@ -158,7 +173,8 @@ impl Parting {
         }
     }
 
-    /// Looks at some of what was replaced: where another holder has saved the flow, the leaving one is told.
+    /// Scans some of the replaced copies. If another holder has saved the flow, the
+    /// former one is told.
     pub(crate) fn look(&mut self, flows: &Flows, mut is_saved: impl FnMut(&ActorHeader) -> bool) {
         for _ in 0..LOOK.min(self.replaced.len()) {
             let next = self.replaced.range(self.next..).next().or_else(|| self.replaced.iter().next());
@@ -167,7 +183,8 @@ impl Parting {
             let header = flows.header(slot);
             let is_ours = header.generation == replaced.generation && header.key == replaced.key && header.role == role::OWNER;
             if is_ours {
-                // Who has stayed, or come back, and is its holder now keeps the copy.
+                // A former holder that stayed or came back, and is the flow's holder now,
+                // keeps its copy.
                 self.replaced.remove(&(slot, Peer { node: header.peer, incarnation: header.peer_incarnation }));
             }
             if !is_ours || is_saved(header) {
@@ -176,7 +193,7 @@ impl Parting {
         }
     }
 
-    /// Tells what there is room for. False if a channel is full.
+    /// Sends the queued messages as far as there is room. False if a channel is full.
     pub(crate) fn tell<H: Holder>(&mut self, links: &mut Links<H>, out: &mut Outbox) -> bool {
         while let Some(end) = self.ends.front() {
             let link = links.find(end.holder).map(H::numbers);
@@ -190,12 +207,13 @@ impl Parting {
         true
     }
 
-    /// There is something to be told.
+    /// True if a message waits for room.
     pub(crate) fn is_waiting(&self) -> bool {
         !self.ends.is_empty()
     }
 
-    /// One that is leaving has seen to everything up to this number. `None` if it is not leaving.
+    /// A leaving holder has processed everything up to this number. `None` if `from` is
+    /// not leaving.
     pub(crate) fn handle_saved(&mut self, from: Peer, number: u32) -> Option<Result<(), DropReason>> {
         self.numbers(from).map(|numbers| numbers.handle_saved(number))
     }
@@ -203,7 +221,7 @@ impl Parting {
 
 const LAST: Peer = Peer { node: u16::MAX, incarnation: u32::MAX };
 
-/// The holder has what the header says was sent last.
+/// True if the holder has saved the last commit that the header names.
 pub(crate) fn is_saved<H: Holder>(links: &mut Links<H>, header: &ActorHeader) -> bool {
     let link = links.find(Peer { node: header.peer, incarnation: header.peer_incarnation });
     header.commit != 0 && link.is_some_and(|link| reached(link.numbers().saved, header.commit))

@@ -1,11 +1,12 @@
-//! The plan of a protection: answers to three questions, and the numbers that go with them.
+//! The plan of a protection: answers to three questions, and the numbers that go with
+//! them.
 //!
 //! Where does state live, and how are copies of it made? When may a packet leave? How is
-//! lost state rebuilt? A [`Plan`] is one small value, and presets are constants of it. Its
-//! methods say what the protection promises and needs. The table `ROWS` says which answers
-//! do not go together, why, and what to answer instead. Configuration, runtime,
-//! switch, coordinator, status and simulator read the same value; nobody builds a
-//! protection to learn what it can do.
+//! lost state rebuilt? A [`Plan`] is one small value, and presets are constants of it.
+//! Its methods say what the protection promises and needs. The table `ROWS` says which
+//! answers do not go together, why, and what to answer instead. Configuration, runtime,
+//! switch, coordinator, status and simulator read the same value, so none of them builds
+//! a protection to learn its abilities.
 //!
 //! A new protection is a row of the table, the words of its answers, and the module that
 //! [`Plan::build`] chooses.
@@ -22,7 +23,7 @@ pub trait Answer: Copy + PartialEq + 'static {
     /// Answers of protections that this version does not have.
     const LATER: &'static [&'static str];
 
-    /// As an operator says it.
+    /// The answer's word in the configuration.
     fn word(self) -> &'static str;
 }
 
@@ -53,11 +54,14 @@ question! {
     Flow "flow" {
         /// In the memory of its runtime.
         Memory "memory",
-        /// And in a replica at another runtime: changes go there at each batch's end.
+        /// In its runtime's memory, and in a replica at another runtime. Changes go there
+        /// at the end of each batch.
         Replica "replica",
-        /// And in a snapshot at another runtime, sent after every so many packets.
+        /// In its runtime's memory, and in a snapshot at another runtime, sent after
+        /// every so many packets.
         Snapshot "snapshot",
-        /// And on a standby runtime, which knows what was processed since its checkpoint.
+        /// In its runtime's memory, and on a standby runtime, which knows which packets
+        /// were processed since its checkpoint.
         Standby "standby",
         /// At a state server, and in memory while it is used.
         Paged "paged",
@@ -71,7 +75,7 @@ question! {
         Memory "memory",
         /// Divided among the runtimes: the coordinator grants each its part.
         Partitioned "partitioned",
-        /// At a state server, which assigns numbers one by one and adds up what is counted.
+        /// At a state server, which assigns numbers one by one and adds up statistics.
         StateServer "state-server",
     } later &["checkpoint", "dal"]
 }
@@ -79,18 +83,20 @@ question! {
 question! {
     /// When a packet may leave.
     Release "release" {
-        /// Once the chain is done with it. With a replica, only so many of a flow ahead of that.
+        /// Once the chain is done with it. With a replica, only a limited number of a
+        /// flow's packets may leave before the replica knows of them.
         AtOnce "at-once",
-        /// From the replica, once that has saved the state: one way, but the packet travels.
+        /// From the replica, once that has saved the state. The packet crosses the
+        /// network, one way.
         Replica "replica",
-        /// From its runtime, once the replica has acknowledged the state: there and back,
-        /// but only the state travels.
+        /// From its runtime, once the replica has acknowledged the state. Only the state
+        /// crosses the network, there and back.
         Source "source",
-        /// By whichever of these two ways costs less, link by link: `nfvactor/way.rs`.
+        /// By the cheaper of these two ways, link by link: `nfvactor/way.rs`.
         Auto "auto",
-        /// Once the standby knows that it was processed.
+        /// Once the standby knows that the packet was processed.
         Standby "standby",
-        /// When the state server has what it reveals.
+        /// When the state server has the state that the packet reveals.
         WriteBack "write-back",
     } later &["stable"]
 }
@@ -98,20 +104,20 @@ question! {
 question! {
     /// The source of lost state.
     Rebuild "rebuild" {
-        /// Nowhere.
+        /// No source.
         Nothing "nothing",
         /// The replica becomes the flow's actor.
         Replica "replica",
         /// The restarted runtime fetches its snapshots.
         Snapshots "snapshots",
-        /// The standby's checkpoint, and what the switch has logged since.
+        /// The standby's checkpoint, and the packets that the switch has logged since.
         Replay "replay",
         /// The pages at the state server.
         Pages "pages",
     } later &["dal"]
 }
 
-/// See the module. Numbers that do not go with its answers are as in [`Plan::NONE`].
+/// See the module. Numbers that do not go with the answers are as in [`Plan::NONE`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plan {
     /// The place of a flow's state, and how copies of it are made.
@@ -120,9 +126,10 @@ pub struct Plan {
     pub shared: Shared,
     /// When a packet may leave.
     pub release: Release,
-    /// How what was lost is rebuilt.
+    /// How lost state is rebuilt.
     pub rebuild: Rebuild,
-    /// A process beside each runtime shares its memory, and goes on when that is killed.
+    /// A process beside each runtime shares its memory, and goes on when the runtime is
+    /// killed.
     pub has_local_standby: bool,
     /// Packets between two snapshots of a flow.
     pub snapshot_every: u32,
@@ -133,22 +140,23 @@ pub struct Plan {
     /// Packets of a flow that may have left before its replica knows of them, if packets
     /// leave at once.
     pub unsaved_packets: u32,
-    /// Flows of whose state there is room in a runtime's memory; of all without it.
+    /// Flows whose state fits into a runtime's memory; `None`: all flows.
     pub resident_flows: Option<u32>,
     /// Time between two rounds of checkpoints, ns. Rounds are more frequent if the log
     /// would fill up before.
     pub checkpoint_every: u64,
     /// Bytes of the switch's log for one chain of one runtime.
     pub log_bytes: usize,
-    /// Time for which a number that a flow had rests at the state server, ns (RFC 6888,
+    /// Time for which a flow's former number rests at the state server, ns (RFC 6888,
     /// section 4, REQ-8).
     pub rest: u64,
-    /// For tests of `release: auto`: links change their way after so many ns each time.
+    /// For tests of `release: auto`: time after which each link changes its release mode,
+    /// ns.
     #[doc(hidden)]
     pub fickle_every: Option<u64>,
 }
 
-/// Flows of whose state there is room where that is little.
+/// Flows with room for their state, in presets where room is short.
 const FEW: u32 = 16;
 
 /// Presets, by name.
@@ -189,8 +197,8 @@ impl Plan {
     /// `rescue`, released when flows are written back, with room for few flows' state.
     pub const RESCUE_PAGED: Plan = Plan { resident_flows: Some(FEW), ..Plan::RESCUE };
 
-    /// All of these: a name for each of [`Plan::combinations`], wherever shared state lives. Those
-    /// that were added last stand last.
+    /// All of these: a name for each of [`Plan::combinations`], independent of the place
+    /// of shared state. Later additions stand at the end.
     pub const ALL: [(&str, Plan); 10] = [
         ("none", Plan::NONE),
         ("nfvactor_at_replica", Plan::NFVACTOR),
@@ -204,8 +212,9 @@ impl Plan {
         ("nfvactor_at_once", Plan::NFVACTOR_AT_ONCE),
     ];
 
-    /// Every combination of answers that go together, and, where flows' state may be absent and
-    /// is written back without delay, each of these with room for few, too.
+    /// Every combination of answers that go together. Plans whose flow state may be
+    /// absent and is written back without delay come a second time, with room for few
+    /// flows.
     pub fn combinations() -> impl Iterator<Item = Plan> {
         let flows = Flow::ALL.iter().flat_map(|&flow| Shared::ALL.iter().map(move |&shared| (flow, shared)));
         let released = flows
@@ -221,7 +230,8 @@ impl Plan {
         Plan { flow, shared, release, rebuild, ..Plan::NONE }
     }
 
-    /// Its name among [`Plan::ALL`], whatever its numbers and wherever shared state lives.
+    /// The plan's name among [`Plan::ALL`], independent of its numbers and of the place
+    /// of shared state.
     pub fn name(&self) -> &'static str {
         let what = |plan: &Plan| (plan.flow, plan.release, plan.resident_flows.is_some());
         let named = Plan::ALL.iter().find(|(_, plan)| what(plan) == what(self));
@@ -231,13 +241,13 @@ impl Plan {
 
 /// Promises and needs that follow from the answers.
 impl Plan {
-    /// Flows survive the failure of a runtime.
+    /// True if flows survive the failure of a runtime.
     pub const fn promises(&self) -> bool {
         !matches!(self.rebuild, Rebuild::Nothing)
     }
 
-    /// How many of a flow's latest packets a failure may undo in its state. 0: what was
-    /// released is never forgotten.
+    /// The number of a flow's latest packets whose effect on its state a failure may
+    /// undo. 0: no effect of a released packet is lost.
     pub const fn may_forget(&self) -> u32 {
         match (self.flow, self.release) {
             (Flow::Replica, Release::AtOnce) => self.unsaved_packets,
@@ -247,13 +257,14 @@ impl Plan {
         }
     }
 
-    /// [`Plan::may_forget`] counts what is on its way to the copy, too: packets wait for that
-    /// if there were more. Otherwise what is on its way comes on top of it.
+    /// True if [`Plan::may_forget`] includes the packets whose state is on its way to the
+    /// copy: further packets wait rather than exceed it. If false, packets under way come
+    /// on top of it.
     pub const fn forgets_by_count(&self) -> bool {
         matches!((self.flow, self.release), (Flow::Replica, Release::AtOnce))
     }
 
-    /// Packets of a flow after which it is copied, if each comes alone.
+    /// Packets of a flow after which it is copied, if each comes in a batch of its own.
     pub const fn copied_after(&self) -> u32 {
         match (self.flow, self.release) {
             (Flow::Snapshot, _) => self.snapshot_every,
@@ -262,13 +273,13 @@ impl Plan {
         }
     }
 
-    /// Flows survive, and no effect of a released packet is forgotten.
+    /// True if flows survive, and no effect of a released packet is forgotten.
     pub const fn is_strict(&self) -> bool {
         self.promises() && self.may_forget() == 0
     }
 
-    /// Flows have their home at a state server. The peers that [`Protection::set_peers`] names
-    /// are state servers then, and other runtimes if not.
+    /// True if flows have their home at a state server. [`Protection::set_peers`] then
+    /// names state servers, and otherwise runtimes.
     pub const fn is_paged(&self) -> bool {
         matches!(self.flow, Flow::Paged)
     }
@@ -281,12 +292,12 @@ impl Plan {
         }
     }
 
-    /// There has to be a state server.
+    /// True if there has to be a state server.
     pub const fn needs_state_server(&self) -> bool {
         self.is_paged() || self.server_rest().is_some()
     }
 
-    /// Flows of whose state there is room in memory.
+    /// Flows whose state fits into memory.
     pub const fn present_flows(&self) -> usize {
         match self.resident_flows {
             Some(flows) => flows as usize,
@@ -294,13 +305,13 @@ impl Plan {
         }
     }
 
-    /// The only copy of some flows' state is the state server's: if worker and standby of
-    /// that die together, these flows are lost.
+    /// True if the state server has the only copy of some flows' state. If its worker and
+    /// standby die together, these flows are lost.
     pub const fn has_absent_flows(&self) -> bool {
         self.resident_flows.is_some()
     }
 
-    /// The switch has to log what it sends.
+    /// True if the switch has to log the packets that it sends.
     pub const fn has_log(&self) -> bool {
         matches!(self.rebuild, Rebuild::Replay)
     }
@@ -310,18 +321,18 @@ impl Plan {
         if self.has_log() { self.log_bytes } else { 0 }
     }
 
-    /// Slots of a flow in all runtimes together: its owner's, and that of a copy if another
-    /// runtime has one. A runtime has so many slots for each flow that it may own.
+    /// Slots of a flow in all runtimes together: its owner's, and a copy's if another
+    /// runtime has one. A runtime has this many slots for each flow that it may own.
     pub const fn slots_per_flow(&self) -> usize {
         if self.promises() && !self.is_paged() { 2 } else { 1 }
     }
 
-    /// Runtimes without which it cannot keep its promise.
+    /// The least number of runtimes with which the plan keeps its promise.
     pub const fn least_runtimes(&self) -> u16 {
         if self.promises() { 2 } else { 1 }
     }
 
-    /// A protection by this plan, for one chain in one runtime.
+    /// Builds the protection of this plan, for one chain in one runtime.
     ///
     /// # Panics
     /// If its answers do not go together.
@@ -339,12 +350,12 @@ impl Plan {
 /// Answers to one question that go with a place of the flow's state.
 struct Fits<A: 'static> {
     these: &'static [A],
-    /// For other answers: why not, and where the state lives that they go with. The first
-    /// entry for the answer counts, or for all answers (`None`).
+    /// For other answers: why not, and the place of flow state that they go with. The
+    /// first entry for the answer, or for all answers (`None`), counts.
     others: &'static [(Option<A>, &'static str, Option<Flow>)],
 }
 
-/// One protection: the plan that its name means, and what else it goes with.
+/// A protection: the plan that its name means, and the answers that it goes with.
 struct Row {
     preset: &'static str,
     plan: Plan,
@@ -424,14 +435,14 @@ const ROWS: [Row; 5] = [
     },
 ];
 
-/// Something said of a protection that does not go with the rest.
+/// An answer or number that does not go with the rest of a plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Misfit {
     /// The key of the answer or number.
     pub key: &'static str,
-    /// The key itself has no place here. False: the key needs another value.
+    /// True if the key has no place in this plan. False if it needs another value.
     pub is_key: bool,
-    /// Why not, and what to say instead.
+    /// The reason, and the remedy.
     pub message: String,
 }
 
@@ -457,7 +468,7 @@ impl<A: Answer> Fits<A> {
     }
 }
 
-/// From what an operator says.
+/// Plans from an operator's configuration.
 impl Plan {
     /// The names of presets.
     pub fn presets() -> impl Iterator<Item = &'static str> + Clone {
@@ -481,11 +492,11 @@ impl Plan {
         ROWS.iter().find(|row| row.plan.flow == self.flow).expect("every place of state has a row")
     }
 
-    /// Whether the answers go together. `is_preset`: the operator named a preset, so the
-    /// remedy names one, too.
+    /// Checks that the answers go together. `is_preset`: the operator named a preset, so
+    /// the remedy names one, too.
     ///
     /// # Errors
-    /// The first answer that does not go with where the flow's state lives.
+    /// The first answer that does not go with the place of flow state.
     pub fn check(&self, is_preset: bool) -> Result<(), Misfit> {
         let row = self.row();
         row.shared.check(self.shared, is_preset)?;
@@ -493,10 +504,10 @@ impl Plan {
         row.rebuild.check(self.rebuild, is_preset)
     }
 
-    /// Takes a number that an operator has chosen.
+    /// Sets a number that an operator has chosen.
     ///
     /// # Errors
-    /// If this plan has no such number, or no such value is possible.
+    /// If this plan has no such number, or the value is out of its range.
     pub fn set(&mut self, number: &Number, value: u64) -> Result<(), Misfit> {
         let Number { key, .. } = *number;
         if let Some((why, instead)) = number.misfits(self) {
@@ -512,7 +523,7 @@ impl Plan {
 
 /// A number that an operator may choose.
 pub struct Number {
-    /// By this key.
+    /// The key in the configuration.
     pub key: &'static str,
     of: Of,
     range: RangeInclusive<u64>,
@@ -532,7 +543,7 @@ enum Of {
 }
 
 impl Number {
-    /// Why it does not count in a plan, and what would help besides leaving it out.
+    /// Why the number has no place in a plan, and a remedy besides leaving it out.
     fn misfits(&self, plan: &Plan) -> Option<(&'static str, &'static str)> {
         let why = match (self.of, plan.flow) {
             (Of::Snapshots, Flow::Snapshot) | (Of::Memory, Flow::Paged) | (Of::Checkpoints, Flow::Standby) => return None,
@@ -624,8 +635,8 @@ pub static NUMBERS: [Number; 8] = [
 mod tests {
     use super::*;
 
-    /// Every combination of answers is a plan that is built, or a contradiction with a
-    /// reason and a remedy.
+    /// Every combination of answers is a plan that can be built, or a contradiction with
+    /// a reason and a remedy.
     #[test]
     fn answers_go_together_or_it_is_said_why_not() {
         let mut fitting = Vec::new();
@@ -656,7 +667,8 @@ mod tests {
         }
     }
 
-    /// Presets agree with their rows, names are unique, and a remedy names what is right.
+    /// Presets agree with their rows, names are unique, and a remedy names an answer or
+    /// preset that fits.
     #[test]
     fn presets_are_plans() {
         for row in &ROWS {

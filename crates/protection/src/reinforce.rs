@@ -1,16 +1,29 @@
-//! `reinforce`: a packet leaves when it is known elsewhere that it was processed; the state that this made follows later.
+//! `reinforce`: a packet leaves when a standby knows that it was processed. The resulting
+//! state follows later.
 //!
-//! Theory of operation (REINFORCE, sections III and IV; docs/protocols/replay.md).
-//! - The switch keeps a log of what it sends. Whoever has a flow as it was, and knows which packets of it have been processed since, in which order, makes the same state
-//!   of them again: functions see nothing but the packet, their flow, and the stamped time.
-//! - So at the end of a batch its *inputs* go to the runtime that is to take over: of every packet the flow's epoch and the stamp (the paper's TxTs table, which has the latest
-//!   stamp alone; where packets are lost or overtake each other between switch and runtime that would be too little). The batch's packets wait in a latch until that is saved.
-//! - Of a packet that could come out differently ([`Context`](../../holdfast_nf/struct.Context.html) knows) the state goes with the commit, in the same order: the copy then is as after that batch. So it
-//!   is for the first packets of a flow, for those that are not in the log, and where the log would die with this runtime.
-//! - Copies are [NFVactor's replicas](crate::nfvactor). Those that are behind their flows are sent anew in *rounds* ([`round`]); when all of a round are saved, the switch may forget what it
-//!   sent before the round began, and the standby the inputs that led there.
-//! - The owner fails: flows are claimed as replicas are, and with each route comes how much of it the switch has in its log. The runtime has that sent ([`Logged::take_inputs`]) and
-//!   processes it again in the order of the inputs. Of these nothing leaves, because it has; behind the last input a packet is as good as new.
+//! Theory of operation (REINFORCE, sections III and IV; docs/protocols/replay.md). The
+//! switch keeps a log of the packets that it sends. Functions see only the packet, their
+//! flow, and the stamped time. A runtime that has a copy of a flow, and knows which
+//! packets have been processed since and in which order, can therefore make the flow's
+//! state again by replay. At the end of a batch the owner sends the batch's *inputs* to
+//! the standby, and the packets wait in a latch until these are saved. If the owner
+//! fails, flows are claimed as replicas are. With each route comes the number of its
+//! packets in the switch's log. The runtime requests them and replays them in the order
+//! of the inputs ([`Logged::take_inputs`]). Replayed packets are not released again,
+//! because they have left. Packets behind the last input count as new.
+//!
+//! Inputs and states.
+//! - An input is the epoch of a packet's flow and the packet's stamp. The paper's TxTs
+//!   table has the latest stamp alone, which is not enough if packets are lost or
+//!   overtake each other between switch and runtime.
+//! - A non-deterministic packet ([`Context`](../../holdfast_nf/struct.Context.html)
+//!   knows) takes its flow's state along with the commit, in the same order. The copy is
+//!   then as after that batch. The same holds for a flow's first packets, for packets
+//!   that are not in the log, and for all packets if the log would die with this runtime.
+//! - Copies are [NFVactor's replicas](crate::nfvactor). Copies that are behind their
+//!   flows are sent anew in *rounds* ([`round`]). When all copies of a round are saved,
+//!   the switch may forget the packets that it sent before the round began, and the
+//!   standby the inputs of that time.
 
 mod journal;
 mod round;
@@ -25,7 +38,7 @@ use holdfast_wire::{DropReason, Packet};
 use journal::Journals;
 use round::Rounds;
 
-/// Inputs in one record: what fits into a frame.
+/// Inputs in one record: as many as fit into a frame.
 const INPUTS_PER_RECORD: usize = 128;
 
 /// A packet that the chain has processed in this batch.
@@ -36,7 +49,7 @@ struct Input {
     stamp: u64,
 }
 
-/// Inputs on their way into a record.
+/// Inputs that are being collected for a record.
 struct Draft {
     holder: Peer,
     base: u64,
@@ -50,14 +63,15 @@ pub(crate) struct Reinforce {
     me: u16,
     copies: NfvActor,
     batch: Vec<Input>,
-    /// Flows that are about to leave: their copies are to be as they are.
+    /// Flows that are about to leave: their copies must be up to date.
     leaving: Vec<(Slot, u32)>,
     drafts: Vec<Draft>,
     rounds: Rounds,
     journals: Journals,
-    /// What was on its way when a log was lost, by holder: until it has been saved, the copies there need that log.
+    /// Records under way when a log was lost, by holder. The copies there need that log
+    /// until these records have been saved.
     after_loss: Vec<(Peer, u32)>,
-    /// The switch's log outlives this runtime.
+    /// Set if the switch's log would outlive this runtime.
     is_log_safe: bool,
 }
 
@@ -78,7 +92,8 @@ impl Reinforce {
         }
     }
 
-    /// A packet has been processed: its flow's state goes with this batch's commit, or this input alone.
+    /// Notes a processed packet: either its flow's state goes with this batch's commit,
+    /// or its input alone.
     #[inline]
     fn note(&mut self, flows: &mut Flows, slot: Slot, stamp: u64, nondeterministic: bool) {
         let header = flows.header(slot);
@@ -91,7 +106,7 @@ impl Reinforce {
         }
     }
 
-    /// Sends the batch's inputs, except those of flows whose state goes.
+    /// Sends the batch's inputs, except those of flows whose state is sent.
     fn send_inputs(&mut self, flows: &mut Flows, out: &mut Outbox) {
         let mut batch = core::mem::take(&mut self.batch);
         for Input { slot, generation, epoch, stamp } in batch.drain(..) {
@@ -149,21 +164,23 @@ impl Reinforce {
                     flows.header_mut(slot).commit = number;
                     rounds.note_input(flows, slot);
                 }
-                // Who was to know of it is gone, or hears nothing more for now: the state goes, there or elsewhere, or the packets do not leave.
+                // The holder is gone, or its channel is full. The state must go there or
+                // elsewhere, or the packets do not leave.
                 None => copies.mark_dirty(flows, slot),
             }
         }
         body.clear();
     }
 
-    /// An owner has processed these packets.
+    /// An owner reports processed packets.
     fn handle_inputs(&mut self, from: Peer, body: &[u8]) -> Result<(), DropReason> {
         let inputs = journal::Record::read(body)?;
         self.copies.take_commit(from, inputs.number)?;
         self.journals.take(from, &inputs).inspect_err(|reason| self.copies.refuse(from, inputs.number, *reason))
     }
 
-    /// A holder has refused something that was no state: it does not know what has been processed.
+    /// A holder has refused a record. If the record was no state, the holder does not
+    /// know which packets have been processed.
     fn handle_refused(&mut self, flows: &mut Flows, from: Peer, body: &[u8], out: &mut Outbox) -> Result<(), DropReason> {
         let (number, _) = split_refusal(body)?;
         let link = self.copies.links.find(from);
@@ -216,7 +233,8 @@ impl Logged for Reinforce {
     }
 
     fn replayed(&mut self, flows: &mut Flows, slot: Slot) {
-        // Only this runtime knows what left, until a copy of the present state has been saved.
+        // Only this runtime knows which packets left, until a copy of the present state
+        // has been saved.
         flows.header_mut(slot).flags |= flag::UNPROTECTED;
         self.copies.resynchronise_again();
     }
@@ -252,8 +270,8 @@ impl Protection for Reinforce {
         self.copies.pending.push((slot, packet));
     }
 
-    /// The packet goes behind one of this batch that was noted: what the standby has to know
-    /// of the flow it is told by that.
+    /// The packet goes behind a packet of this batch that was noted. The record of that
+    /// packet tells the standby all that it has to know of the flow.
     fn follow(&mut self, _flows: &mut Flows, slot: Slot, packet: Packet, _out: &mut Outbox) {
         self.copies.pending.push((slot, packet));
     }
@@ -286,7 +304,8 @@ impl Protection for Reinforce {
     }
 
     fn set_peers(&mut self, flows: &mut Flows, peers: &[Peer], leaving: &[Peer], out: &mut Outbox) {
-        // Not one standby for all: those of a host have the same peers.
+        // Runtimes of one host have the same peers: the rotation gives them different
+        // standbys.
         let mut in_turn = peers.to_vec();
         if !peers.is_empty() {
             in_turn.rotate_left(usize::from(self.me) % peers.len());
@@ -349,7 +368,7 @@ impl Protection for Reinforce {
     fn has_drained(&mut self, flows: &Flows, slot: Slot, out: &mut Outbox) -> bool {
         let header = flows.header(slot);
         if header.flags & flag::BEHIND != 0 {
-            // The copy may have to outlast what led to the flow as it is.
+            // The copy may have to outlast the log and inputs that it would need.
             self.leaving.push((slot, header.generation));
             return false;
         }
@@ -365,7 +384,8 @@ impl Protection for Reinforce {
     }
 
     fn departed(&mut self, flows: &mut Flows, slot: Slot, to: Peer, old_epoch: Epoch, out: &mut Outbox) -> bool {
-        // What is here is the flow as it left: whatever the next owner processes comes behind it.
+        // The copy here is the flow as it left. Packets that the next owner processes
+        // come behind it.
         flows.header_mut(slot).flags &= !flag::BEHIND;
         self.journals.uncover(slot);
         self.copies.departed(flows, slot, to, old_epoch, out)
@@ -397,7 +417,8 @@ impl Protection for Reinforce {
 }
 
 impl NfvActor {
-    /// Copies as `reinforce` keeps them: all at one holder as long as that has room, and packets wait here.
+    /// Copies as `reinforce` keeps them: all at one holder while it has room, and packets
+    /// wait here.
     fn pinned() -> NfvActor {
         let mut copies = NfvActor::new(Plan::NFVACTOR_AT_SOURCE);
         copies.is_pinned = true;

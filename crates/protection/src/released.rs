@@ -6,12 +6,13 @@ use holdfast_wire::fragment::Cut;
 use holdfast_wire::header::Mac;
 use holdfast_wire::rewrite::{Side, adjust_transport, set_address};
 
-/// Something that may leave the system: every state change that it reveals survives a failure, as far
-/// as its protection promises, or it reveals none.
+/// A value that may leave the system. Every state change that it reveals survives a
+/// failure, as far as its protection promises, or it reveals none.
 ///
-/// Ports transmit only `Released<Packet>`. A chain's packet becomes one in two places and nowhere else: where a
-/// protection commits it, and at the fence of the manager, which accepts what a runtime that may
-/// still speak has released. Ports of the network between hosts carry what has not left: [`Released::inside`].
+/// Ports transmit only `Released<Packet>`. A chain's packet becomes one in two places and
+/// nowhere else. A protection commits it, or the manager's fence accepts it from a
+/// runtime whose incarnation may still release. Ports of the network between hosts carry
+/// packets that have not left: [`Released::inside`].
 #[derive(Debug)]
 #[must_use = "a released packet is for a port"]
 pub struct Released<T>(T);
@@ -22,30 +23,34 @@ impl<T> Released<T> {
         Released(inner)
     }
 
-    /// For what no flow's state stands behind: the box's own ARP, neighbour discovery, ICMP and resets, and a packet that opened no flow, on its way back to its sender. Never for a packet that a chain let pass.
+    /// For packets that no flow's state stands behind. The box's own ARP, neighbour
+    /// discovery, ICMP and resets are such, and a packet that opened no flow, on its way
+    /// back to its sender. Never for a packet that a chain let pass.
     pub fn stateless(inner: T) -> Released<T> {
         Released(inner)
     }
 
-    /// For frames between the hosts of one box: what they carry has not left it, and is released, if at all, at the other end.
+    /// For frames between the hosts of one box. Their content has not left the box, and
+    /// is released, if at all, at the other end.
     pub fn inside(inner: T) -> Released<T> {
         Released(inner)
     }
 
-    /// A look at it.
+    /// The value.
     pub fn get(&self) -> &T {
         &self.0
     }
 
-    /// Takes it out, for the port that transmits it or the pool that its buffer returns to.
+    /// Takes the value out, for the port that transmits it or the pool that its buffer
+    /// returns to.
     pub fn into_inner(self) -> T {
         self.0
     }
 }
 
-/// What the last hop does to a packet: none of it reveals or changes what a function decided.
+/// Changes of the last hop, which neither reveal nor change what a function decided.
 impl Released<Packet> {
-    /// Addresses the frame.
+    /// Sets the frame's MAC addresses.
     #[inline]
     pub fn set_macs(&mut self, destination: Mac, source: Mac) {
         if let Some(header) = self.0.ethernet_mut() {
@@ -66,7 +71,8 @@ impl Released<Packet> {
         }
     }
 
-    /// Another address of the box that an ICMP error, which it made, comes from. Nothing changes if it is of another family.
+    /// Sets the source of an ICMP error that the box made to another address of the box.
+    /// No change if the address is of another family.
     pub fn set_error_source(&mut self, source: &[u8; 16]) {
         let layers = self.0.layers;
         let bytes = self.0.bytes_mut();
@@ -75,7 +81,8 @@ impl Released<Packet> {
         }
     }
 
-    /// Writes one of the fragments behind the first into an empty packet: what holds for the whole holds for its parts.
+    /// Writes one of the fragments behind the first into an empty packet. A fragment is
+    /// released if the whole packet is.
     ///
     /// # Errors
     /// Gives the empty packet back if the fragment does not fit into it.
@@ -83,15 +90,16 @@ impl Released<Packet> {
         if cut.write_later(&self.0, number, &mut empty) { Ok(Released(empty)) } else { Err(empty) }
     }
 
-    /// Becomes another packet, which the box makes of it in its own name and which says no more than it did: an answer to its sender.
+    /// Turns the packet into an answer to its sender, which the box makes in its own name
+    /// and which says no more than the packet did.
     ///
     /// # Errors
-    /// Gives it back, spoiled perhaps, if `make` says that it cannot.
+    /// Gives the packet back, spoiled perhaps, if `make` fails.
     pub fn remade(mut self, make: impl FnOnce(&mut Packet) -> bool) -> Result<Released<Packet>, Packet> {
         if make(&mut self.0) { Ok(self) } else { Err(self.0) }
     }
 
-    /// Becomes the first of its fragments, once the others are written.
+    /// Cuts the packet down to its first fragment, once the others are written.
     pub fn first_fragment(&mut self, cut: &Cut) {
         cut.keep_first(&mut self.0);
     }

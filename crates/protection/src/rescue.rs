@@ -1,17 +1,31 @@
-//! `rescue`: what a runtime has in memory is a cache of what the state server has.
+//! `rescue`: a runtime's memory is a cache of the pages that the state server has.
 //!
-//! Theory of operation (RESCue, sections III and IV; docs/protocols/state-server.md).
-//! - A page is a flow's block. Which pages are dirty the runtime knows itself, from the packets that it has processed.
-//! - [`Release::WriteBack`]: at the end of a batch what has [changed](crate::delta) goes to the server, and packets wait in a latch until that has what they reveal.
-//! - [`Release::AtOnce`], as in the paper: they do not, and flows are written back after so many packets, or so often, a few at a time, whole: of a flow that many packets have changed that is less than
-//!   every change. What is dirty when a runtime dies is lost; it is no more than that.
-//! - The owner fails: others [recall](kind::RECALL) what there is of it. The server deals its flows out among those that ask, and each claims the routes of what it was dealt.
-//!   A recovery is not over before the server has said that there are no more.
-//! - A flow moves: the server learns where to before it is sent ([`kind::PASS`]). Whoever of the two dies, the server has the page, and knows of whom it is.
-//! - There may be [room](paging) for the state of some flows only: that of the others is the server's alone, and is fetched when a packet comes for them.
-//! - There may be [several](shares) servers: each has the flows whose keys' hashes are its share, and is written to, asked and recalled from by itself. A recovery is over when all have dealt.
-//! - A server fails: every runtime has all its flows, and writes them to the next life. Who is being recovered from then is asked for again. If a runtime dies before that is done,
-//!   what of its flows had not come is lost: that is the second failure. So are flows whose state was the server's alone.
+//! Theory of operation (RESCue, sections III and IV; docs/protocols/state-server.md). A
+//! page is a flow's block. The runtime knows which pages are dirty from the packets that
+//! it has processed. Under [`Release::WriteBack`] the [deltas](crate::delta) of a batch
+//! go to the server at its end, and packets wait in a latch until the server has the
+//! state that they reveal. Under [`Release::AtOnce`], as in the paper, packets do not
+//! wait. Flows are then written back after a number of packets or after an interval, a
+//! few at a time. A flow is written back whole: after many packets that is less than
+//! every delta. A failing runtime loses what is dirty, and no more.
+//!
+//! Failures and movement.
+//! - The owner fails: others [recall](kind::RECALL) its flows. The server deals these out
+//!   among the runtimes that ask, and each claims the routes of the flows it was dealt. A
+//!   recovery ends only when the server has said that there are no more flows.
+//! - A flow moves: the server learns its next owner before it is sent ([`kind::PASS`]).
+//!   If either of the two runtimes dies, the server has the page, and knows its owner.
+//! - A server fails: every runtime writes all its flows to the next incarnation, and
+//!   repeats its open recalls. If a runtime dies before that is done, its flows that had
+//!   not been written are lost: that is the second failure. Flows whose state only the
+//!   server had are lost too.
+//!
+//! Extent.
+//! - There may be [room](paging) for the state of some flows only. The state of the
+//!   others is at the server alone, and is fetched when a packet comes for them.
+//! - There may be [several](shares) servers. Each has a share of the flows, by the hashes
+//!   of their keys, and has its own write-backs, requests and recalls. A recovery ends
+//!   when all servers have dealt.
 
 pub mod pages;
 mod paging;
@@ -37,20 +51,23 @@ use zerocopy::IntoBytes;
 
 /// Flows that one flush writes back because of their age.
 const WRITTEN: usize = 64;
-/// What has been under way for longer, ns, is not written back yet: nobody calls its flows safe.
+/// Time under way, ns, beyond which a record does not count as written back. Its flows
+/// are not called safe.
 const LATE: u64 = 100_000_000;
 
 /// A runtime's side. See the module.
 pub struct Rescue {
     plan: Plan,
-    /// The servers are the only ones that have any.
+    /// Copies at the servers, which are the only holders.
     copies: NfvActor,
     shares: Shares,
-    /// Where packets leave at once, by slot: packets since the flow was written back.
+    /// If packets leave at once, by slot: packets since the flow was written back.
     unsaved: Vec<u32>,
-    /// Flows that have as many as they may have, or must be written back for another reason.
+    /// Flows that have reached the limit of packets, or must be written back for another
+    /// reason.
     due: Vec<(Slot, u32)>,
-    /// Dirty flows, those first that have been so for longest; and how many of them this round is about.
+    /// Dirty flows, the longest dirty first; and how many of them the present round still
+    /// writes.
     behind: VecDeque<(Slot, u32)>,
     round: usize,
     write_back_at: u64,
@@ -58,13 +75,13 @@ pub struct Rescue {
     late: u64,
     now: u64,
     recalls: Recalls,
-    /// Flows that are others', as they are about to be removed.
+    /// Flows that other runtimes own, to be removed at the next flush.
     displaced: Vec<(Slot, u32)>,
-    /// Flows that were on their way to another runtime when the server began anew.
+    /// Flows that were on their way to another runtime when the server was replaced.
     adrift: Vec<(Slot, u32)>,
     /// Flows that are about to leave, and have to be written back first.
     departing: Vec<(Slot, u32)>,
-    /// Where there is not room for the state of all flows.
+    /// Set if there is not room for the state of all flows.
     paging: Option<Paging>,
 }
 
@@ -90,7 +107,8 @@ impl Rescue {
         }
     }
 
-    /// For benchmarks whose stamps hurry, `times` as quickly as time: what is done every so often is done as often as it would be.
+    /// For benchmarks whose stamps run `times` as fast as time: periodic work is done as
+    /// often as it would be in real time.
     #[doc(hidden)]
     #[must_use]
     pub fn with_stamps_hurrying(mut self, times: u64) -> Rescue {
@@ -100,13 +118,13 @@ impl Rescue {
         self
     }
 
-    /// Packets wait until the server has what they reveal.
+    /// True if packets wait until the server has the state that they reveal.
     #[inline]
     fn waits(&self) -> bool {
         self.plan.release == Release::WriteBack
     }
 
-    /// A packet has been processed.
+    /// Notes that a packet of the flow has been processed.
     #[inline]
     fn note(&mut self, flows: &mut Flows, slot: Slot) {
         if self.waits() {
@@ -123,7 +141,8 @@ impl Rescue {
             self.unsaved[at] = 0;
         }
         self.unsaved[at] += 1;
-        // Of what begins the server is to know at once: all that is lost of it else would be that it was there.
+        // A new flow is written back at once, so that a failure does not lose even the
+        // fact that it existed.
         let unsaved = self.unsaved[at];
         if unsaved == self.plan.write_back_packets || unsaved == 1 && header.commit == 0 {
             self.due.push((slot, header.generation));
@@ -140,15 +159,17 @@ impl Rescue {
         self.copies.send_state(flows, slot, None, out).is_ok() || self.shares.server_of(flows, slot).is_none()
     }
 
-    /// Where packets leave at once: what is due, and some of what has been dirty for long.
+    /// Writes back, if packets leave at once: flows that are due, and some that have been
+    /// dirty for long.
     fn write_some_back(&mut self, flows: &mut Flows, out: &mut Outbox) {
-        // What has ended is told first: a key may live again.
+        // Ends are told first, because a new flow may have the key of one that has ended.
         let NfvActor { parting, links, .. } = &mut self.copies;
         parting.tell(links, out);
         let is_put_off = is_planted(Fault::IgnoresInterval) && self.write_back_at > 0;
         let mut due = core::mem::take(&mut self.due);
         for flow in due.drain(..) {
-            // What finds no room is unprotected from here on, and sent anew like all that is.
+            // A flow that finds no room is unprotected from here on, and is sent again
+            // like every unprotected flow.
             if !is_put_off || flows.header(flow.0).commit == 0 {
                 self.write_back(flows, flow, out);
             }
@@ -160,7 +181,7 @@ impl Rescue {
             self.write_back_at = now.saturating_add(self.plan.write_back_every);
         }
         if !self.copies.blocked {
-            // Most of them have not been touched since long ago.
+            // Most of these flows have not been touched for long: prefetch them.
             let next = self.behind.iter().take(self.round.min(WRITTEN)).map(|(slot, _)| *slot);
             core::hint::black_box(flows.touch_blocks(next));
         }
@@ -172,7 +193,7 @@ impl Rescue {
             self.round -= 1;
             let header = flows.header(flow.0);
             if header.generation != flow.1 || header.flags & flag::DIRTY == 0 {
-                // It was due before, or has ended.
+                // The flow was due before, or has ended.
                 continue;
             }
             written += 1;
@@ -182,18 +203,20 @@ impl Rescue {
         }
     }
 
-    /// The server has this flow as it was when it was written back last.
+    /// True if the server has this flow as it was when it was written back last.
     fn is_at_server(&self, header: &ActorHeader) -> bool {
         let holder = Peer { node: header.peer, incarnation: header.peer_incarnation };
         self.shares.position(holder).is_some() && header.commit != 0 && header.flags & flag::UNPROTECTED == 0
     }
 
-    /// The flow is owned here from now on, and the server has it at best as it was elsewhere.
+    /// The flow is owned here from now on. The server has at best its state at the
+    /// previous owner.
     fn own(&mut self, flows: &mut Flows, slot: Slot) {
         let server = self.shares.server_of(flows, slot).unwrap_or_default();
         let header = flows.header_mut(slot);
         self.copies.parting.came_back(slot, header);
-        // If it ends before it has been written back, the server is to hear so.
+        // The holder is set although nothing was sent, so that the server is told if the
+        // flow ends before it is written back.
         (header.peer, header.peer_incarnation, header.commit) = (server.node, server.incarnation, 0);
         header.flags = header.flags & !flag::DIRTY | flag::UNPROTECTED;
         self.copies.resynchronise_again();
@@ -204,12 +227,14 @@ impl Rescue {
         self.recalls.begin(dead);
     }
 
-    /// The server of a share has begun another life: what it alone had is lost.
+    /// The server of a share has a new incarnation: state that only the server had is
+    /// lost.
     fn forget_server(&mut self, flows: &mut Flows, at: usize, out: &mut Outbox) {
         let servers = self.shares.len();
         let is_its_key = |flows: &Flows, key: &FlowKey| share_of_key(flows, key, servers) == Some(at);
         let is_its = |flows: &Flows, slot: Slot| is_its_key(flows, &flows.header(slot).key);
-        // What is on its way to another runtime nobody writes to the new one.
+        // While a flow is on its way to another runtime, neither of the two writes it to
+        // the new server.
         let is_sent = |slot: &Slot| flows.header(*slot).role == role::DEPARTED && is_its(flows, *slot);
         self.adrift.retain(|(slot, _)| !is_its(flows, *slot));
         self.adrift.extend((0..flows.reach()).filter(is_sent).map(|slot| (slot, flows.header(slot).generation)));
@@ -366,14 +391,15 @@ impl Protection for Rescue {
         if let Some(paging) = &mut self.paging
             && paging.let_in(flows, &mut out.loaded)
         {
-            // Nobody else has it as it is.
+            // No server has these states as they are.
             self.copies.resynchronise_again();
         }
-        // Behind what was written back, and passed on: the server knows of it before it is asked.
+        // Sent behind write-backs and passes, so that the server knows of these before it
+        // is asked.
         self.speak(flows, out);
     }
 
-    /// The servers, by share; [`Peer::default`] for one that has not been heard of.
+    /// Sets the servers, by share; [`Peer::default`] for one that has not been heard of.
     fn set_peers(&mut self, flows: &mut Flows, peers: &[Peer], _leaving: &[Peer], out: &mut Outbox) {
         let changed = self.shares.renew(peers);
         for (at, _) in changed.iter().filter(|(_, had_server)| *had_server) {
@@ -384,7 +410,7 @@ impl Protection for Rescue {
         self.copies.shares.extend(self.shares.iter().map(|share| share.server));
         self.copies.set_peers(flows, &known, &[], out);
         if !changed.is_empty() && !known.is_empty() {
-            // Those who had none have one now.
+            // Flows that had no server have one now.
             self.copies.resynchronise_all();
         }
     }
@@ -398,7 +424,8 @@ impl Protection for Rescue {
         out: &mut Outbox,
     ) -> Result<(), DropReason> {
         let Some(share) = self.shares.position(from) else {
-            // Nobody else has copies, or an earlier life of the server is late.
+            // Only servers have copies. The sender is none, or is an earlier incarnation
+            // of one.
             return Err(DropReason::Fenced);
         };
         match record {
@@ -440,7 +467,7 @@ impl Protection for Rescue {
             return false;
         }
         let header = flows.header(slot);
-        // Or was, at an earlier life.
+        // True for an earlier incarnation of a server, too.
         let is_held_there = self.shares.has_node(header.peer);
         let is_behind = is_held_there && !self.is_at_server(header);
         if is_behind || header.flags & flag::DIRTY != 0 {
@@ -476,7 +503,7 @@ impl Protection for Rescue {
             let header = flows.header(*slot);
             header.generation == *generation && header.role == role::DEPARTED
         };
-        // What waits for room is with nobody else.
+        // A state that waits for room has no other copy.
         let is_filling = safety.resynchronising || self.adrift.iter().any(is_adrift) || self.aside() > 0;
         let absent = flows.absent() as u64;
         let fetched = self.paging.as_ref().map_or(0, |paging| paging.fetched);

@@ -1,6 +1,8 @@
-//! Numbers that nobody has, of a slab made once: whatever was given back last is given first, then what was never given.
+//! The free numbers of a slab that is made once. The number returned last is given first;
+//! then come numbers that were never given.
 //!
-//! Making it touches nothing, so a slab costs memory for what it holds and not for what it may hold: pages come when flows come.
+//! Making the slab touches no memory. A slab costs memory for the flows that it holds,
+//! not for those that it may hold: pages come when flows come.
 
 use super::table::SLOT_BITS;
 
@@ -14,10 +16,10 @@ pub struct FreeSlots {
 }
 
 impl FreeSlots {
-    /// Numbers below `capacity`, none of them given.
+    /// Free numbers below `capacity`.
     ///
     /// # Panics
-    /// If they have more than 26 bits: that is what the table of keys has room for.
+    /// If the numbers need more than 26 bits, the width of a slot in the table of keys.
     pub fn new(capacity: usize) -> FreeSlots {
         assert!(capacity < (1 << SLOT_BITS), "slots have {SLOT_BITS} bits");
         FreeSlots { returned: Vec::with_capacity(capacity), reach: 0, capacity: capacity as u32 }
@@ -46,13 +48,13 @@ impl FreeSlots {
         self.returned.push(number);
     }
 
-    /// Numbers that nobody has.
+    /// Free numbers.
     #[inline]
     pub fn len(&self) -> usize {
         (self.capacity - self.reach) as usize + self.returned.len()
     }
 
-    /// True if all are given.
+    /// True if no number is free.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -63,12 +65,12 @@ impl FreeSlots {
         self.reach
     }
 
-    /// Bytes of memory that it takes to know of so many numbers, once they have been given.
+    /// Bytes of memory for a list of so many numbers, once they have been given.
     pub fn memory_of(numbers: usize) -> usize {
         numbers * size_of::<u32>()
     }
 
-    /// Numbers altogether.
+    /// All numbers, free or given.
     #[inline]
     pub fn capacity(&self) -> usize {
         self.capacity as usize

@@ -1,13 +1,13 @@
-//! What every flow actor begins with, whatever its chain.
+//! The header of every flow actor, the same for every chain.
 
 use core::mem::offset_of;
 use holdfast_nf::Standing;
 use holdfast_wire::{Epoch, FlowKey};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// What a slot of the slab is, as one byte of [`ActorHeader`].
+/// The use of a slot of the slab, as one byte of [`ActorHeader`].
 pub mod role {
-    /// Nothing.
+    /// A free slot.
     pub const FREE: u8 = 0;
     /// A flow that this runtime owns and serves.
     pub const OWNER: u8 = 1;
@@ -15,7 +15,8 @@ pub mod role {
     pub const REPLICA: u8 = 2;
     /// A replica that has asked for the flow's route and waits for the answer.
     pub const CLAIMING: u8 = 3;
-    /// A flow whose first packet waits in the middle of the chain: no other packet has passed yet.
+    /// A flow whose first packet waits in the middle of the chain: no other packet has
+    /// passed yet.
     pub const OPENING: u8 = 4;
     /// A flow that its owner is about to send here: its packets wait for it.
     pub const ARRIVING: u8 = 5;
@@ -27,25 +28,31 @@ pub mod role {
 pub mod flag {
     /// The switch has not shown yet that it knows the reply key.
     pub const UNCONFIRMED: u8 = 1;
-    /// The block as it was before this batch is kept: see the protection. Local to the runtime.
+    /// The block before this batch is kept: see the protection. Local to the runtime.
     pub const TOUCHED: u8 = 2;
     /// The flow's state changed in this batch.
     pub const DIRTY: u8 = 4;
     /// The flow's latest state was never sent to a replica.
     pub const UNPROTECTED: u8 = 8;
-    /// The flow is on its way to another runtime: it is not chosen again, and does not expire here. Local to the runtime.
+    /// The flow is on its way to another runtime. A moving flow is not chosen again, and
+    /// does not expire here. Local to the runtime.
     pub const MOVING: u8 = 16;
-    /// There is no state yet behind this key, or it is not yet what its dead owner had made of it: nobody is to have a copy. Local to the runtime.
+    /// The state behind this key is missing, or is not yet as the dead owner left it. No
+    /// copy of it is made. Local to the runtime.
     pub const EMPTY: u8 = 32;
-    /// What has changed since the replica was sent something last is not known: it is sent everything. Local to the runtime.
+    /// The changes since the last record to the replica are not known, so the next one
+    /// carries the whole block. Local to the runtime.
     pub const WHOLE: u8 = 64;
-    /// Packets of it have been processed since its copy was sent, and its holder knows which. Local to the runtime.
+    /// Packets of the flow have been processed since its copy was sent, and its holder
+    /// knows which. Local to the runtime.
     pub const BEHIND: u8 = 128;
 }
 
-/// The first three cache lines of a flow actor; the chain's state follows. Plain old data: it travels in messages as it is.
+/// The first three cache lines of a flow actor; the chain's state follows. Plain old
+/// data: it travels in messages as it is.
 ///
-/// Every packet touches the first two lines; the third is for what is rare: opening, replicating, listing.
+/// Every packet touches the first two lines. The third is for rare uses: opening,
+/// replicating, listing.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct ActorHeader {
@@ -53,9 +60,10 @@ pub struct ActorHeader {
     pub key: FlowKey,
     /// Epoch of the present owner, given by the switch.
     pub epoch: Epoch,
-    /// Counts the states of this flow; a replica never goes back.
+    /// Counts the states of this flow. A replica's version never goes back.
     pub version: u32,
-    /// When the flow ends without a further packet: stamped time, ns, to eight of them. The lowest three bits are [`ActorHeader::standing`].
+    /// Stamped time at which the flow ends without a further packet, ns, in multiples of
+    /// eight. The lowest three bits are [`ActorHeader::standing`].
     pub expires_at: u64,
     /// See [`role`].
     pub role: u8,
@@ -63,7 +71,7 @@ pub struct ActorHeader {
     pub flags: u8,
     /// The chain.
     pub chain: u16,
-    /// An owner's replica, or a replica's owner: node id; 0 is none.
+    /// The node of an owner's replica, or of a replica's owner; 0 is none.
     pub peer: u16,
     /// The switch that has the route.
     pub switch: u8,
@@ -71,7 +79,7 @@ pub struct ActorHeader {
     pub ingress: u8,
     /// The tuple of replies, as they come in.
     pub reply: FlowKey,
-    /// Stamp of the latest packet, ns: time never goes back within a flow.
+    /// Stamp of the latest packet, ns. Time never goes back within a flow.
     pub last_stamp: u64,
     /// Packets of the flow in the parking lot. Local to the runtime.
     pub parked: u32,
@@ -97,30 +105,31 @@ pub struct ActorHeader {
     pub generation: u32,
 }
 
-/// The bits of [`ActorHeader::expires_at`] that say how the flow stands.
+/// The bits of [`ActorHeader::expires_at`] that hold the flow's standing.
 const STANDING: u64 = 7;
 
 impl ActorHeader {
-    /// The packet with this key is a reply of the flow.
+    /// True if the packet with this key is a reply of the flow.
     #[inline]
     #[must_use]
     pub fn is_reply(&self, key: &FlowKey) -> bool {
         self.reply == *key && self.key != *key
     }
 
-    /// How the flow stands.
+    /// The flow's standing.
     #[inline]
     pub fn standing(&self) -> Standing {
         Standing::ALL.get((self.expires_at & STANDING) as usize).copied().unwrap_or_default()
     }
 
-    /// From now on it stands so.
+    /// Sets the flow's standing.
     #[inline]
     pub fn set_standing(&mut self, standing: Standing) {
         self.expires_at = self.expires_at & !STANDING | standing as u64;
     }
 
-    /// The flow ends at this time without a further packet, and no sooner.
+    /// Sets the time at which the flow ends without a further packet. Rounded up, so that
+    /// it ends no sooner.
     #[inline]
     pub fn set_deadline(&mut self, at: u64) {
         self.expires_at = at.saturating_add(STANDING) & !STANDING | self.expires_at & STANDING;
@@ -128,20 +137,22 @@ impl ActorHeader {
 
     /// Counts a packet of `len` bytes, forward (0) or reverse (1).
     ///
-    /// What a packet touches lies in the first two lines, so counts begin small there and are added to the large ones in the third now and then.
+    /// A packet should touch the first two lines only. Counts therefore begin in small
+    /// fields there, and are added to the large ones in the third line now and then.
     #[inline]
     pub fn count(&mut self, way: usize, len: u16) {
         let way = way & 1;
         self.fresh_packets[way] += 1;
         self.fresh_bytes[way] += u32::from(len);
-        // 65,535 packets of 65,535 bytes are still less than four gigabytes.
+        // No overflow: 65,535 packets of 65,535 bytes are still less than four gigabytes.
         if self.fresh_packets[way] == u16::MAX {
             self.old_packets[way] += u64::from(core::mem::take(&mut self.fresh_packets[way]));
             self.old_bytes[way] += u64::from(core::mem::take(&mut self.fresh_bytes[way]));
         }
     }
 
-    /// The flow is about to be owned here, under an epoch that it has not been told yet.
+    /// True if the flow is about to be owned here, under an epoch that this runtime does
+    /// not know yet.
     pub fn is_awaited(&self) -> bool {
         matches!(self.role, role::CLAIMING | role::ARRIVING)
     }
@@ -157,7 +168,8 @@ impl ActorHeader {
     }
 }
 
-/// Bits of the header, by words of eight bytes, that a packet may change and a replica must know.
+/// Bits of the header, by words of eight bytes, that a packet may change and a replica
+/// must know.
 pub(crate) const VARIABLE: [u64; WORDS] = words(&[
     (offset_of!(ActorHeader, expires_at), 8, 0xff),
     (offset_of!(ActorHeader, flags), 1, flag::UNCONFIRMED),
@@ -168,7 +180,8 @@ pub(crate) const VARIABLE: [u64; WORDS] = words(&[
     (offset_of!(ActorHeader, opened_at), 8 + 16 + 16, 0xff),
 ]);
 
-/// Bits of the header that say which flow it is and who has it. With `version` and what is in [`VARIABLE`] they are what travels: the rest is each runtime's own.
+/// Bits of the header that identify the flow and its owner. These, [`VARIABLE`] and
+/// `version` travel; all other bits are local to each runtime.
 pub(crate) const FIXED: [u64; WORDS] = words(&[
     (offset_of!(ActorHeader, key), size_of::<FlowKey>(), 0xff),
     (offset_of!(ActorHeader, epoch), 4, 0xff),
@@ -177,7 +190,8 @@ pub(crate) const FIXED: [u64; WORDS] = words(&[
 
 const WORDS: usize = size_of::<ActorHeader>() / 8;
 
-/// A mask of the header in words of eight bytes: offset, length, and which bits of each byte.
+/// A mask of the header in words of eight bytes. Each field: offset, length, and the bits
+/// of each byte.
 const fn words(fields: &[(usize, usize, u8)]) -> [u64; WORDS] {
     let mut words = [0; WORDS];
     let mut field = 0;
@@ -205,7 +219,8 @@ mod tests {
     use super::*;
     use zerocopy::FromZeros;
 
-    /// Small counts run over into the large ones again and again: nothing is lost, and neither way disturbs the other.
+    /// Small counts run over into the large ones again and again. No packet is lost, and
+    /// neither direction disturbs the other.
     #[test]
     fn counts_are_exact() {
         let mut header = ActorHeader::new_zeroed();

@@ -1,9 +1,13 @@
-//! The flow actors of one chain in one runtime: a slab made once, and the table that finds them.
+//! The flow actors of one chain in one runtime: a slab made once, and the table that
+//! finds them.
 //!
-//! In: keys, state that arrives. Out: slots. Every slot is one contiguous block: [`ActorHeader`], then the
-//! chain's state. Never: growth, a pointer in a block, or two slots with one key.
+//! In: keys, state that arrives. Out: slots. Every slot is one contiguous block:
+//! [`ActorHeader`], then the chain's state. Never: growth, a pointer in a block, or two
+//! slots with one key.
 //!
-//! Where there is not room for the state of as many flows as there may be ([`Flows::with_room_for`]), the header of some is all that is here: their state is [absent](Flows::is_present), and somewhere else.
+//! If there is not room for the state of all flows ([`Flows::with_room_for`]), some flows
+//! have only their header here. Their state is [absent](Flows::is_present): it is
+//! elsewhere.
 
 mod free;
 mod header;
@@ -30,7 +34,7 @@ pub type Slot = u32;
 #[repr(C, align(64))]
 struct Line([u8; 64]);
 
-/// A table of `count` zeros, whose pages come when somebody writes to them.
+/// A table of `count` zeros, whose pages come with the first write.
 ///
 /// # Panics
 /// If there is no memory for it.
@@ -53,49 +57,54 @@ fn stride(state_len: usize) -> usize {
     (HEADER_LEN + state_len).div_ceil(LINE)
 }
 
-/// Why a flow got no slot.
+/// The error that a flow got no slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Full;
 
 /// Why a flow got no reply key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoReply {
-    /// There is no place for it.
+    /// The table has no place for the key.
     Full,
     /// Another flow has the key.
     Taken,
 }
 
-/// Whoever can undo what changes here: it is told of bytes before they change.
+/// Callbacks of an observer that can undo changes: it is told of bytes before they
+/// change.
 #[derive(Debug, Clone, Copy)]
 pub struct Journal {
-    /// All of these bytes will be told of whenever they change; once.
+    /// Called once: every later change of these bytes will be announced.
     pub exempt: fn(&[u8]),
     /// These bytes are about to change.
     pub before: fn(&[u8]),
-    /// What lies here, address and length, means nothing between two turns; once.
+    /// Called once: the bytes at this address and length mean nothing between two turns.
     pub scratch: fn(usize, usize),
 }
 
 impl Journal {
-    /// What lies in this vector, which is empty between two turns, need not be as it was when a turn is undone. It keeps its place from now on, or is given up for good.
+    /// Declares the memory of this vector scratch. The vector is empty between two turns,
+    /// so its memory need not be restored when a turn is undone. From now on the vector
+    /// must not move, unless it is given up for good.
     pub fn scratch<T>(&self, vector: &Vec<T>) {
         (self.scratch)(vector.as_ptr() as usize, vector.capacity() * size_of::<T>());
     }
 }
 
-/// A flow that another runtime owns by a newer epoch, as it was when it was owned here: what arrives is written over it.
+/// A flow that another runtime owns under a newer epoch, as it was while it was owned
+/// here. The arriving state is written over its slot.
 pub struct Demoted {
-    /// Where the flow is, as a replica.
+    /// The slot of the flow, now a replica.
     pub slot: Slot,
     lines: Vec<Line>,
     state_len: usize,
-    /// Its state was not absent, or has been got since.
+    /// Set if the state was not absent, or has been fetched since.
     is_known: bool,
 }
 
 impl Demoted {
-    /// The header, and the chain's state, to end the flow here: none if it was [absent](Flows::is_present).
+    /// The header and the chain's state, to end the flow here. The state is `None` if it
+    /// was [absent](Flows::is_present).
     pub fn parts_mut(&mut self) -> (&ActorHeader, Option<&mut [u8]>) {
         match ActorHeader::mut_from_prefix(self.lines.as_mut_bytes()) {
             Ok((header, rest)) => (header, self.is_known.then(|| &mut rest[..self.state_len])),
@@ -116,15 +125,15 @@ pub struct Flows {
     layout: u64,
     demoted: Vec<Demoted>,
     journal: Option<Journal>,
-    /// The slot that the journal has been told of last, in this turn.
+    /// The slot that the journal was told of last, in this turn.
     noted: Slot,
-    /// Where blocks are, if not all have room.
+    /// The positions of blocks, if not all have room.
     places: Option<Box<Places>>,
 }
 
 impl Flows {
-    /// Room for `capacity` flow actors with `state_len` bytes of chain state each. `layout` is the chain's layout hash; `seed` the
-    /// cluster's hash seed.
+    /// Makes room for `capacity` flow actors with `state_len` bytes of chain state each.
+    /// `layout` is the chain's layout hash; `seed` the cluster's hash seed.
     pub fn new(capacity: usize, state_len: usize, layout: u64, seed: u64) -> Flows {
         let stride = stride(state_len);
         Flows {
@@ -143,7 +152,8 @@ impl Flows {
         }
     }
 
-    /// The same with room for the chain's state of only `present` flows, at least one. A slot costs its header in any case.
+    /// Like `Flows::new`, with room for the chain's state of only `present` flows, at
+    /// least one. A slot costs its header in any case.
     pub fn with_room_for(present: usize, capacity: usize, state_len: usize, layout: u64, seed: u64) -> Flows {
         let present = present.max(1);
         if present >= capacity {
@@ -158,14 +168,14 @@ impl Flows {
         flows
     }
 
-    /// From now on the journal is told before anything of a flow actor or of the table changes.
+    /// Sets the journal, which is told before a flow actor or the table changes.
     pub fn set_journal(&mut self, journal: Journal) {
         (journal.exempt)(self.lines.as_bytes());
         self.table.set_journal(journal);
         self.journal = Some(journal);
     }
 
-    /// A turn begins: what has been told to the journal was about the one before.
+    /// Begins a turn: changes announced to the journal before belong to the last one.
     pub fn begin_turn(&mut self) {
         self.noted = NO_SLOT;
     }
@@ -175,12 +185,13 @@ impl Flows {
         HEADER_LEN + self.state_len
     }
 
-    /// Bytes of memory of so many flows with `state_len` bytes of chain state each, all of them present: slots, the places of both keys, and the numbers of slots that are free again.
+    /// Bytes of memory of so many flows with `state_len` bytes of chain state each, all
+    /// of them present: slots, the places of both keys, and the list of free slots.
     pub fn memory_of(flows: usize, state_len: usize) -> usize {
         flows * stride(state_len) * LINE + KeyTable::memory_of(flows * 2) + FreeSlots::memory_of(flows)
     }
 
-    /// Bytes of memory in use: for as many flows as there ever were here at once.
+    /// Bytes of memory in use: for the highest number of flows that were here at once.
     pub fn memory(&self) -> usize {
         let reach = self.reach() as usize;
         let lines = match &self.places {
@@ -195,12 +206,13 @@ impl Flows {
         self.layout
     }
 
-    /// Slots altogether.
+    /// All slots, free or in use.
     pub fn capacity(&self) -> usize {
         self.free.capacity()
     }
 
-    /// Where a search through all slots may end: those from here on were never used. Free slots are used again before.
+    /// The end of a search through all slots: slots from here on were never used. Free
+    /// slots are used again before.
     pub fn reach(&self) -> Slot {
         self.free.reach()
     }
@@ -210,7 +222,7 @@ impl Flows {
         self.capacity() - self.free.len()
     }
 
-    /// True without a flow.
+    /// True if there is no flow.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -230,7 +242,7 @@ impl Flows {
         }
     }
 
-    /// Where the lines of a slot are: all of it, or its header if the state is absent.
+    /// The lines of a slot: all of it, or its header if the state is absent.
     #[inline]
     fn range(&self, slot: Slot) -> Range<usize> {
         if let Some(places) = &self.places {
@@ -240,7 +252,7 @@ impl Flows {
         start..start + self.stride
     }
 
-    /// This slot is about to change.
+    /// Tells the journal that this slot is about to change.
     #[inline]
     fn note(&mut self, slot: Slot) {
         if self.noted != slot
@@ -269,14 +281,15 @@ impl Flows {
         &self.bytes(slot)[..HEADER_LEN + self.state_len]
     }
 
-    /// The same, to write what [`VARIABLE`] allows, and the chain's state.
+    /// The flow actor, to write the chain's state and the bits in [`VARIABLE`].
     #[inline]
     pub(crate) fn block_mut(&mut self, slot: Slot) -> &mut [u8] {
         let len = self.block_len();
         &mut self.bytes_mut(slot)[..len]
     }
 
-    /// A digest of what travels of the flow actor: the same wherever it is known equally well.
+    /// A digest of the part of the flow actor that travels: equal at owner and copy of
+    /// one version.
     pub fn digest(&self, slot: Slot) -> u64 {
         delta::digest(self.block(slot))
     }
@@ -317,8 +330,9 @@ impl Flows {
         &self.bytes(slot)[HEADER_LEN..HEADER_LEN + self.state_len]
     }
 
-    /// The flow with this key: as its forward key, or else as its reply key. If several
-    /// flows want replies under the key, one whose epoch is still to come goes first.
+    /// The flow with this key, preferably as its forward key, otherwise as its reply key.
+    /// If several flows have this reply key, one whose epoch is still to come is
+    /// preferred.
     #[inline]
     pub fn find(&self, key: &FlowKey, hash: u64) -> Option<Found> {
         let mut replied = None;
@@ -332,14 +346,15 @@ impl Flows {
         self.table.find(hash, is_it).or(replied)
     }
 
-    /// The flow with this key that a packet is of under an epoch with these low bits. Several flows may want replies under one key; a packet has the epoch of the one that the
-    /// switch has given them.
+    /// The flow of a packet with this key, under an epoch with these low bits. Several
+    /// flows may have one reply key; a packet carries the epoch of the flow to which the
+    /// switch has given the key.
     pub fn find_meant(&self, key: &FlowKey, hash: u64, epoch: u16) -> Option<Found> {
         let meant = self.table.find(hash, |found| self.is_key(found, key) && self.header(found.slot).epoch.low() == epoch);
         meant.or_else(|| self.find(key, hash))
     }
 
-    /// Several flows here want replies under this key.
+    /// True if several flows here have this reply key.
     pub fn is_shared(&self, reply: &FlowKey) -> bool {
         let mut first = None;
         let is_second =
@@ -347,7 +362,7 @@ impl Flows {
         self.table.find(self.hash(reply), is_second).is_some()
     }
 
-    /// The flow whose forward key has this hash, if `is_it` says so of its header.
+    /// The flow whose forward key has this hash, if `is_it` accepts its header.
     #[inline]
     pub(crate) fn find_hash(&self, hash: u64, is_it: impl Fn(&ActorHeader) -> bool) -> Option<Slot> {
         self.table.find(hash, |found| !found.is_reply && is_it(self.header(found.slot))).map(|found| found.slot)
@@ -359,14 +374,16 @@ impl Flows {
         if found.is_reply { header.reply == *key } else { header.key == *key }
     }
 
-    /// First half of a burst look-up: brings the keys' buckets into the cache.
+    /// First half of a burst look-up: prefetches the keys' buckets.
     #[inline]
     pub fn touch_buckets(&self, hashes: impl Iterator<Item = u64>) -> u64 {
         hashes.fold(0, |sum, hash| sum.wrapping_add(self.table.touch(hash)))
     }
 
-    /// Second half: looks the keys up without comparing them, and brings the slots' lines into the cache, of the header's `whole` or what a packet
-    /// touches. `into` gets one entry per hash, for [`Flows::find_likely`]. The returned value means nothing; use it so that the loads stay.
+    /// Second half: looks the keys up without comparing them, and prefetches the slots'
+    /// lines: the `whole` header, or the part that a packet touches. `into` gets one
+    /// entry per hash, for [`Flows::find_likely`]. The returned value means nothing; use
+    /// it so that the loads stay.
     #[inline]
     pub fn touch_slots(&self, hashes: impl Iterator<Item = u64>, whole: bool, into: &mut Vec<Option<Found>>) -> u64 {
         into.clear();
@@ -384,26 +401,28 @@ impl Flows {
         sum
     }
 
-    /// Brings what there is of these slots into the cache, of many at a time. The returned value means nothing; use it so that the loads stay.
+    /// Prefetches the blocks of many slots. The returned value means nothing; use it so
+    /// that the loads stay.
     #[inline]
     pub fn touch_blocks(&self, slots: impl Iterator<Item = Slot>) -> u64 {
         let lines = slots.flat_map(|slot| &self.lines[self.range(slot)]);
         lines.fold(0, |sum, line| sum.wrapping_add(u64::from(line.0[0])))
     }
 
-    /// As [`Flows::find_meant`], with what [`Flows::touch_slots`] said.
+    /// Like [`Flows::find_meant`], with the result of [`Flows::touch_slots`].
     #[inline]
     pub fn find_likely(&self, key: &FlowKey, hash: u64, epoch: Epoch, likely: Option<Found>) -> Option<Found> {
         let is_it = |found: &Found| {
             let header = self.header(found.slot);
             header.role != role::FREE && header.epoch == epoch && self.is_key(*found, key)
         };
-        // Another key with the same tag, or the flow was opened since, by an earlier packet of the burst, or it has another epoch.
+        // The likely slot is wrong if another key has the same tag, if an earlier packet
+        // of the burst opened the flow, or if the flow has another epoch.
         likely.filter(is_it).or_else(|| self.find_meant(key, hash, epoch.low()))
     }
 
-    /// Takes a slot for a flow with this forward key; the caller made sure that there is none. Header and state are zero but for key,
-    /// role and generation.
+    /// Takes a slot for a flow with this forward key, which the caller makes sure is new.
+    /// Header and state are zero except for key, role and generation.
     ///
     /// # Errors
     /// [`Full`] if there is no slot or no place in the table.
@@ -419,10 +438,11 @@ impl Flows {
         Ok(slot)
     }
 
-    /// The same for a flow whose state is to come: it is absent where room is short.
+    /// Like [`Flows::insert`], for a flow whose state is to come. The state is absent
+    /// where room is short.
     ///
     /// # Errors
-    /// As [`Flows::insert`], whose room it does not need.
+    /// As [`Flows::insert`], but needs no room for state.
     pub fn insert_header(&mut self, key: FlowKey, hash: u64, role: u8) -> Result<Slot, Full> {
         let slot = self.free.next().ok_or(Full)?;
         if !self.table.insert(hash, Found { slot, is_reply: false }) {
@@ -440,7 +460,7 @@ impl Flows {
         Ok(slot)
     }
 
-    /// Gives the flow its reply key. A flow has one; setting it again replaces it.
+    /// Sets the flow's reply key. A flow has one; setting it again replaces it.
     ///
     /// # Errors
     /// The table has no place, or another flow has that key; the flow then has none.
@@ -449,7 +469,8 @@ impl Flows {
             return Ok(());
         }
         self.clear_reply(slot);
-        // The other flow is only a replica here: the switch says which of the two was first.
+        // A flow that is only a replica here does not count: the switch decides which of
+        // the two was first.
         let is_taken = |found: Found| self.is_key(found, &reply) && self.header(found.slot).role != role::REPLICA;
         if self.table.find(self.hash(&reply), is_taken).is_some() {
             return Err(NoReply::Taken);
@@ -457,7 +478,8 @@ impl Flows {
         self.place_reply(slot, reply).map_err(|Full| NoReply::Full)
     }
 
-    /// Gives the flow its reply key whether or not another flow has it: for copies, and for flows that come from where they had it.
+    /// Sets the flow's reply key even if another flow has it: for copies, and for flows
+    /// that had the key where they come from.
     ///
     /// # Errors
     /// The table has no place.
@@ -496,7 +518,7 @@ impl Flows {
         self.header_mut(slot).role = role;
     }
 
-    /// The flow that was demoted last was absent, and its state was this.
+    /// Sets the state of the flow that was demoted last, if its state was absent.
     pub(crate) fn know_demoted(&mut self, slot: Slot, state: &[u8]) {
         if let Some(demoted) = self.demoted.last_mut().filter(|demoted| demoted.slot == slot && !demoted.is_known) {
             demoted.lines.as_mut_bytes()[HEADER_LEN..HEADER_LEN + self.state_len].copy_from_slice(state);
@@ -504,7 +526,7 @@ impl Flows {
         }
     }
 
-    /// Flows that were owned here and are replicas since the last call.
+    /// Flows that were owned here and have become replicas since the last call.
     pub fn take_demoted(&mut self) -> Vec<Demoted> {
         core::mem::take(&mut self.demoted)
     }
@@ -533,34 +555,37 @@ impl Flows {
         self.free.put(slot);
     }
 
-    /// Room for the state of so many flows more.
+    /// The number of further flows whose state has room here.
     #[inline]
     pub fn room(&self) -> usize {
         self.places.as_ref().map_or(self.free.len(), |places| places.room())
     }
 
-    /// Not all flows that there may be have room for their state.
+    /// True if there is not room for the state of all flows.
     pub fn is_paged(&self) -> bool {
         self.places.is_some()
     }
 
-    /// The state of this flow is here, as is that of every flow unless [room](Flows::with_room_for) is short. Of one that is absent there is the header alone: nobody asks for its state, its block, or changes either.
+    /// True if the state of this flow is here. Always so unless
+    /// [room](Flows::with_room_for) is short. An absent flow has only its header: callers
+    /// must not ask for its state or block, nor change them.
     #[inline]
     pub fn is_present(&self, slot: Slot) -> bool {
         self.places.as_ref().is_none_or(|places| places.has(slot))
     }
 
-    /// Places for states, if not all flows have one; and the slot that has this one, if any has.
+    /// The number of frames for states; 0 if all flows have room.
     pub(crate) fn places(&self) -> usize {
         self.places.as_ref().map_or(0, |places| places.count())
     }
 
-    /// See [`Flows::places`].
+    /// The slot that has this frame, if the frame is taken.
     pub(crate) fn slot_at(&self, place: usize) -> Option<Slot> {
         self.places.as_ref().and_then(|places| places.slot_at(place))
     }
 
-    /// The state of this flow is about to go: nothing is to be said of it to who has it then.
+    /// True if the state of this flow is about to be evicted. Its holder must not be
+    /// asked about it then.
     pub(crate) fn is_going(&self, slot: Slot) -> bool {
         self.places.as_ref().is_some_and(|places| places.is_going(slot))
     }
@@ -572,7 +597,8 @@ impl Flows {
         }
     }
 
-    /// The state of this flow has been used lately, or has not. True if it was otherwise; never of one that is absent.
+    /// Marks the state of this flow as used lately, or not. True if the mark changed;
+    /// never for an absent state.
     #[inline]
     pub(crate) fn set_used(&mut self, slot: Slot, is_used: bool) -> bool {
         self.places.as_mut().is_some_and(|places| places.set_used(slot, is_used))
@@ -588,7 +614,8 @@ impl Flows {
         self.places.as_ref().map_or(0, |places| self.len() - places.taken())
     }
 
-    /// The header comes to lie where the state is, behind it, or back where it lies alone.
+    /// Gives the slot a frame. The header moves into it, so that header and state lie
+    /// together; `give_room_up` moves it back.
     fn take_room(&mut self, slot: Slot) {
         let from = self.range(slot).start;
         let Some(places) = &mut self.places else { return };
@@ -613,16 +640,17 @@ impl Flows {
         self.bytes_mut(slot)[..HEADER_LEN].copy_from_slice(header.as_bytes());
     }
 
-    /// The state of this flow is somewhere else from now on.
+    /// Evicts the state of this flow, which lives elsewhere from now on.
     pub(crate) fn evict(&mut self, slot: Slot) {
         assert!(self.header(slot).role == role::OWNER, "what is not owned here is no cache of anything");
         self.give_room_up(slot);
     }
 
-    /// There is room for the state of this flow from now on, whatever it was until now.
+    /// Makes room for the state of this flow, if it was absent. The state's contents are
+    /// undefined then.
     ///
     /// # Errors
-    /// [`Full`] if there is none left.
+    /// [`Full`] if there is no room left.
     pub fn make_present(&mut self, slot: Slot) -> Result<(), Full> {
         if self.is_present(slot) {
             return Ok(());
@@ -634,7 +662,7 @@ impl Flows {
         Ok(())
     }
 
-    /// The state of this flow, which was absent, is here again.
+    /// Loads the state of this flow, which was absent.
     ///
     /// # Errors
     /// [`Full`] if there is no room for it.
@@ -645,11 +673,13 @@ impl Flows {
         Ok(())
     }
 
-    /// Writes a flow actor that arrived from another runtime into `slot`, over what was there, keeping what is local to this runtime.
-    /// `block` is [`Flows::block_len`] bytes with this slot's forward key. A state that was absent stays so.
+    /// Writes a flow actor that arrived from another runtime into `slot`, and keeps the
+    /// fields that are local to this runtime. `block` is [`Flows::block_len`] bytes with
+    /// this slot's forward key. An absent state stays absent.
     ///
     /// # Errors
-    /// The table has no place for the reply key; the state is written all the same. Another flow may have that key: whose it is the switch says.
+    /// The table has no place for the reply key; the state is written all the same.
+    /// Another flow may have that key: the switch decides which of the two it belongs to.
     pub fn overwrite(&mut self, slot: Slot, block: &[u8]) -> Result<(), Full> {
         let local = *self.header(slot);
         let len = if self.is_present(slot) { self.block_len() } else { HEADER_LEN };
@@ -662,7 +692,8 @@ impl Flows {
         (header.timer_next, header.timer_before, header.timer_list) = (local.timer_next, local.timer_before, local.timer_list);
         header.generation = local.generation;
         header.parked = local.parked;
-        // From the block, and no longer an empty place. The rest is this runtime's own.
+        // `UNCONFIRMED` comes from the block, and the slot is no longer `EMPTY`. All
+        // other flags are this runtime's own.
         header.flags = header.flags & flag::UNCONFIRMED | local.flags & !(flag::UNCONFIRMED | flag::EMPTY);
         if reply == FlowKey::default() { Ok(()) } else { self.place_reply(slot, reply) }
     }

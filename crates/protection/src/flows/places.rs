@@ -1,7 +1,9 @@
-//! Where the blocks of slots are, where there is room for the state of some flows only.
+//! The positions of the slots' blocks, if there is room for the state of some flows only.
 //!
-//! In: slots that need room, or give it up. Out: ranges of lines. The slab has as many *frames*, each a whole block, as there is room for, and behind them a header for every slot: of a slot that has
-//! no frame, whether it is free or its state is absent, that is all there is. Never: a frame of two slots.
+//! In: slots that need room, or give it up. Out: ranges of lines. The slab has as many
+//! *frames*, each a whole block, as there is room for. A header for every slot follows
+//! behind the frames. A slot without a frame is free, or its state is absent; it has this
+//! header only. Never: a frame of two slots.
 
 use super::{FreeSlots, HEAD, NO_SLOT, Slot};
 use core::ops::Range;
@@ -11,7 +13,7 @@ const NONE: u32 = u32::MAX;
 
 #[derive(Clone, Copy)]
 struct Frame {
-    /// Whose.
+    /// The slot that has the frame; `NO_SLOT` for none.
     slot: Slot,
     /// See [`Places::set_used`].
     is_used: bool,
@@ -21,9 +23,9 @@ struct Frame {
 
 /// See the module.
 pub(super) struct Places {
-    /// By slot.
+    /// By slot: its frame.
     frames: Vec<u32>,
-    /// By frame.
+    /// By frame: its slot and marks.
     held: Vec<Frame>,
     free: FreeSlots,
     /// The line at which headers begin.
@@ -31,7 +33,7 @@ pub(super) struct Places {
 }
 
 impl Places {
-    /// `frames` for `slots`, with headers from this line on.
+    /// Makes `frames` frames for `slots` slots, with headers from the line `heads` on.
     pub(super) fn new(frames: usize, slots: usize, heads: usize) -> Places {
         Places {
             frames: vec![NONE; slots],
@@ -41,7 +43,8 @@ impl Places {
         }
     }
 
-    /// The lines of a slot, where a frame has `stride` of them. Not inlined: where all states have room, nothing of this is to be in the way.
+    /// The lines of a slot, where a frame has `stride` of them. Not inlined, to stay out
+    /// of the way where all states have room.
     #[cold]
     #[inline(never)]
     pub(super) fn range(&self, slot: Slot, stride: usize) -> Range<usize> {
@@ -57,7 +60,7 @@ impl Places {
         }
     }
 
-    /// The slot has a frame.
+    /// True if the slot has a frame.
     #[inline]
     pub(super) fn has(&self, slot: Slot) -> bool {
         self.frames[slot as usize] != NONE
@@ -68,7 +71,8 @@ impl Places {
         self.held.get_mut(self.frames[slot as usize] as usize)
     }
 
-    /// The state of this slot has been used lately, or has not. True if it was otherwise: never where it has no frame.
+    /// Marks the state of this slot as used lately, or not. True if the mark changed;
+    /// never if the slot has no frame.
     #[inline]
     pub(super) fn set_used(&mut self, slot: Slot, is_used: bool) -> bool {
         self.frame(slot).is_some_and(|frame| core::mem::replace(&mut frame.is_used, is_used) != is_used)
@@ -79,7 +83,7 @@ impl Places {
         self.held.get(self.frames[slot as usize] as usize).is_some_and(|frame| frame.is_used)
     }
 
-    /// The state of this slot is about to go, or is not.
+    /// Marks the state of this slot as about to be evicted, or not.
     pub(super) fn set_going(&mut self, slot: Slot, is_going: bool) {
         self.frame(slot).into_iter().for_each(|frame| frame.is_going = is_going);
     }
@@ -89,13 +93,13 @@ impl Places {
         self.held.get(self.frames[slot as usize] as usize).is_some_and(|frame| frame.is_going)
     }
 
-    /// Frames that nobody has.
+    /// Free frames.
     #[inline]
     pub(super) fn room(&self) -> usize {
         self.free.len()
     }
 
-    /// The slot that has this frame, if there is such a frame and one has it.
+    /// The slot that has this frame, if the frame exists and is taken.
     pub(super) fn slot_at(&self, frame: usize) -> Option<Slot> {
         self.held.get(frame).map(|frame| frame.slot).filter(|slot| *slot != NO_SLOT)
     }
@@ -105,7 +109,7 @@ impl Places {
         self.free.reach() as usize
     }
 
-    /// Frames, whoever has them.
+    /// All frames, free or taken.
     pub(super) fn count(&self) -> usize {
         self.held.len()
     }
@@ -115,7 +119,7 @@ impl Places {
         self.held.len() - self.free.len()
     }
 
-    /// Gives the slot a frame. False if there is none, or it has one.
+    /// Gives the slot a frame. False if no frame is free, or the slot has one.
     pub(super) fn take(&mut self, slot: Slot) -> bool {
         if self.has(slot) {
             return false;
@@ -126,7 +130,7 @@ impl Places {
         true
     }
 
-    /// The slot needs none any more.
+    /// Takes the slot's frame back.
     pub(super) fn give_up(&mut self, slot: Slot) {
         let frame = core::mem::replace(&mut self.frames[slot as usize], NONE);
         if frame != NONE {

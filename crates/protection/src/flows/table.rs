@@ -1,25 +1,29 @@
-//! Keys to slots: a bounded table that grows bucket by bucket, in memory that was set aside for all that there may be.
+//! The table from keys to slots: bounded, and growing bucket by bucket in memory that was
+//! set aside for all buckets.
 //!
-//! Theory of operation. Buckets of one cache line hold eight entries of 8 bytes: 37 bits of the key's hash, one bit for which of the two keys of
-//! a flow this is, and the slot. A key has two buckets to choose from. It goes to the first, which a look-up reads first, until that has
-//! become crowded, then to the emptier one. Where both are full an entry of one of them goes to its own other bucket (Pagh and Rodler, "Cuckoo
-//! Hashing", 2004; one step is enough at the load to which the table is kept, a quarter full). That all these are full too takes keys that were
-//! chosen by somebody who knows the seed, and is an error that the caller counts.
-//! The key itself lies in the slot, which the caller will touch anyway, so the table compares through a closure.
+//! Theory of operation. Buckets of one cache line hold eight entries of 8 bytes: 37 bits
+//! of the key's hash, one bit for which of the two keys of a flow this is, and the slot.
+//! A key has two buckets to choose from. The key goes to the first, which a look-up reads
+//! first, until that has become crowded, then to the emptier one. If both are full, an
+//! entry of one of them goes to its own other bucket (Pagh and Rodler, "Cuckoo Hashing",
+//! 2004). A single step is enough, since the table is kept at most a quarter full. If all
+//! these buckets are full too, the keys were chosen by an attacker who knows the seed;
+//! the caller counts this error. The key itself lies in the slot, which the caller will
+//! touch anyway, so the table compares through a closure.
 //!
-//! Only as many buckets are in use as the keys in the table need (linear hashing: Litwin,
-//! "Linear Hashing: A New Tool for File and Table Addressing", 1980). When the table
+//! Growth is linear hashing (Litwin, "Linear Hashing: A New Tool for File and Table
+//! Addressing", 1980): only as many buckets are in use as the keys need. When the table
 //! becomes too full, one more bucket comes into use and takes from one other bucket the
 //! entries that now belong to it. Both buckets of a key follow from the hash bits in its
 //! entry, so growth reads no slot. Memory is spent only on buckets in use: they lie
-//! together, wherever hashes lead.
+//! together, whatever the hashes are.
 
 /// A slot, and which of its keys was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Found {
     /// Index of the slot.
     pub slot: u32,
-    /// It was the reply key.
+    /// True if the reply key was found.
     pub is_reply: bool,
 }
 
@@ -27,17 +31,19 @@ use super::{Journal, untouched};
 use zerocopy::{FromZeros, Immutable, IntoBytes};
 
 const ENTRIES: usize = 8;
-/// Entries in a bucket from which on the other one may be the better.
+/// Entries in the first bucket from which on the second one may be the better.
 const CROWDED: usize = 6;
 /// Keys per bucket in use, at most.
 const LOAD: usize = 2;
-/// Buckets in use from the beginning: a page.
+/// Buckets in use from the beginning: one page.
 const FIRST: usize = 64;
-/// Bits of an entry, from the lowest: the slot's number plus one, which key it is, the hash's highest ones.
+/// Bits of an entry, from the lowest: the slot's number plus one, the kind of key, the
+/// highest bits of the hash.
 pub(super) const SLOT_BITS: u32 = 26;
 const REPLY: u64 = 1 << SLOT_BITS;
 const TAG: u32 = SLOT_BITS + 1;
-/// An empty entry is zero, as fresh memory is: entries hold the slot's number plus one.
+/// An empty entry is zero, as fresh memory is. Entries therefore hold the slot's number
+/// plus one.
 const EMPTY: u64 = 0;
 
 #[derive(Clone, Copy, FromZeros, IntoBytes, Immutable)]
@@ -46,7 +52,7 @@ struct Bucket([u64; ENTRIES]);
 
 /// See the module.
 pub struct KeyTable {
-    /// All buckets that there may be.
+    /// All buckets, in use or not.
     buckets: Vec<Bucket>,
     /// Buckets in use, from the first one on.
     count: usize,
@@ -73,7 +79,7 @@ impl KeyTable {
         KeyTable::buckets_of(keys).max(FIRST) * size_of::<Bucket>()
     }
 
-    /// From now on the journal is told before a bucket changes.
+    /// Sets the journal, which is told before a bucket changes.
     pub(super) fn set_journal(&mut self, journal: Journal) {
         (journal.exempt)(self.buckets.as_bytes());
         self.journal = Some(journal);
@@ -91,7 +97,7 @@ impl KeyTable {
         self.len
     }
 
-    /// True without a key.
+    /// True if the table has no key.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -101,8 +107,8 @@ impl KeyTable {
         self.count * size_of::<Bucket>()
     }
 
-    /// The bucket in use that hash bits lead to. If they lead to one that is not in use
-    /// yet, its keys are still in the bucket that will be divided to fill it.
+    /// The bucket in use that hash bits lead to. If that bucket is not in use yet, its
+    /// keys are still in the bucket that will be divided to fill it.
     #[inline]
     fn place(&self, word: u64) -> usize {
         let at = word as usize & self.mask;
@@ -116,7 +122,7 @@ impl KeyTable {
 
     #[inline]
     fn second(&self, tag: u64) -> usize {
-        // All bits through a multiplication, so that both buckets are independent.
+        // The multiplication mixes all bits, so that the two buckets are independent.
         self.place(tag.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 37)
     }
 
@@ -137,7 +143,8 @@ impl KeyTable {
         Found { slot: (entry & (REPLY - 1)) as u32 - 1, is_reply: entry & REPLY != 0 }
     }
 
-    /// Puts one more bucket into use, which takes what belongs there from the one that had it so far.
+    /// Puts one more bucket into use, which takes its entries from the one that had them
+    /// so far.
     fn grow(&mut self) {
         let new = self.count;
         self.count += 1;
@@ -157,14 +164,15 @@ impl KeyTable {
         }
     }
 
-    /// Brings the key's first bucket into the cache. The value means nothing; a caller adds the values of a burst up so
-    /// that the loads are independent and overlap.
+    /// Prefetches the key's first bucket. The value means nothing; a caller adds the
+    /// values of a burst up so that the loads are independent and overlap.
     #[inline]
     pub fn touch(&self, hash: u64) -> u64 {
         self.buckets[self.first(KeyTable::tag(hash))].0[0]
     }
 
-    /// The first slot in the key's buckets whose tag fits, not compared: to fetch it early.
+    /// The first slot in the key's buckets whose tag fits, for prefetching. Its key has
+    /// not been compared.
     #[inline]
     pub fn candidate(&self, hash: u64) -> Option<Found> {
         let tag = KeyTable::tag(hash);
@@ -178,7 +186,7 @@ impl KeyTable {
         None
     }
 
-    /// The slot for which `is_it` says yes.
+    /// The slot for which `is_it` returns true.
     #[inline]
     pub fn find(&self, hash: u64, mut is_it: impl FnMut(Found) -> bool) -> Option<Found> {
         let tag = KeyTable::tag(hash);
@@ -195,7 +203,8 @@ impl KeyTable {
         None
     }
 
-    /// Sends an entry of this full bucket to its other one. False if those are all full.
+    /// Moves an entry of this full bucket to its other bucket. False if these are all
+    /// full.
     #[cold]
     fn displace(&mut self, from: usize) -> bool {
         for at in 0..ENTRIES {
@@ -214,7 +223,8 @@ impl KeyTable {
         false
     }
 
-    /// Adds an entry; the caller made sure that the key is not there. False if there is no place for it.
+    /// Adds an entry. The caller makes sure that the key is not in the table. False if
+    /// there is no place for the entry.
     #[must_use]
     pub fn insert(&mut self, hash: u64, found: Found) -> bool {
         if self.len >= self.count * LOAD && self.count < self.buckets.len() {
@@ -271,7 +281,7 @@ mod tests {
         scope: 0,
     };
 
-    /// Numbers that look drawn, the same in every run.
+    /// Numbers that look random, the same in every run.
     fn hash(n: u64) -> u64 {
         let mixed = (n ^ n >> 31).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         (mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) ^ mixed >> 32
@@ -289,7 +299,8 @@ mod tests {
         table.find(hash(n.into()), |place| place == found(n)) == Some(found(n))
     }
 
-    /// Room for a million keys, and a thousand that come: memory is in use for a thousand. At every number of keys all of them are found, and none that is not there.
+    /// A table for a million keys, of which a thousand come. Memory is in use for a
+    /// thousand. At every number of keys all of them are found, and no other key is.
     #[test]
     fn memory_follows_the_keys() {
         let mut table = KeyTable::new(1 << 20);
@@ -304,7 +315,8 @@ mod tests {
         assert_eq!(table.memory(), KeyTable::memory_of(1 << 20));
     }
 
-    /// At most four in a hundred look-ups read a second bucket, whatever the number of keys.
+    /// At most four in a hundred look-ups read a second bucket, whatever the number of
+    /// keys.
     #[test]
     fn nearly_every_key_is_where_it_is_looked_for_first() {
         let mut table = KeyTable::new(1 << 18);
@@ -321,7 +333,8 @@ mod tests {
         }
     }
 
-    /// Keys come and go, fewer and more than before, in a table that is full again and again.
+    /// Keys come and go, fewer and more than before, in a table that is full again and
+    /// again.
     #[test]
     fn keys_come_and_go() {
         let mut table = KeyTable::new(5000);
@@ -340,7 +353,8 @@ mod tests {
         assert!((0..8000).all(|n| has(&table, n) == model.contains(&n)));
     }
 
-    /// Both buckets of a key are full of keys that could be elsewhere: one of those goes there, and all are found.
+    /// Both buckets of a key are full of keys that have another bucket. The new key moves
+    /// one of those, and all are found.
     #[test]
     fn a_key_whose_buckets_are_full_makes_room() {
         let mut table = KeyTable::new(2 * FIRST);
@@ -359,7 +373,8 @@ mod tests {
         assert_eq!(table.len(), 2 * ENTRIES + 1);
     }
 
-    /// Clients take ports that follow one another: each connection has its place, whatever the seed is.
+    /// Clients take ports that follow one another. Each connection has its place,
+    /// whatever the seed.
     #[test]
     fn ports_that_follow_one_another_have_room() {
         for seed in (0..2000).map(hash) {
@@ -373,7 +388,7 @@ mod tests {
         }
     }
 
-    /// The largest slot is told from its neighbours and from the other key.
+    /// The largest slot is distinguished from its neighbours and from the other key.
     #[test]
     fn an_entry_has_room_for_every_slot() {
         let last = (1 << SLOT_BITS) - 2;
@@ -389,7 +404,8 @@ mod tests {
         static BEFORE: RefCell<Vec<(usize, Vec<u8>)>> = const { RefCell::new(Vec::new()) };
     }
 
-    /// The journal is told enough to undo an insertion, also one that brings a bucket into use.
+    /// The journal is told enough to undo an insertion, even one that brings a bucket
+    /// into use.
     #[test]
     fn what_changes_is_told_before() {
         let mut table = KeyTable::new(4000);

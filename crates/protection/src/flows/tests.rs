@@ -1,4 +1,4 @@
-//! Places of flows: found by either key, taken, given back.
+//! Slots of flows: found by either key, taken, given back.
 
 use super::*;
 use core::cell::RefCell;
@@ -12,11 +12,12 @@ fn flows() -> Flows {
 }
 
 thread_local! {
-    /// What lay where, before it changed.
+    /// Addresses and old contents of changed bytes.
     static BEFORE: RefCell<Vec<(usize, Vec<u8>)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Whoever is told of what changes has everything as it was, if that is put back from behind: also where states go, and others take their places.
+/// A journal's observer can restore everything by writing the old bytes back in reverse
+/// order, even if states are evicted and others take their frames.
 #[test]
 fn what_changes_is_told_before() {
     let mut flows = Flows::with_room_for(2, 4, 40, 7, 99);
@@ -59,7 +60,7 @@ fn what_changes_is_told_before() {
         let (mut undone, begin) = (flows.lines.as_bytes().to_vec(), flows.lines.as_ptr() as usize);
         assert_ne!(undone, was, "turn {at}");
         for (address, bytes) in BEFORE.take().into_iter().rev() {
-            // The others are the table's.
+            // Other entries belong to the table.
             if let Some(offset) = address.checked_sub(begin).filter(|offset| offset + bytes.len() <= was.len()) {
                 undone[offset..offset + bytes.len()].copy_from_slice(&bytes);
             }
@@ -68,7 +69,8 @@ fn what_changes_is_told_before() {
     }
 }
 
-/// A place is announced, and before the flow moves there its state comes, as to a replica: the place is not empty, whatever becomes of the move.
+/// A slot is reserved for an arriving flow, and the flow's state comes first, as to a
+/// replica. The slot is then not empty, whatever becomes of the move.
 #[test]
 fn a_place_with_a_state_is_not_empty() {
     let (mut theirs, mut ours) = (flows(), flows());
@@ -97,8 +99,9 @@ fn a_flow_is_found_by_both_keys_until_it_is_removed() {
     assert_eq!((flows.owned(), flows.len()), (0, 0));
 }
 
-/// A flow was to come here, and its runtime died; whoever has the flow now makes its replica here. That is no empty place any more, and is
-/// claimed as a replica when it comes to that.
+/// A flow was to move here, and its runtime died. The flow's new owner makes its replica
+/// here. The slot is not empty any more, and will be claimed as a replica if that owner
+/// fails.
 #[test]
 fn a_place_that_is_overwritten_is_not_empty() {
     let (mut here, mut there) = (flows(), flows());
@@ -109,7 +112,8 @@ fn a_place_that_is_overwritten_is_not_empty() {
     assert_eq!(here.header(place).flags, flag::MOVING);
 }
 
-/// Ten flows come, five go, three come: nobody has to look further than at ten slots, and every flow is found there.
+/// Ten flows come, five go, three come. A search looks at ten slots at most, and finds
+/// every flow there.
 #[test]
 fn a_search_ends_behind_the_last_slot_that_was_used() {
     let mut flows = flows();
@@ -143,7 +147,9 @@ fn a_reply_key_of_another_flow_is_refused() {
     assert_eq!(flows.set_reply(slot, key(1)), Err(NoReply::Taken));
 }
 
-/// Three flows, room for two states: one is sent away, keeps its header and its keys, and comes back; slots that are used again keep count of their uses.
+/// Three flows share room for two states. A flow whose state is evicted keeps its header
+/// and its keys, and the state comes back. Slots that are used again keep count of their
+/// uses.
 #[test]
 fn a_state_may_be_absent() {
     let mut flows = Flows::with_room_for(2, 3, 40, 7, 99);
@@ -194,7 +200,8 @@ fn state_that_arrives_keeps_what_is_local() {
     assert!(here.find(&key(3), here.hash(&key(3))).is_some());
 }
 
-/// Two flows want replies under one key, as a copy and its rival do, or both since one moved here: a packet has the epoch of the one that is meant.
+/// Two flows have one reply key, as a copy and its rival do, or as both do after one
+/// moved here. A packet carries the epoch of the flow that is meant.
 #[test]
 fn of_flows_with_one_reply_key_the_epoch_says_which() {
     let mut flows = flows();
@@ -212,14 +219,14 @@ fn of_flows_with_one_reply_key_the_epoch_says_which() {
             assert_eq!(flows.find_likely(&key(10), hash, Epoch::new(epoch.into()), likely), found);
         }
     }
-    // An unknown epoch: of a flow that is about to be told its own, if there is one.
+    // An unknown epoch means a flow that has not been told its own yet, if there is one.
     assert!(flows.is_shared(&key(10)));
     for slot in slots {
         flows.set_role(slot, role::ARRIVING);
         assert_eq!(flows.find_meant(&key(10), hash, 5), Some(Found { slot, is_reply: true }));
         flows.set_role(slot, role::OWNER);
     }
-    // A flow whose forward key it is comes before flows whose reply key it is.
+    // A flow with this forward key precedes flows with this reply key.
     assert!(flows.find_meant(&key(10), hash, 5).is_some_and(|found| found.is_reply));
     let own = flows.insert(key(10), hash, role::OWNER).unwrap();
     assert_eq!(flows.find(&key(10), hash), Some(Found { slot: own, is_reply: false }));

@@ -1,10 +1,11 @@
-//! Blocks as they were before this batch: what their replicas have.
+//! Blocks as they were before this batch: the state that their replicas have.
 
 use crate::flows::flag;
 use crate::{Flows, Slot};
 
-/// A copy of every flow's block, as it was when the batch's first packet of it was admitted. It lies in memory that every batch uses again, and so
-/// in the nearest caches; there is no second memory of every flow.
+/// A copy of each flow's block, as it was when the batch's first packet of the flow was
+/// admitted. Every batch uses the same memory again, so it stays in the nearest caches.
+/// There is no second block for every flow.
 #[derive(Default)]
 pub(super) struct Before {
     slots: Vec<(Slot, u32)>,
@@ -13,7 +14,8 @@ pub(super) struct Before {
 }
 
 impl Before {
-    /// A packet of this flow is about to be processed. Of a flow that goes whole to its replica next nothing is kept.
+    /// Keeps the block of a flow before a packet of it is processed, unless the flow's
+    /// next record carries it whole.
     #[inline]
     pub(super) fn note(&mut self, flows: &mut Flows, slot: Slot) {
         let header = flows.header_mut(slot);
@@ -27,12 +29,12 @@ impl Before {
         self.blocks.extend_from_slice(flows.block(slot));
     }
 
-    /// Flows of which something is kept.
+    /// Flows whose block is kept.
     pub(super) fn len(&self) -> usize {
         self.slots.len()
     }
 
-    /// One of them, and its block as it was, unless it has ended in this batch.
+    /// A kept flow and its old block, unless the flow has ended in this batch.
     #[inline]
     pub(super) fn take(&self, at: usize, flows: &mut Flows) -> Option<(Slot, &[u8])> {
         let (slot, generation) = *self.slots.get(at)?;

@@ -1,4 +1,5 @@
-//! Packets that owners handed over to be released here, behind the state that they reveal.
+//! Packets that owners handed over to be released here, behind the state that they
+//! reveal.
 
 use super::HELD_LIMIT;
 use crate::numbers::{Inbound, reached};
@@ -6,32 +7,34 @@ use crate::{Outbox, kind};
 use holdfast_wire::{DropReason, Packet};
 use std::collections::VecDeque;
 
-/// Refused commits remembered one by one; older ones refuse everything before them.
+/// Refused commits that are remembered one by one. Beyond that, all commits up to the
+/// oldest forgotten one count as refused.
 const REFUSED_LIMIT: usize = 256;
-/// A refusal is forgotten when so many commits have been saved since: no packet is under way for so long.
+/// Saved commits after which a refusal is forgotten: no packet is under way for so long.
 const REFUSED_MEMORY: u32 = 1 << 20;
 
-/// What waits for one owner's states.
+/// The packets that wait for one owner's states.
 #[derive(Debug, Default)]
 pub(super) struct Handed {
-    /// What waited for commits up to here has been released.
+    /// Packets that waited for commits up to this one have been released.
     released_to: u32,
     pub(super) packets: VecDeque<Packet>,
     /// Marks whose commits are not saved yet.
     pub(super) marks: VecDeque<u32>,
-    /// The owner is to be told in the next turn: what was released in this one goes out behind the messages.
+    /// The commit to report in the next turn. Packets released in this turn go out behind
+    /// its messages.
     passed: Option<u32>,
     refused: VecDeque<(u32, DropReason)>,
     refused_up_to: Option<u32>,
 }
 
 impl Handed {
-    /// The owner is to be told something that is known already.
+    /// True if there is something to tell the owner.
     pub(super) fn has_untold(&self) -> bool {
         self.passed.is_some()
     }
 
-    /// The state of this commit is not here, and will not be.
+    /// Notes that the state of this commit is not here, and will not be.
     pub(super) fn refuse(&mut self, commit: u32, reason: DropReason) {
         if self.refused.len() == REFUSED_LIMIT {
             self.refused_up_to = self.refused.pop_front().map(|(commit, _)| commit);
@@ -49,7 +52,8 @@ impl Handed {
         self.refused.iter().find(|(refused, _)| *refused == commit).map(|&(_, reason)| reason)
     }
 
-    /// Forgets refusals that no packet can ask for any more, now that this has been saved.
+    /// Forgets refusals that no packet can meet any more, now that `saved` has been
+    /// saved.
     #[inline]
     pub(super) fn forget_refusals(&mut self, saved: u32) {
         if self.refused.is_empty() && self.refused_up_to.is_none() {
@@ -64,10 +68,12 @@ impl Handed {
         }
     }
 
-    /// A packet was handed over: it leaves at once if its state has been seen to, else it waits.
+    /// Takes a packet that was handed over. The packet leaves at once if its commit has
+    /// been processed; if not, it waits.
     pub(super) fn take(&mut self, packet: Packet, saved: u32, out: &mut Outbox) {
         if self.released_to == saved && reached(saved, packet.meta.commit) {
-            // Nothing of its flow waits: that would be older, and has been released.
+            // No packet of its flow waits: that packet would be older, and has been
+            // released.
             self.settle(packet, out);
         } else if self.packets.len() == HELD_LIMIT {
             out.dropped.push((packet, DropReason::HeldOverflow));
@@ -76,7 +82,8 @@ impl Handed {
         }
     }
 
-    /// Releases what waited for states that were saved since. One pass over what waits, however many states came.
+    /// Releases the packets whose states were saved since. Makes a single pass over the
+    /// waiting packets, however many states came.
     pub(super) fn release(&mut self, saved: u32, out: &mut Outbox) {
         if self.released_to == saved {
             return;
@@ -92,7 +99,7 @@ impl Handed {
         }
     }
 
-    /// The state behind the packet has been seen to: saved, or refused.
+    /// Releases or drops a packet whose commit has been saved or refused.
     fn settle(&self, packet: Packet, out: &mut Outbox) {
         match self.refusal(packet.meta.commit) {
             Some(reason) => out.dropped.push((packet, reason)),
@@ -101,8 +108,9 @@ impl Handed {
     }
 }
 
-/// Tells the owner what was refused, what has left, and what was saved. What it handed over up to a mark that is told had left before this turn.
-/// True if there is something to be told in the next turn.
+/// Tells the owner which commits were refused, which packets have left, and which commits
+/// were saved. Packets up to a reported mark had left before this turn. True if something
+/// must be told in the next turn.
 pub(super) fn answer(inbound: &mut Inbound<Handed>, out: &mut Outbox) -> bool {
     let before = inbound.more.passed.take();
     if !inbound.tell_refusals(out) {

@@ -1,8 +1,11 @@
-//! Holders that are leaving, and what was handed over to them.
+//! Holders that are leaving, and the packets that were handed over to them.
 //!
-//! A flow whose holder leaves gets another one. What was handed over to the first may still wait there, and what the next one gets would overtake it. So the
-//! flow's packets wait here until the first one has said that everything has left: a mark follows what it was handed last, as when a flow moves. Other flows
-//! do not wait. If it dies first, what it had is lost, and nothing waits for it any longer.
+//! A flow whose holder leaves gets another one. Packets handed over to the first holder
+//! may still wait there, and packets handed to the next one would overtake them. The
+//! flow's packets therefore wait here until the first holder has said that all its
+//! packets have left: a mark follows the last packet, as in a migration. Other flows do
+//! not wait. If the first holder dies before, its packets are lost, and no packet waits
+//! for them any longer.
 
 use super::link::{Latched, Link};
 use super::{HELD_LIMIT, MARK_PATIENCE};
@@ -15,9 +18,9 @@ use std::collections::{BTreeMap, VecDeque};
 /// A holder that is leaving.
 struct Left {
     peer: Peer,
-    /// The latest commit of which it was handed a packet.
+    /// The latest commit of which the holder was handed a packet.
     handed: u32,
-    /// When it was last asked what has left, ns.
+    /// When the last mark was sent, ns.
     asked: Option<u64>,
 }
 
@@ -31,13 +34,15 @@ struct Waiting {
 #[derive(Default)]
 pub(super) struct Leaving {
     holders: Vec<Left>,
-    /// Flows that had one of these, and have another holder since: by which generation of the slot, and whom they had.
+    /// Flows that had one of these holders and have another one since. By slot: the
+    /// slot's generation and the former holder.
     flows: BTreeMap<Slot, (u32, Peer)>,
     waiting: VecDeque<Waiting>,
 }
 
 impl Leaving {
-    /// These links are not used any more; their holders that are still there may have something.
+    /// Sets the links that are not used any more. A holder that is still there may have
+    /// packets.
     pub(super) fn set(&mut self, is_there: impl Fn(&Peer) -> bool, lost: &[Link]) {
         self.holders.retain(|left| is_there(&left.peer));
         for link in lost.iter().filter(|link| is_there(&link.peer)) {
@@ -57,20 +62,22 @@ impl Leaving {
         self.holders.iter().any(|left| left.peer == peer)
     }
 
-    /// A flow gets another holder than this one.
+    /// The flow gets another holder than this one.
     pub(super) fn replace(&mut self, slot: Slot, header: &ActorHeader, holder: Peer) {
-        // What waits for an earlier one has not been handed to this one.
+        // Packets of a flow that still waits for an earlier holder have not been handed
+        // to this one.
         if header.commit != 0 && self.is_among(holder) && !self.is_behind(slot, header.generation) {
             self.flows.insert(slot, (header.generation, holder));
         }
     }
 
-    /// Packets of this flow may still be with a holder that is leaving.
+    /// True if packets of this flow may still be with a leaving holder.
     pub(super) fn is_behind(&self, slot: Slot, generation: u32) -> bool {
         !self.holders.is_empty() && self.flows.get(&slot).is_some_and(|(of, _)| *of == generation)
     }
 
-    /// A packet for a holder. It is given back if nothing is before it.
+    /// Keeps a packet that must wait for a leaving holder. Returns the packet if it need
+    /// not wait.
     pub(super) fn hold(&mut self, holder: Peer, latched: Latched, out: &mut Outbox) -> Option<Latched> {
         let behind = match self.flows.get(&latched.slot) {
             Some((generation, peer)) if *generation == latched.generation => *peer,
@@ -84,7 +91,7 @@ impl Leaving {
         None
     }
 
-    /// The holder has refused what these show: they never leave.
+    /// The holder has refused the commit that these packets reveal: they never leave.
     pub(super) fn refuse(&mut self, holder: Peer, commit: u32, reason: DropReason, out: &mut Outbox) {
         for waiting in core::mem::take(&mut self.waiting) {
             match waiting.holder == holder && waiting.latched.commit == commit {
@@ -99,7 +106,7 @@ impl Leaving {
         self.waiting.len()
     }
 
-    /// Asks those who have not answered.
+    /// Sends marks to the holders that have not answered.
     pub(super) fn ask(&mut self, now: u64, out: &mut Outbox) {
         for left in &mut self.holders {
             if left.asked.is_none_or(|at| now.saturating_sub(at) > MARK_PATIENCE) {
@@ -109,7 +116,8 @@ impl Leaving {
         }
     }
 
-    /// One of them says that what it was handed up to this commit has left. False if nobody waited for that.
+    /// A leaving holder reports that its packets up to this commit have left. False if
+    /// this report was not waited for.
     pub(super) fn handle_passed(&mut self, from: Peer, commit: u32) -> bool {
         let before = self.holders.len();
         self.holders.retain(|left| left.peer != from || !reached(commit, left.handed));
@@ -120,13 +128,14 @@ impl Leaving {
         is_over
     }
 
-    /// What need not wait any longer, in the order of each flow, with the holder that it is for.
+    /// A packet that need not wait any longer, with its next holder. Each flow's packets
+    /// come in order.
     pub(super) fn poll(&mut self) -> Option<(Peer, Latched)> {
         let at = self.waiting.iter().position(|waiting| !self.is_among(waiting.behind))?;
         self.waiting.remove(at).map(|waiting| (waiting.holder, waiting.latched))
     }
 
-    /// Gives everything that waits back.
+    /// Returns all waiting packets.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = Latched> + '_ {
         self.waiting.drain(..).map(|waiting| waiting.latched)
     }

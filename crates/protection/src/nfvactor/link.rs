@@ -1,4 +1,4 @@
-//! To a runtime that holds replicas of ours.
+//! A link to a runtime that holds replicas of this runtime's flows.
 
 use super::unsaved::packets;
 use super::way::Choice;
@@ -13,40 +13,42 @@ pub(super) struct Latched {
     pub(super) commit: u32,
     pub(super) slot: Slot,
     pub(super) generation: u32,
-    /// Packets of its flow up to this one, or one of the same batch.
+    /// Packets of the flow up to this one, or up to a later one of the same batch.
     pub(super) packets: u32,
     pub(super) packet: Packet,
-    /// It waits here only for what is before it, and for its state at who holds the replica.
+    /// The packet waits here only for earlier packets, and then at the replica for its
+    /// state.
     pub(super) is_for_holder: bool,
 }
 
-/// A record that is not answered yet, with the flow that it is about.
+/// A record that is not answered yet, with its flow.
 #[derive(Clone, Copy)]
 pub(crate) struct UnderWay {
     pub(crate) number: u32,
     pub(super) slot: Slot,
     pub(super) generation: u32,
-    /// Packets of the flow that it knows of.
+    /// Packets of the flow that the record includes.
     pub(super) packets: u32,
-    /// Time at which it was sent, ns.
+    /// Time at which the record was sent, ns.
     pub(super) since: u64,
-    /// It asks whether the copy is as it should be.
+    /// Set if the record asks whether the copy equals the owner's state.
     pub(super) is_question: bool,
 }
 
-/// To a runtime that holds replicas of ours.
+/// A link to a runtime that holds replicas of this runtime's flows.
 pub(crate) struct Link {
     pub(crate) peer: Peer,
     pub(crate) numbers: Sent,
-    /// Commits up to here belong to a re-synchronisation that is not saved yet.
+    /// Commits up to this one belong to a resynchronisation that is not saved yet.
     pub(super) resync_mark: Option<u32>,
-    /// Copies of our flows there.
+    /// Copies of this runtime's flows at the holder.
     pub(super) copies: u64,
-    /// It refused one for want of room: not before this time it is asked to take more, ns.
+    /// The holder refused a copy for want of room; the time before which it is asked to
+    /// take no more, ns.
     pub(super) full_until: u64,
-    /// What was handed over up to this commit has left.
+    /// Packets handed over up to this commit have left.
     pub(super) passed: u32,
-    /// The commit and the time of a mark that is not answered yet.
+    /// The commit and the time of an unanswered mark.
     pub(super) marked: Option<(u32, u64)>,
     pub(crate) under_way: VecDeque<UnderWay>,
     pub(super) latch: VecDeque<Latched>,
@@ -63,7 +65,8 @@ impl Link {
             full_until: 0,
             passed: 0,
             marked: None,
-            // They grow to their working size: a runtime has a link to every other one.
+            // Queues grow to their working size, because a runtime has a link to every
+            // other one.
             under_way: VecDeque::new(),
             latch: VecDeque::new(),
             choice,

@@ -1,20 +1,23 @@
-//! `nfactor`: every few packets a flow's state goes to another runtime as a snapshot, whole.
+//! `nfactor`: every few packets a flow's state goes to another runtime as a snapshot,
+//! whole.
 //!
-//! Theory of operation (NFActor; docs/papers/nfactor.md). What is here is what snapshots do
-//! otherwise than replicas; the rest is the same.
-//! - A flow's first snapshot is sent after its first packet, then when its packets have doubled,
-//!   and from the N-th on after every N: whatever happens, what is sent is at most N packets
-//!   old. Snapshots are sent at the end of the batch, before its packets leave.
-//! - [`Release::AtOnce`]: packets do not wait. What a failure may undo is bounded, not excluded.
-//! - Its holder is the runtime that has the fewest snapshots of this one. A holder without room
-//!   refuses and another is asked; if none takes it, the flow is counted as unprotected and
-//!   asked for again later.
-//! - The owner fails: the holders keep what they have for its next incarnation, which
-//!   [fetches](restore) it from all of them in parallel and asks the switch for the routes. If
-//!   it does not come, the holders claim the routes themselves.
+//! Theory of operation (NFActor; docs/papers/nfactor.md). This module has the differences
+//! between snapshots and replicas; everything else is the same. A snapshot is sent after
+//! a flow's first packet, then each time its packets have doubled, and from the N-th on
+//! after every N. The last snapshot is therefore at most N packets old. Snapshots are
+//! sent at the end of the batch, before its packets leave. Packets do not wait
+//! ([`Release::AtOnce`]): the loss by a failure is bounded, not excluded.
+//!
+//! Holders. The holder is the runtime with the fewest snapshots of this one. If it has no
+//! room it refuses, and another is asked. If no runtime takes the flow, it is counted as
+//! unprotected and tried again later. A snapshot carries the flow's epoch and version,
+//! which counts packets: an older snapshot never replaces a newer one.
+//!
+//! Failures.
+//! - The owner fails: the holders keep its snapshots for its next incarnation, which
+//!   [fetches](restore) them from all holders in parallel and asks the switch for the
+//!   routes. If no incarnation comes, the holders claim the routes themselves.
 //! - The holder fails: its flows' snapshots are sent to others at once.
-//! - A snapshot carries the flow's epoch and version, which counts its packets: an older one
-//!   never writes over a newer one.
 
 mod restore;
 #[cfg(test)]
@@ -29,20 +32,20 @@ use holdfast_wire::DropReason;
 use holdfast_wire::fault::{Fault, is_planted};
 use restore::Restoring;
 
-/// A state that no packet waits for and that has been under way for longer, ns, is no copy yet:
-/// nobody calls its flow safe.
+/// Time under way, ns, beyond which a state that no packet waits for does not count as a
+/// copy. Its flow is not called safe.
 const LATE: u64 = 100_000_000;
 
 /// Flows without a snapshot, and snapshots on their way back.
 #[derive(Default)]
 pub(super) struct Snapshots {
-    /// Flows that nobody took: as the last look found, and so far in the present one.
+    /// Flows that no runtime took: found by the last scan, and so far in the present one.
     pub(super) homeless: u64,
     homeless_so_far: u64,
     restoring: Restoring,
 }
 
-/// The state after this many packets goes out.
+/// True if the state after this many packets is to be sent.
 #[inline]
 fn is_due(version: u32, every: u32) -> bool {
     if is_planted(Fault::IgnoresInterval) {
@@ -52,27 +55,28 @@ fn is_due(version: u32, every: u32) -> bool {
 }
 
 impl NfvActor {
-    /// Copies are snapshots, and no packet waits for one.
+    /// True if copies are snapshots: no packet waits for one.
     #[inline]
     pub(super) fn has_snapshots(&self) -> bool {
         self.plan.flow == Flow::Snapshot
     }
 
-    /// A packet has changed the flow. True if its snapshot is due.
+    /// Counts a packet that has changed the flow. True if the flow's snapshot is due.
     #[inline]
     pub(super) fn count(&self, header: &mut ActorHeader) -> bool {
         header.version = header.version.wrapping_add(1);
         is_due(header.version, self.plan.copied_after())
     }
 
-    /// A packet leaves although nobody took a snapshot of its flow.
+    /// True if a packet leaves although no runtime took a snapshot of its flow.
     #[inline]
     pub(super) fn is_homeless(&self, header: &ActorHeader) -> bool {
         let is_homeless = self.snapshots.homeless > 0 && header.flags & flag::UNPROTECTED != 0 && header.peer == 0;
         self.links.is_empty() || is_homeless
     }
 
-    /// The runtime with the fewest snapshots of ours among those that have not just refused one.
+    /// The runtime with the fewest snapshots of this one, among those that have not just
+    /// refused one.
     pub(super) fn choose(&mut self) -> Option<Peer> {
         let count = self.links.len();
         let in_turn = (0..count).map(|at| (self.next_peer + at) % count);
@@ -81,19 +85,19 @@ impl NfvActor {
         Some(self.links[at].peer)
     }
 
-    /// A look for flows without a snapshot begins.
+    /// Begins a scan for flows without a snapshot.
     pub(super) fn begin_look(&mut self) {
         self.resync = Some(0);
         self.resync_again = false;
         self.snapshots.homeless_so_far = 0;
     }
 
-    /// It has found one that nobody takes.
+    /// Counts a flow that no runtime takes.
     pub(super) fn note_homeless(&mut self) {
         self.snapshots.homeless_so_far += 1;
     }
 
-    /// It is over.
+    /// Ends the scan.
     pub(super) fn end_look(&mut self) {
         self.snapshots.homeless = core::mem::take(&mut self.snapshots.homeless_so_far);
         if self.snapshots.homeless > 0 {
@@ -102,7 +106,7 @@ impl NfvActor {
         }
     }
 
-    /// A state that no packet waits for has been under way for too long.
+    /// True if a state that no packet waits for has been under way for too long.
     pub(super) fn is_late(&self) -> bool {
         let is_late = |link: &Link| link.under_way.front().is_some_and(|sent| self.now.saturating_sub(sent.since) > LATE);
         self.plan.release == Release::AtOnce && self.links.iter().any(is_late)
@@ -123,7 +127,8 @@ impl NfvActor {
             return;
         }
         match header.role {
-            // If a newer snapshot is under way, that was refused too, and its refusal comes.
+            // If a newer snapshot is under way, that was refused too, and its refusal
+            // comes later.
             role::OWNER if header.commit == number => {
                 (header.peer, header.peer_incarnation, header.commit) = (0, 0, 0);
                 header.flags |= flag::UNPROTECTED;
@@ -131,11 +136,11 @@ impl NfvActor {
                     link.copies = link.copies.saturating_sub(1);
                     link.full_until = self.now + REFUSED_PAUSE;
                 }
-                // Another one is asked at once.
+                // Another holder is asked at once.
                 self.resync_again = true;
                 self.resync_not_before = self.now;
             }
-            // It was given back, and nothing has come for it since.
+            // This runtime gave the snapshot back, and has received nothing newer since.
             role::REPLICA if header.commit == number => restore::take_back(flows, slot, from.node, reason, out),
             _ => {}
         }

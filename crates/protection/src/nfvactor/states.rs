@@ -1,4 +1,5 @@
-//! States on their way to replicas: whole, as what has changed, and again where a replica is missing.
+//! States on their way to replicas: whole, as deltas, and again where a replica is
+//! missing.
 
 use super::NfvActor;
 use crate::copies::Demoted;
@@ -9,20 +10,24 @@ use crate::{Flows, Outbox, Peer, Slot, copies, delta, kind};
 use holdfast_wire::DropReason;
 use holdfast_wire::fault::{Fault, is_planted};
 
-/// Slots looked at, and states sent, per flush while re-synchronising: what fits between two bursts without being noticed.
+/// Slots looked at, and states sent, per flush of a resynchronisation: few enough to fit
+/// between two bursts unnoticed.
 const RESYNC_SCAN: u32 = 2048;
 const RESYNC_SEND: usize = 64;
-/// Between two times of asking about copies, ns; slots looked at, and questions asked, each time. Of 100,000 flows every copy is asked about once a minute, and once in four minutes where more than
-/// [`ASK_HOLDERS`] have them.
+/// Time between two rounds of questions about copies, ns; slots looked at, and questions
+/// asked, in each round. With 100,000 flows, each copy is asked about once a minute; with
+/// more than [`ASK_HOLDERS`] holders, once in four minutes.
 pub(super) const ASK_PAUSE: u64 = 10_000_000;
 const ASK_SCAN: u32 = 128;
 const ASK_SEND: usize = 16;
-/// Holders asked each time: a question to another one is a frame of its own, and a cluster may have a thousand.
+/// Holders asked in each round: a question to another holder is a frame of its own, and a
+/// cluster may have a thousand runtimes.
 const ASK_HOLDERS: usize = 4;
-/// Bytes of a record that carries a whole block, before the block.
+/// Bytes in front of the block, in a record that carries a whole block.
 const WHOLE_HEAD_LEN: usize = 4 + 8;
 
-/// The flow's dead owner had revealed more of it than its state here knows: a copy would be taken for all that there was.
+/// True if the flow's dead owner had revealed more than the state here includes. A copy
+/// would pass for the complete state.
 fn is_unfinished(header: &ActorHeader) -> bool {
     header.flags & flag::EMPTY != 0 && !is_planted(Fault::CopiesUnfinished)
 }
@@ -30,14 +35,15 @@ fn is_unfinished(header: &ActorHeader) -> bool {
 /// Why a state was not sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Unsent {
-    /// There is nobody to take it.
+    /// There is no holder to take the state.
     Nobody,
     /// The channel is full.
     Full,
 }
 
 impl NfvActor {
-    /// Sends the flow's state to its replica, choosing one if it has none: what has changed, if what it was `before` is known.
+    /// Sends the flow's state to its replica, choosing one if there is none. Sends a
+    /// delta if the block `before` the change is given and the replica has it.
     ///
     /// # Errors
     /// There is no replica, or its channel is full.
@@ -104,7 +110,7 @@ impl NfvActor {
             header.version = header.version.wrapping_add(u32::from(!has_snapshots));
             header.commit = commit;
             header.flags &= !(flag::UNPROTECTED | flag::WHOLE | flag::BEHIND);
-            // What is kept of it as it was is older than what the holder has now.
+            // The block kept from before the batch is now older than the holder's copy.
             header.flags |= if header.flags & flag::TOUCHED != 0 { flag::WHOLE } else { 0 };
             return Ok(());
         }
@@ -118,7 +124,7 @@ impl NfvActor {
         Err(Unsent::Full)
     }
 
-    /// Who is to have a copy of a flow that has none.
+    /// Chooses the holder for a flow that has none.
     fn next_holder(&mut self, flows: &Flows, slot: Slot) -> Option<Peer> {
         if let Some(share) = share_of_key(flows, &flows.header(slot).key, self.shares.len()) {
             return self.shares[share];
@@ -131,7 +137,7 @@ impl NfvActor {
         Some(next)
     }
 
-    /// Sends what this batch has changed.
+    /// Sends the states that this batch has changed.
     pub(super) fn send_changed(&mut self, flows: &mut Flows, out: &mut Outbox) {
         let mut before = core::mem::take(&mut self.before);
         for at in 0..before.len() {
@@ -144,7 +150,8 @@ impl NfvActor {
                 header.flags &= !flag::DIRTY;
                 let _ = self.send_state(flows, slot, Some(block), out);
             } else if delta::differ(block, flows.block(slot)) {
-                // A packet that waits in the middle of the chain, or a function that panicked.
+                // The flow has changed without a finished packet: one waits in the middle
+                // of the chain, or a function panicked.
                 flows.header_mut(slot).flags |= flag::WHOLE;
             }
         }
@@ -188,7 +195,8 @@ impl NfvActor {
                             self.note_homeless();
                         }
                         Err(Unsent::Nobody) if self.peers.is_empty() => break,
-                        // The server of the flow's share is not known yet: all flows are looked at again once it is.
+                        // The server of the flow's share is not known yet. Once it is,
+                        // all flows are scanned again.
                         Err(Unsent::Nobody) => {}
                     }
                 }
@@ -214,7 +222,8 @@ impl NfvActor {
         out: &mut Outbox,
     ) -> Result<(), DropReason> {
         let (commit, block) = split_block(flows, body)?;
-        // First the number: what came late or twice must not write over what is newer, or bring back a flow that has ended since.
+        // The number is checked first. A late or repeated record must not replace newer
+        // state, or bring back a flow that has ended since.
         self.take_commit(from, commit)?;
         let mut demoted = None;
         let saved = copies::save(flows, from, block, &mut demoted, out);
@@ -242,8 +251,9 @@ impl NfvActor {
         Ok(())
     }
 
-    /// Asks a few holders whether their copies are as they should be: a flow after the other, slowly, so that it costs nothing that anybody notices. The
-    /// question is in the order of the states, so whoever is asked is at the same version.
+    /// Asks a few holders whether their copies are up to date, slowly, flow after flow,
+    /// so that the cost goes unnoticed. Questions are in order with the states, so the
+    /// holder compares the same version.
     pub(super) fn ask(&mut self, flows: &Flows, out: &mut Outbox) {
         if self.now < self.ask_not_before || self.blocked || flows.reach() == 0 || self.has_snapshots() {
             return;
@@ -254,10 +264,12 @@ impl NfvActor {
             let slot = if self.ask_at < flows.reach() { self.ask_at } else { 0 };
             self.ask_at = slot + 1;
             let header = flows.header(slot);
-            // Nor what has changed, or may have, and was not sent yet.
+            // Flows that have changed, or may have, since their last record are not asked
+            // about.
             let unknown = flag::UNPROTECTED | flag::WHOLE | flag::BEHIND | flag::DIRTY | flag::TOUCHED;
             let is_known = header.commit != 0 && header.flags & unknown == 0;
-            // And what is about to be nowhere else is not to be thrown away there.
+            // A flow whose state is about to be evicted is skipped, so that its only copy
+            // is not removed.
             if header.role != role::OWNER || !is_known || !flows.is_present(slot) || flows.is_going(slot) {
                 continue;
             }
@@ -265,7 +277,7 @@ impl NfvActor {
             let Some(link) = self.links.find(holder) else { continue };
             if !holders[..known].contains(&holder) {
                 if known == ASK_HOLDERS {
-                    // The next time begins with this one.
+                    // The next round begins with this slot.
                     self.ask_at = slot;
                     return;
                 }
@@ -286,7 +298,8 @@ impl NfvActor {
         }
     }
 
-    /// An owner asks about a copy. What is not as it should be is refused like a state, and so told before the word that everything has been seen to.
+    /// An owner asks about a copy. A copy that differs is refused like a state, and so
+    /// before the acknowledgement that covers the question.
     pub(super) fn handle_check(&mut self, flows: &mut Flows, from: Peer, body: &[u8]) -> Result<(), DropReason> {
         let check = delta::split_check(body)?;
         self.take_commit(from, check.number)?;

@@ -1,4 +1,4 @@
-//! What an owner and its replicas say to one another, record by record.
+//! Exchanges between an owner and its replicas, record by record.
 
 use super::way::Way;
 use super::*;
@@ -9,7 +9,8 @@ const A: Peer = Peer { node: 16, incarnation: 1 };
 const B: Peer = Peer { node: 17, incarnation: 2 };
 const C: Peer = Peer { node: 18, incarnation: 3 };
 const SECOND: u64 = 1_000_000_000;
-/// What a holder has seen to that has answered, and none of the records that a test sends: the one before the first, as when counts have wrapped.
+/// The acknowledgement of a holder that has answered, but has none of the records that a
+/// test sends: the number before the first, as when counts have wrapped.
 const BEFORE_ALL: u32 = u32::MAX;
 
 fn key(flow: u16) -> FlowKey {
@@ -65,12 +66,12 @@ impl Node {
         self.protection.has_drained(&self.flows, slot, &mut Outbox::default())
     }
 
-    /// A packet of a flow, which has one byte of state more than before.
+    /// A packet of a flow, which changes one more byte of its state.
     fn packet(&mut self, flow: u16) {
         self.packet_of(flow, 60, 1);
     }
 
-    /// One of this length that changes so many bytes.
+    /// A packet of this length that changes so many bytes.
     fn packet_of(&mut self, flow: u16, len: usize, changes: usize) {
         let slot = self.slot(flow).unwrap_or_else(|| self.open(flow, u32::from(flow) + 1));
         assert_eq!(self.protection.admit(&mut self.flows, slot), Admission::Ready);
@@ -85,7 +86,7 @@ impl Node {
         self.protection.commit(&mut self.flows, slot, packet, false, &mut self.out);
     }
 
-    /// The end of a turn, with so much room in every channel.
+    /// Ends a turn, with so much room in every channel.
     fn turn_with(&mut self, room: usize) -> Vec<Sent> {
         self.now += 1;
         let peers: Vec<Peer> = self.protection.peers.clone();
@@ -118,7 +119,8 @@ impl Node {
     }
 }
 
-/// A, whose packets leave at once as long as no more than three of a flow would be undone.
+/// Runtime A, whose packets leave at once while no more than three of a flow would be
+/// undone.
 fn at_once() -> Node {
     let plan = Plan { unsaved_packets: 3, ..Plan::NFVACTOR_AT_ONCE };
     let mut a = Node::with(plan, A, 8, &[B], Detour::None);
@@ -126,7 +128,8 @@ fn at_once() -> Node {
     a
 }
 
-/// What is sent goes to who is there. What was said, all together.
+/// Delivers records to the nodes that are there until all are quiet. Returns all records
+/// that were sent.
 fn talk(nodes: &mut [&mut Node]) -> Vec<(u16, u8)> {
     let mut said = Vec::new();
     for _ in 0..100 {
@@ -148,8 +151,8 @@ fn talk(nodes: &mut [&mut Node]) -> Vec<(u16, u8)> {
     panic!("they never came to rest: {said:?}");
 }
 
-/// A state that no packet waits for is under way for long: its flow is not called safe any more,
-/// until the replica has said that it has it.
+/// A state that no packet waits for is under way for long. Its flow does not count as
+/// safe until the replica has acknowledged it.
 #[test]
 fn a_state_that_is_late_and_not_waited_for_is_no_copy() {
     let (mut a, mut b) = (at_once(), Node::new(B, 8, &[A]));
@@ -170,14 +173,14 @@ fn kinds(sent: &[Sent]) -> Vec<(u16, u8)> {
     sent.iter().map(|(to, kind, _)| (to.node, *kind)).collect()
 }
 
-/// The copy is what its owner has.
+/// True if the copy equals its owner's state.
 fn agree(owner: &Node, holder: &Node, flow: u16) -> bool {
     let (Some(one), Some(other)) = (owner.slot(flow), holder.slot(flow)) else { return false };
     let is_version = owner.flows.header(one).version == holder.flows.header(other).version;
     is_version && !delta::differ(owner.flows.block(one), holder.flows.block(other))
 }
 
-/// A and B, and a flow of A that B has a copy of.
+/// Runtimes A and B, and a flow of A of which B has a copy.
 fn pair() -> (Node, Node) {
     let (mut a, mut b) = (Node::new(A, 8, &[B]), Node::new(B, 8, &[A]));
     a.packet(1);
@@ -186,8 +189,8 @@ fn pair() -> (Node, Node) {
     (a, b)
 }
 
-/// Three packets of a flow come in one batch, then one in each of two batches before anything is answered: every batch sends one record, of what
-/// has changed and far shorter than the block, and the copy follows.
+/// Three packets of a flow come in one batch, then one in each of two batches before any
+/// answer. Every batch sends one delta, far shorter than the block, and the copy follows.
 #[test]
 fn a_batch_sends_one_record_of_what_has_changed() {
     let (mut a, mut b) = pair();
@@ -207,8 +210,8 @@ fn a_batch_sends_one_record_of_what_has_changed() {
     assert_eq!(a.released(), 5);
 }
 
-/// Packets leave at once until a failure would undo more of their flow than it may. What comes
-/// then waits, and leaves in order as the replica says what it has.
+/// Packets leave at once until a failure would undo more of their flow than the limit.
+/// Later packets wait, and leave in order as the replica acknowledges states.
 #[test]
 fn packets_leave_at_once_until_too_many_would_be_undone() {
     let (mut a, mut b) = (at_once(), Node::new(B, 8, &[A]));
@@ -226,7 +229,7 @@ fn packets_leave_at_once_until_too_many_would_be_undone() {
         }
         assert_eq!(a.released(), left);
     }
-    // A batch of more packets than may be undone waits as a whole.
+    // A batch of more packets than the limit waits as a whole.
     (0..4).for_each(|_| a.packet(1));
     sent = a.turn();
     assert_eq!((a.released(), a.protection.held()), (0, 4));
@@ -237,8 +240,8 @@ fn packets_leave_at_once_until_too_many_would_be_undone() {
     assert!(a.drained(1) && a.safe() && agree(&a, &b, 1));
 }
 
-/// B has no room for a flow whose packets leave at once: those that wait leave in spite of that,
-/// and are counted, and nobody calls the flow safe.
+/// Runtime B has no room for a flow whose packets leave at once. Waiting packets leave
+/// nevertheless and are counted, and the flow does not count as safe.
 #[test]
 fn packets_that_leave_at_once_do_so_without_a_replica() {
     let (mut a, mut b) = (at_once(), Node::new(B, 0, &[A]));
@@ -259,8 +262,9 @@ fn packets_that_leave_at_once_do_so_without_a_replica() {
     assert!(!a.safe());
 }
 
-/// The replica dies and comes back as another life, and at another time somebody else takes its place: whoever has nothing of the flow gets all of it
-/// first, and changes afterwards.
+/// The replica dies and comes back as another incarnation, and later another runtime
+/// takes its place. A holder without the flow gets its whole state first, and deltas
+/// afterwards.
 #[test]
 fn who_has_nothing_gets_everything() {
     let (mut a, _) = pair();
@@ -276,7 +280,8 @@ fn who_has_nothing_gets_everything() {
     }
 }
 
-/// The channel is full when a change is to be sent: its packet is dropped, what comes next carries the flow whole, and only then changes again.
+/// The channel is full when a delta is to be sent. Its packet is dropped, the next record
+/// carries the flow whole, and deltas follow only then.
 #[test]
 fn after_a_full_channel_the_flow_goes_whole() {
     let (mut a, mut b) = pair();
@@ -294,8 +299,9 @@ fn after_a_full_channel_the_flow_goes_whole() {
     assert!(agree(&a, &b, 1) && a.safe());
 }
 
-/// Outside of its packets' way through the chain a flow changes, as when a packet waits in the middle or a function panics, and as when the route is given
-/// anew: the next record carries the flow whole, and the copy is what the owner has.
+/// A flow changes outside of a packet's way through the chain: a packet waits in the
+/// middle, a function panics, or the route is given anew. The next record carries the
+/// flow whole, and the copy equals the owner's state.
 #[test]
 fn what_changes_otherwise_goes_whole() {
     let (mut a, mut b) = pair();
@@ -315,7 +321,8 @@ fn what_changes_otherwise_goes_whole() {
     assert!(agree(&a, &b, 1));
 }
 
-/// B refuses a flow for want of room, and a change of it was under way already: that is refused as well, no packet leaves, and C gets the flow whole.
+/// Runtime B refuses a flow for want of room while a delta of it is under way. The delta
+/// is refused as well, no packet leaves, and C gets the flow whole.
 #[test]
 fn what_follows_a_refused_record_is_refused() {
     let (mut a, mut b, mut c) = (Node::new(A, 8, &[B, C]), Node::new(B, 0, &[A]), Node::new(C, 8, &[A]));
@@ -336,8 +343,9 @@ fn what_follows_a_refused_record_is_refused() {
     assert!(agree(&a, &c, 1) && a.safe());
 }
 
-/// A record of a refused flow is followed by packets without a pause, so that its refusal never finds the latest commit: the flow goes whole all the
-/// same, and B, which has room by then, takes it.
+/// After a refused record, packets follow without a pause, so that the refusal never
+/// finds the latest commit. The flow goes whole all the same, and B, which has room by
+/// then, takes it.
 #[test]
 fn a_refused_flow_that_never_rests_is_taken_again() {
     let (mut a, mut b) = (Node::new(A, 8, &[B]), Node::new(B, 1, &[A]));
@@ -361,7 +369,8 @@ fn a_refused_flow_that_never_rests_is_taken_again() {
     assert!(a.released() > 0);
 }
 
-/// A copy is not at the version that its owner believes: the change is refused, the copy is not kept to be found later, and the flow comes whole.
+/// A copy does not have the version that its owner believes. The delta is refused, the
+/// copy is removed so that nobody finds it later, and the flow comes whole.
 #[test]
 fn a_copy_that_missed_something_is_replaced() {
     let (mut a, mut b) = pair();
@@ -379,7 +388,8 @@ fn a_copy_that_missed_something_is_replaced() {
     assert!(agree(&a, &b, 1) && a.safe());
 }
 
-/// A flow ends, and in the same batch its slot is another's: what was kept of the old one is not taken for the new one's.
+/// A flow ends, and another flow gets its slot in the same batch. The kept block of the
+/// old flow is not taken for the new one's.
 #[test]
 fn a_slot_used_again_goes_whole() {
     let (mut a, mut b) = pair();
@@ -394,8 +404,9 @@ fn a_slot_used_again_goes_whole() {
     assert!(agree(&a, &b, 2) && b.slot(1).is_none());
 }
 
-/// A copy is damaged, in a byte that no packet changes. Nobody can know at once; soon its owner asks, the copy is thrown away and counted, nobody calls
-/// the flow safe until it has come whole again, and then the copy is right.
+/// A copy is damaged, in a byte that no packet changes. Soon its owner asks, and the copy
+/// is removed and counted. The flow does not count as safe until it has come whole again,
+/// and then the copy is right.
 #[test]
 fn a_damaged_copy_is_found_and_mended() {
     let (mut a, mut b) = pair();
@@ -424,8 +435,9 @@ fn a_damaged_copy_is_found_and_mended() {
     assert!(a.safe() && agree(&a, &b, 1));
 }
 
-/// Flows change in every batch while their copies are asked about, and answers come late: whoever is asked is at the same version, and nothing is called
-/// different. A flow of which something is not sent yet is not asked about.
+/// Flows change in every batch while their copies are asked about, and answers come late.
+/// The holder always compares the same version, so no copy counts as different. Flows
+/// with unsent changes are not asked about.
 #[test]
 fn questions_keep_to_the_order_of_the_states() {
     let (mut a, mut b) = pair();
@@ -451,7 +463,8 @@ fn questions_keep_to_the_order_of_the_states() {
     assert!((1..5).all(|flow| agree(&a, &b, flow)));
 }
 
-/// There are many flows and many copies: each time only a few are asked about, in turn, and after so many times all have been, once each.
+/// There are many flows and many copies. Each round asks about a few of them, in turn,
+/// and after enough rounds every copy has been asked about once.
 #[test]
 fn questions_are_few_and_go_around() {
     let (mut a, mut b) = (Node::new(A, 50, &[B]), Node::new(B, 50, &[A]));
@@ -474,7 +487,8 @@ fn questions_are_few_and_go_around() {
     assert_eq!(slots.len(), 50);
 }
 
-/// As many holders as flows: each time four of them are asked, and after so many times all have been, once each.
+/// There are as many holders as flows. Each round asks four of them, and after enough
+/// rounds every holder has been asked once.
 #[test]
 fn few_holders_are_asked_at_a_time() {
     let peers: Vec<Peer> = (17..49).map(|node| Peer { node, incarnation: 1 }).collect();
@@ -495,8 +509,10 @@ fn few_holders_are_asked_at_a_time() {
     assert_eq!(holders.len(), 32);
 }
 
-/// A that chooses, with B so far off the way, and a flow with packets of this length that change so many bytes of its state: how many were handed over and how many latched, in batches
-/// for so long that a choice is made more than once.
+/// Runtime A chooses a release mode, with B at this detour, for a flow whose packets have
+/// this length and change so many bytes of state. Returns how many packets were handed
+/// over and how many were latched, in batches for so long that the mode is decided more
+/// than once.
 fn choose(detour: Detour, len: usize, changes: usize) -> (usize, usize) {
     let mut a = Node::with(Plan::NFVACTOR_AUTO, A, 8, &[B], detour);
     let mut b = Node::with(Plan::NFVACTOR_AUTO, B, 8, &[A], detour);
@@ -525,8 +541,9 @@ fn choose(detour: Detour, len: usize, changes: usize) -> (usize, usize) {
     (handed, latched)
 }
 
-/// What costs less: where the way by the replica is no detour every packet is handed over, and where it leads back here none is. In between packets go
-/// where their states take more than they do.
+/// The cheaper mode is chosen. Without a detour every packet is handed over, and if the
+/// way leads back here none is. In between, packets are handed over if their states take
+/// more bytes than the packets.
 #[test]
 fn the_cheaper_way_is_chosen() {
     assert_eq!(choose(Detour::None, 1400, 1), (20, 0));
@@ -536,8 +553,9 @@ fn the_cheaper_way_is_chosen() {
     assert_eq!(choose(Detour::Longer, 20, 110), (20, 0));
 }
 
-/// A link changes from handing over to the latch while handed packets have not left, and back while latched ones have not: nothing that comes later leaves
-/// before them, and in the end everything has.
+/// A link changes from hand-over to the latch while handed packets have not left, and
+/// back while latched ones have not. No later packet leaves before them, and in the end
+/// every packet has left.
 #[test]
 fn a_change_of_the_way_keeps_the_order() {
     let mut a = Node::with(Plan::NFVACTOR_AUTO, A, 8, &[B], Detour::Longer);
@@ -548,12 +566,12 @@ fn a_change_of_the_way_keeps_the_order() {
     a.protection.links[0].reconsider(a.now, None, &mut Outbox::default());
     let states = |a: &mut Node| a.turn().into_iter().filter(|sent| sent.1 != kind::CHECK).collect::<Vec<Sent>>();
 
-    // Handed over, and B has not got it yet.
+    // A packet is handed over, and B has not received it yet.
     a.packet(1);
     let mut to_b = states(&mut a);
     assert_eq!((a.out.handed.len(), a.protection.held()), (1, 0));
     let (_, first) = a.out.handed.pop().unwrap();
-    // From now on in the latch, behind it.
+    // From now on packets go into the latch, behind that one.
     a.protection.links[0].change(Way::Latch, a.now, &mut a.out);
     a.packet(1);
     to_b.extend(states(&mut a));
@@ -574,7 +592,7 @@ fn a_change_of_the_way_keeps_the_order() {
     b.turn().iter().for_each(|answer| a.take(B, answer).unwrap());
     assert_eq!(a.released(), 1);
 
-    // In the latch; and from now on handed over, behind it.
+    // A packet is in the latch; from now on packets are handed over, behind it.
     a.packet(1);
     to_b.extend(states(&mut a));
     a.protection.links[0].change(Way::HandOver, a.now, &mut a.out);
@@ -591,8 +609,8 @@ fn a_change_of_the_way_keeps_the_order() {
     assert_eq!((a.out.handed.len(), a.protection.held()), (2, 0));
 }
 
-/// B has been handed a packet of a flow and leaves; C gets the flow's next state, and the packet that shows it waits at A until B says that what it had has
-/// left. C may have no room.
+/// Runtime B has been handed a packet of a flow and leaves. C gets the flow's next state,
+/// whose packet waits at A until B says that its packet has left. C may have no room.
 fn behind_a_leaving_holder(is_full: bool) -> Node {
     let mut a = Node::with(Plan::NFVACTOR, A, 8, &[B], Detour::None);
     a.protection.links[0].numbers.saved = BEFORE_ALL;
@@ -615,7 +633,8 @@ fn behind_a_leaving_holder(is_full: bool) -> Node {
     a
 }
 
-/// Its state is saved before the packets before it have left: then it leaves, and needs no other word for it.
+/// The waiting packet's state is saved before the earlier packet has left. When that one
+/// has left, the packet leaves without a further acknowledgement.
 #[test]
 fn what_waited_behind_a_leaving_holder_leaves() {
     let mut a = behind_a_leaving_holder(false);
@@ -625,7 +644,8 @@ fn what_waited_behind_a_leaving_holder_leaves() {
     assert_eq!((a.released(), a.protection.held()), (1, 0));
 }
 
-/// Its state was refused: nobody has it, so it never leaves, also when what comes later is saved.
+/// The waiting packet's state was refused, so no runtime has it. The packet never leaves,
+/// even when a later state is saved.
 #[test]
 fn what_was_refused_behind_a_leaving_holder_never_leaves() {
     let mut a = behind_a_leaving_holder(true);
@@ -636,7 +656,8 @@ fn what_was_refused_behind_a_leaving_holder_never_leaves() {
     assert_eq!(a.released(), 0);
 }
 
-/// B has been handed a packet and leaves, and there is nobody else; then C comes. What waited without a holder leaves before what waited for C.
+/// Runtime B has been handed a packet and leaves, and there is no other runtime; then C
+/// comes. A packet that waited without a holder leaves before one that waited for C.
 #[test]
 fn what_had_no_holder_is_not_overtaken_by_what_has_one() {
     let mut a = Node::with(Plan::NFVACTOR, A, 8, &[B], Detour::None);
@@ -668,8 +689,9 @@ fn what_had_no_holder_is_not_overtaken_by_what_has_one() {
     assert_eq!((left, a.protection.held()), (vec![70, 80], 0));
 }
 
-/// The other runtime has just begun, and may not know yet who sends: what is handed over would be nobody's. Packets wait here until it has answered, whatever the way;
-/// those that come then go behind them.
+/// The other runtime has just begun and may not know the sender yet, so a packet handed
+/// over could be lost. In either release mode, packets wait here until it has answered,
+/// and later packets go behind them.
 #[test]
 fn nothing_is_handed_to_who_has_not_answered() {
     let mut a = Node::with(Plan::NFVACTOR, A, 8, &[B], Detour::None);
@@ -690,7 +712,8 @@ fn nothing_is_handed_to_who_has_not_answered() {
     assert_eq!((a.released(), a.out.handed.len(), a.protection.held()), (1, 1, 0));
 }
 
-/// A flow moves from A to B on the same host, whose copies are C's to hold: what C has of it is needed until C has saved what B has, and no longer.
+/// A flow moves from A to B on the same host, and C holds the copies of both. The copy of
+/// A's state at C is needed until C has saved B's, and no longer.
 #[test]
 fn a_flow_that_moves_within_a_host_needs_its_earlier_copy() {
     let (mut a, mut b, mut c) = (Node::new(A, 8, &[]), Node::new(B, 8, &[]), Node::new(C, 8, &[A, B]));

@@ -1,9 +1,10 @@
-//! A bound on what a failure undoes: so many packets of a flow may have left unsaved.
+//! The bound on the loss by a failure: how many packets of a flow may have left unsaved.
 //!
-//! A packet may leave as soon as all but so many of its flow's latest packets are in what the
-//! replica has said it has saved. It waits here like those of [`Release::Source`](crate::plan::Release::Source), which is the
-//! same with none that may be undone. Packets are counted by the flow's header, so what one
-//! owner counted the next one knows.
+//! A packet may leave as soon as the replica has saved all but a limited number of its
+//! flow's latest packets. If not, it waits here as under
+//! [`Release::Source`](crate::plan::Release::Source), which is the same with a limit of
+//! zero. The flow's header counts the packets, so the next owner goes on with the count
+//! of the last.
 
 use super::link::{Latched, UnderWay};
 use crate::flows::ActorHeader;
@@ -14,11 +15,11 @@ use holdfast_wire::fault::{Fault, is_planted};
 #[derive(Debug, Default)]
 pub(super) struct Unsaved {
     limit: u32,
-    /// By slot: its generation, and packets of the flow that its replica knows of.
+    /// By slot: its generation, and the packets of the flow that its replica knows of.
     known: Vec<(u32, u32)>,
 }
 
-/// Packets of the flow so far. The count wraps.
+/// The flow's packets so far. The count wraps.
 pub(super) fn packets(header: &ActorHeader) -> u32 {
     header.packets().iter().fold(0, |sum: u32, packets| sum.wrapping_add(*packets as u32))
 }
@@ -29,12 +30,12 @@ impl Unsaved {
         Unsaved { limit, known: Vec::new() }
     }
 
-    /// Packets leave at once.
+    /// True if packets leave at once, up to the limit.
     pub(super) fn is_counted(&self) -> bool {
         self.limit > 0
     }
 
-    /// The replica has a state that was sent.
+    /// The replica has saved a state.
     #[inline]
     pub(super) fn note_saved(&mut self, sent: &UnderWay) {
         if !self.is_counted() || sent.is_question {
@@ -47,7 +48,8 @@ impl Unsaved {
         self.known[at] = (sent.generation, sent.packets);
     }
 
-    /// A failure now, with this packet gone, would undo no more than it may.
+    /// True if a failure now, with this packet gone, would undo no more packets than the
+    /// limit.
     #[inline]
     pub(super) fn may_leave(&self, packet: &Latched) -> bool {
         if !self.is_counted() {

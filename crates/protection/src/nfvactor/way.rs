@@ -1,11 +1,15 @@
-//! Where packets of a link wait for their state: handed over to who holds the replica, or in the latch here. And how one becomes the other without
-//! a packet overtaking an earlier one of its flow.
+//! Release modes of a link: packets wait for their state at the replica, which is
+//! hand-over, or in the latch here. A link changes its mode without a packet overtaking
+//! an earlier one of its flow.
 //!
-//! - From the latch to handing over: what comes now waits in the same queue behind what is latched, and goes on when all of that has left.
-//! - From handing over to the latch: a mark follows what was handed over last. What is latched leaves when its state is saved, but not before the
-//!   answer has come that everything before the mark has left.
+//! - From latch to hand-over: a new packet waits in the same queue behind the latched
+//!   ones, and goes on when all of those have left.
+//! - From hand-over to latch: a mark follows the last packet that was handed over.
+//!   Latched packets leave when their state is saved, but not before the holder answers
+//!   that everything before the mark has left.
 //!
-//! A link changes again only when the change before is over. Whatever its way, packets wait here until the other side has answered something.
+//! A link changes again only when the previous change is over. In either mode, packets
+//! wait here until the other side has acknowledged a record.
 
 use super::link::{Latched, Link};
 use super::unsaved::Unsaved;
@@ -16,10 +20,10 @@ use crate::{Detour, Outbox};
 use holdfast_wire::DropReason;
 use holdfast_wire::nsh::ENCAPSULATION_LEN;
 
-/// How long a link is watched before its way is looked at again, ns.
+/// How long a link is watched before its mode is decided again, ns.
 pub(super) const WATCHED: u64 = 100_000_000;
 
-/// Where a packet waits for its state.
+/// The place where a packet waits for its state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
     /// At the replica.
@@ -28,18 +32,19 @@ pub(super) enum Way {
     Latch,
 }
 
-/// The way of a link, and the counts by which [`Release::Auto`] chooses it.
+/// The release mode of a link, and the counts by which [`Release::Auto`] chooses it.
 #[derive(Debug)]
 pub(super) struct Choice {
     pub(super) way: Way,
     pub(super) detour: Detour,
-    /// Latched packets wait until everything handed over up to this commit has left.
+    /// Latched packets wait until every packet handed over up to this commit has left.
     behind: Option<u32>,
     /// The latest commit of which a packet was handed over.
     handed: Option<u32>,
-    /// When it is decided again, ns.
+    /// When the mode is decided again, ns.
     decided_next: u64,
-    /// Bytes that handing packets over costs, or would cost, and of the states that are sent in any case, since the last decision.
+    /// Bytes since the last decision: of packets, which hand-over costs or would cost,
+    /// and of states, which are sent in either mode.
     packets: u64,
     states: u64,
 }
@@ -63,9 +68,11 @@ impl Choice {
         self.packets += (len + ENCAPSULATION_LEN) as u64;
     }
 
-    /// The way that costs less. Without a detour packets are handed over: one way is shorter than there and back. Where the packet would come back
-    /// as the answer does, only later, it waits here. In between it is one way less against the packet's bytes: it goes with the states as
-    /// long as that no more than doubles what they take, and begins to only below half of that, so as not to go to and fro.
+    /// The cheaper mode. Without a detour packets are handed over: one way is shorter
+    /// than there and back. If the packet would return to this host, it waits here, since
+    /// the acknowledgement returns sooner. In between, hand-over saves one way but costs
+    /// the packet's bytes. Hand-over goes on while packets take no more bytes than the
+    /// states, and begins only below half of that, so that the mode does not oscillate.
     fn cheaper(&self) -> Way {
         let limit = if self.way == Way::HandOver { self.states } else { self.states / 2 };
         match self.detour {
@@ -77,7 +84,7 @@ impl Choice {
 }
 
 impl Link {
-    /// Looks at the way anew, if it is time. `fickle`: changes it whatever it costs.
+    /// Decides the mode again, if it is time. `fickle`: changes it, whatever the cost.
     pub(super) fn reconsider(&mut self, now: u64, fickle: Option<u64>, out: &mut Outbox) {
         if self.choice.behind.is_some() {
             self.ask_what_has_left(now, out);
@@ -99,7 +106,7 @@ impl Link {
         }
     }
 
-    /// From now on this is the way.
+    /// Changes the mode.
     pub(super) fn change(&mut self, wanted: Way, now: u64, out: &mut Outbox) {
         self.choice.way = wanted;
         let has_left = |commit: u32| self.passed != 0 && reached(self.passed, commit);
@@ -118,12 +125,13 @@ impl Link {
         }
     }
 
-    /// The latest commit of which a packet was handed over, if that may not have left yet.
+    /// The latest commit of which a packet was handed over, if that packet may not have
+    /// left yet.
     pub(super) fn handed_and_not_left(&self) -> Option<u32> {
         self.choice.handed.filter(|handed| self.passed == 0 || !reached(self.passed, *handed))
     }
 
-    /// The holder has said that everything handed over up to `passed` has left.
+    /// The holder has reported that every packet handed over up to `passed` has left.
     pub(super) fn note_passed(&mut self, unsaved: &Unsaved, out: &mut Outbox) {
         if self.choice.behind.is_some_and(|behind| reached(self.passed, behind)) {
             self.choice.behind = None;
@@ -131,7 +139,8 @@ impl Link {
         }
     }
 
-    /// A packet whose state has been sent waits for it.
+    /// Takes a packet whose state has been sent: hands it over, releases it, or latches
+    /// it.
     pub(super) fn hold(&mut self, mut latched: Latched, unsaved: &Unsaved, out: &mut Outbox) {
         latched.is_for_holder = self.choice.way == Way::HandOver && self.numbers.has_answered();
         if latched.is_for_holder && self.latch.is_empty() {
@@ -152,7 +161,7 @@ impl Link {
         out.handed.push((self.peer, latched.packet));
     }
 
-    /// Lets go of what need not wait here any longer.
+    /// Lets packets go that need not wait here any longer.
     pub(super) fn open_latch(&mut self, unsaved: &Unsaved, out: &mut Outbox) {
         let (saved, is_behind) = (self.numbers.saved, self.choice.behind.is_some());
         let may_leave = |latched: &mut Latched| {
@@ -167,7 +176,8 @@ impl Link {
         }
     }
 
-    /// Something of this flow waits here, or may leave only behind something that was handed over.
+    /// True if a packet of this flow waits here, or if packets may leave only behind
+    /// packets that were handed over.
     pub(super) fn holds(&self, slot: crate::Slot) -> bool {
         self.choice.behind.is_some() || self.latch.iter().any(|latched| latched.slot == slot)
     }

@@ -1,4 +1,5 @@
-//! What owners have processed since they sent the copies that are here: inputs, in their order.
+//! Journals: the inputs that owners have processed since they sent the copies that are
+//! here, in order.
 
 use crate::numbers::{reached, split_u32};
 use crate::{Epoch, Peer, Slot};
@@ -7,7 +8,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// Inputs kept of one owner: far more than an honest one sends without new states.
 const LIMIT: usize = 1 << 20;
-/// Of so many dead the inputs are kept: what has not been claimed after that is not claimed any more.
+/// Dead owners whose inputs are kept. Flows that have not been claimed by then are not
+/// claimed any more.
 const DEAD: usize = 1024;
 /// Bytes of an input: the flow's epoch (4), the stamp less the record's (4).
 const INPUT_LEN: usize = 8;
@@ -20,10 +22,10 @@ pub(super) struct Record<'a> {
 }
 
 impl<'a> Record<'a> {
-    /// Takes it apart.
+    /// Parses a record.
     ///
     /// # Errors
-    /// [`DropReason::Malformed`] if it is none.
+    /// [`DropReason::Malformed`] if the body is not one.
     pub(super) fn read(body: &'a [u8]) -> Result<Record<'a>, DropReason> {
         let (number, rest) = split_u32(body)?;
         let (base, rest) = rest.split_first_chunk::<8>().ok_or(DropReason::Malformed)?;
@@ -34,13 +36,13 @@ impl<'a> Record<'a> {
     }
 }
 
-/// Of one owner.
+/// The inputs of one owner.
 #[derive(Default)]
 struct Journal {
-    /// Inputs that came before those that are here.
+    /// Inputs that came before those in the list.
     first: u64,
     inputs: VecDeque<(Epoch, u64)>,
-    /// Of each record its number, and where its inputs end.
+    /// For each record its number, and the position behind its last input.
     records: VecDeque<(u32, u64)>,
 }
 
@@ -48,14 +50,15 @@ struct Journal {
 #[derive(Default)]
 pub(super) struct Journals {
     owners: BTreeMap<Peer, Journal>,
-    /// By slot here: how many inputs of its owner had come before its copy.
+    /// By slot here: how many inputs of the owner had come before the copy.
     covered: Vec<u64>,
-    /// Of the dead, by epoch: stamps, each with its place among the owner's inputs.
+    /// Dead owners' inputs, by epoch: stamps, each with its position among the owner's
+    /// inputs.
     dead: VecDeque<BTreeMap<u32, Vec<(u64, u64)>>>,
 }
 
 impl Journals {
-    /// Keeps what a record says.
+    /// Keeps the inputs of a record.
     pub(super) fn take(&mut self, from: Peer, record: &Record<'_>) -> Result<(), DropReason> {
         let journal = self.owners.entry(from).or_default();
         if journal.inputs.len() + record.inputs.len() > LIMIT {
@@ -69,7 +72,8 @@ impl Journals {
         Ok(())
     }
 
-    /// The copies of this owner have what its records up to this one said.
+    /// Forgets the inputs of an owner's records up to this one, because its copies
+    /// contain them.
     pub(super) fn trim(&mut self, from: Peer, number: u32) {
         let Some(journal) = self.owners.get_mut(&from) else { return };
         while let Some((_, end)) = journal.records.pop_front_if(|(known, _)| reached(number, *known)) {
@@ -86,18 +90,18 @@ impl Journals {
         &mut self.covered[at]
     }
 
-    /// This copy is as its owner had it after everything that it has said.
+    /// Marks this copy as up to date with all inputs that its owner has sent.
     pub(super) fn cover(&mut self, from: Peer, slot: Slot) {
         let place = self.owners.get(&from).map_or(0, |journal| journal.first + journal.inputs.len() as u64);
         *self.covered_mut(slot) = place;
     }
 
-    /// What the owner of this copy says of it comes behind it.
+    /// Marks this copy as behind every input that its owner sends.
     pub(super) fn uncover(&mut self, slot: Slot) {
         *self.covered_mut(slot) = 0;
     }
 
-    /// The owner has failed, with all its earlier lives.
+    /// Closes the journals of a failed owner and of all its earlier incarnations.
     pub(super) fn close(&mut self, dead: Peer) {
         let is_dead = |peer: &Peer| peer.node == dead.node && reached(dead.incarnation, peer.incarnation);
         for (_, journal) in self.owners.extract_if(.., |peer, _| is_dead(peer)) {
@@ -112,14 +116,15 @@ impl Journals {
         }
     }
 
-    /// The stamps of what was processed of a flow since its copy, in order. They are not given out again.
+    /// The stamps of a flow's packets that were processed since its copy, in order. The
+    /// stamps are not given out again.
     pub(super) fn of_flow(&mut self, epoch: Epoch, slot: Slot) -> Vec<u64> {
         let covered = self.covered.get(slot as usize).copied().unwrap_or(0);
         let inputs = self.dead.iter_mut().rev().find_map(|by_epoch| by_epoch.remove(&epoch.get())).unwrap_or_default();
         inputs.into_iter().filter(|(place, _)| *place >= covered).map(|(_, stamp)| stamp).collect()
     }
 
-    /// This owner has said that it processed this.
+    /// True if this owner has reported the packet with this stamp as processed.
     pub(super) fn has(&self, from: Peer, epoch: Epoch, stamp: u64) -> bool {
         self.owners.get(&from).is_some_and(|journal| journal.inputs.contains(&(epoch, stamp)))
     }

@@ -1,30 +1,36 @@
-//! Rounds of checkpoints: what is behind is sent anew, and then nobody needs what led there.
+//! Rounds of checkpoints: copies that are behind are sent anew, and then the inputs
+//! before them are no longer needed.
 //!
-//! In: which flows have had inputs since their copies. Out: their states, a few per flush; when all are saved the stamp up to which the switch may forget, and to
-//! each holder up to which commit the inputs are in its copies.
+//! In: flows with inputs since their copies. Out: their states, a few per flush. When all
+//! are saved: the stamp up to which the switch may forget, and for each holder the commit
+//! up to which its copies contain the inputs. Never: a packet.
 //!
-//! A packet that comes with a stamp from before a round began, because another overtook it, could find the switch without it when it is needed: its flow's state goes with its commit.
+//! When a packet with a stamp from before the round's beginning comes late, the switch
+//! might have forgotten it when it is needed. Its flow's state is therefore sent with its
+//! commit.
 
 use crate::flows::{flag, role};
 use crate::numbers::reached;
 use crate::{Flows, NfvActor, Outbox, Peer, Plan, Slot, kind};
 
-/// States sent per flush: so few that the batch's inputs hardly wait behind them; and so many when the log would be full otherwise.
+/// States sent per flush: so few that the batch's inputs hardly wait behind them, but
+/// many if the log would otherwise fill up.
 const SEND: usize = 4;
 const SEND_URGENTLY: usize = 64;
-/// Times as long between two rounds while no packet comes.
+/// Factor on the time between two rounds while no packet comes.
 const IDLE: u64 = 16;
-/// Inputs that may lie at holders before a round begins whatever the time; with twice as many every state goes with its commit.
+/// Inputs at holders that begin a round before its time. With twice as many, every state
+/// goes with its commit.
 const INPUTS: usize = 1 << 15;
 
 struct Round {
-    /// What was stamped up to here is in the copies when the round is over.
+    /// The copies contain all packets stamped up to here when the round is over.
     stamp: u64,
     flows: Vec<(Slot, u32)>,
     at: usize,
-    /// By holder: what it was sent before the round.
+    /// By holder: the last record that it was sent before the round.
     began: Vec<(Peer, u32)>,
-    /// Once all states have been sent, by holder: what it must have saved.
+    /// Once all states have been sent, by holder: the record that it must have saved.
     sent: Option<Vec<(Peer, u32)>>,
 }
 
@@ -37,7 +43,8 @@ pub(super) struct Rounds {
     /// The last round's stamp.
     stamp: u64,
     not_before: u64,
-    /// Inputs, and bytes of the log, since the last round began, and inputs before that may not be covered yet.
+    /// Inputs, and bytes of the log, since the last round began; and earlier inputs that
+    /// may not be covered yet.
     inputs: usize,
     bytes: usize,
     before: usize,
@@ -45,7 +52,7 @@ pub(super) struct Rounds {
 }
 
 impl Rounds {
-    /// The copy is behind this flow from now on.
+    /// Notes an input: the flow's copy is behind from now on.
     #[inline]
     pub(super) fn note_input(&mut self, flows: &mut Flows, slot: Slot) {
         self.inputs += 1;
@@ -56,31 +63,33 @@ impl Rounds {
         }
     }
 
-    /// So many packets with so many bytes in all have come: whether the chain lets them pass or not, they are in the switch's log.
+    /// Counts packets that have come, with their bytes. All are in the switch's log,
+    /// whether the chain lets them pass or not.
     pub(super) fn note_logged(&mut self, packets: usize, bytes: usize) {
         self.bytes += bytes + packets * HEAD;
         self.has_news = true;
     }
 
-    /// What has this stamp may be forgotten soon, or too much is to be remembered already.
+    /// True if the packet with this stamp may soon be forgotten, or if there are too many
+    /// inputs already.
     #[inline]
     pub(super) fn covers(&self, stamp: u64) -> bool {
         stamp <= self.stamp || self.inputs + self.before > 2 * INPUTS
     }
 
-    /// The log is no more: nothing is waited for.
+    /// The log is lost: ends the round.
     pub(super) fn forget(&mut self) {
         self.behind.clear();
         self.round = None;
         (self.inputs, self.before, self.bytes) = (0, 0, 0);
     }
 
-    /// Something is to be sent.
+    /// True if there are states to send.
     pub(super) fn is_busy(&self) -> bool {
         self.round.as_ref().is_some_and(|round| round.at < round.flows.len())
     }
 
-    /// The batch is over.
+    /// The batch is over: begins or continues a round.
     pub(super) fn go_on(&mut self, plan: &Plan, copies: &mut NfvActor, flows: &mut Flows, out: &mut Outbox) {
         let now = out.now();
         let is_urgent = self.bytes >= plan.log_bytes / 4 || self.inputs >= INPUTS;
@@ -117,14 +126,15 @@ impl Rounds {
             return;
         }
         let sent = round.sent.get_or_insert_with(|| last_sent(copies));
-        // What has another holder since, because the one that it had is gone or going, has no copy before that one has saved it.
+        // A flow whose holder is gone or leaving has another holder since, and has no
+        // copy before that one has saved it.
         if sent.iter().any(|(peer, last)| is_open(copies, *peer, *last)) || copies.is_filling() && !is_urgent {
             return;
         }
         for (peer, first) in &round.began {
             let Some(link) = copies.links.find(*peer).filter(|_| *first != 0) else { continue };
             let number = link.numbers.next();
-            // If there is no room the next round says so.
+            // If there is no room, the next round reports it.
             if out.send(*peer, kind::COVERED, &[&number.to_be_bytes(), &first.to_be_bytes()]) {
                 link.numbers.last = number;
             }
@@ -135,16 +145,16 @@ impl Rounds {
     }
 }
 
-/// A holder that is still there has not saved all up to here.
+/// True if a holder is still there and has not saved everything up to this record.
 pub(super) fn is_open(copies: &NfvActor, holder: Peer, last: u32) -> bool {
     let link = copies.links.iter().find(|link| link.peer == holder);
     link.is_some_and(|link| last != 0 && !(link.numbers.saved != 0 && reached(link.numbers.saved, last)))
 }
 
-/// What each holder has been sent so far.
+/// The last record that each holder has been sent so far.
 pub(super) fn last_sent(copies: &NfvActor) -> Vec<(Peer, u32)> {
     copies.links.iter().map(|link| (link.peer, link.numbers.last)).collect()
 }
 
-/// Bytes that an entry of the log takes beside the packet.
+/// Bytes of a log entry besides the packet.
 const HEAD: usize = 32;

@@ -7,7 +7,7 @@ const OWNER: Peer = Peer { node: 16, incarnation: 1 };
 const STANDBY: Peer = Peer { node: 17, incarnation: 2 };
 const EVERY: u64 = 1_000_000;
 
-/// One runtime's side of a chain: a flow's state is the number of packets.
+/// A runtime's side of a chain: a flow's state is the number of packets.
 struct Side {
     flows: Flows,
     protection: Reinforce,
@@ -42,7 +42,7 @@ impl Side {
         slot
     }
 
-    /// A packet of this flow is processed; its stamp.
+    /// Processes a packet of this flow. Returns its stamp.
     fn process(&mut self, flow: u16, nondeterministic: bool) -> u64 {
         self.now += 10;
         let slot = self.slot(flow);
@@ -57,7 +57,7 @@ impl Side {
         self.now
     }
 
-    /// The batch is over: what is sent, and how many packets leave.
+    /// Ends a batch. Returns the records that are sent, and how many packets leave.
     fn flush(&mut self) -> (Vec<(Record, Vec<u8>)>, usize) {
         self.out.begin(0, self.now);
         self.protection.flush(&mut self.flows, &mut self.out);
@@ -80,11 +80,12 @@ fn key(flow: u16) -> FlowKey {
 }
 
 fn kinds(records: &[(Record, Vec<u8>)]) -> Vec<u8> {
-    // Questions about copies are another thing.
+    // Questions about copies do not matter here.
     records.iter().map(|(record, _)| record.kind).filter(|kind| *kind != kind::CHECK).collect()
 }
 
-/// Both sides have said all that they have to say. How many packets left at the owner.
+/// Delivers records until both sides are quiet. Returns how many packets left at the
+/// owner.
 fn talk(owner: &mut Side, standby: &mut Side) -> usize {
     let mut left = 0;
     for _ in 0..8 {
@@ -97,15 +98,16 @@ fn talk(owner: &mut Side, standby: &mut Side) -> usize {
     left + owner.flush().1
 }
 
-/// What the standby would process again of a flow, if the owner died now.
+/// The stamps that the standby would replay of a flow, if the owner died now.
 fn inputs(standby: &mut Side, flow: u16) -> Vec<u64> {
     standby.protection.recover(&mut standby.flows, OWNER, &mut standby.out);
     let found = standby.flows.find(&key(flow), standby.flows.hash(&key(flow))).expect("there is a copy");
     standby.protection.take_inputs(&standby.flows, found.slot)
 }
 
-/// The first packet's state goes, of those behind it the stamps, and a packet that could come out differently takes the state along again. None leaves before the standby has
-/// said so.
+/// The first packet's state is sent, then the stamps of later packets. A
+/// non-deterministic packet takes the state along again. No packet leaves before the
+/// standby has acknowledged it.
 #[test]
 fn what_goes_is_the_least_that_makes_it_again() {
     let (mut owner, mut standby) = (Side::new(OWNER, STANDBY), Side::new(STANDBY, OWNER));
@@ -134,7 +136,7 @@ fn what_goes_is_the_least_that_makes_it_again() {
     assert_eq!(inputs(&mut standby, 1), [0u64; 0]);
 }
 
-/// Of two flows the inputs are kept apart, in order, and only those behind the copy count.
+/// Inputs of two flows are kept apart, in order, and only those behind the copy count.
 #[test]
 fn inputs_are_those_behind_the_copy() {
     let (mut owner, mut standby) = (Side::new(OWNER, STANDBY), Side::new(STANDBY, OWNER));
@@ -154,8 +156,9 @@ fn inputs_are_those_behind_the_copy() {
     assert_eq!(inputs(&mut standby, 2), [0u64; 0], "each is given out once");
 }
 
-/// When it is time all that is behind goes; the switch may forget when that has been saved, not before, and the standby forgets what led there. A packet from before that time which comes
-/// late takes its state along.
+/// When a round is due, the states of all flows that are behind are sent. When they have
+/// been saved, and not before, the switch may forget, and the standby forgets the inputs
+/// up to there. A packet from before the round that comes late takes its state along.
 #[test]
 fn a_round_ends_when_its_states_are_saved() {
     let (mut owner, mut standby) = (Side::new(OWNER, STANDBY), Side::new(STANDBY, OWNER));
@@ -175,7 +178,7 @@ fn a_round_ends_when_its_states_are_saved() {
         assert_eq!(owner.out.cleared, None, "nothing has been saved");
     }
     assert_eq!(kinds(&states), [&[kind::INPUTS][..], &[kind::STATE; 9]].concat());
-    // Between the two: it is of the next round.
+    // Processed during the round: the input belongs to the next one.
     let late = owner.process(1, false);
     standby.take(OWNER, &states);
     let answers = standby.flush().0;
@@ -194,7 +197,8 @@ fn a_round_ends_when_its_states_are_saved() {
     assert_eq!(inputs(&mut standby, 1), [late]);
 }
 
-/// The switch died, or is on this host of several: every packet's state goes until there is a log again.
+/// The switch died, or is on this one of several hosts. The state goes with every packet
+/// until there is a log again.
 #[test]
 fn without_a_log_states_go() {
     let (mut owner, mut standby) = (Side::new(OWNER, STANDBY), Side::new(STANDBY, OWNER));
@@ -214,7 +218,8 @@ fn without_a_log_states_go() {
     assert_eq!(kinds(&owner.flush().0), [kind::INPUTS]);
 }
 
-/// A state is on its way when the log is lost: what the standby has needs that log until the state has been saved.
+/// A state is under way when the log is lost. The standby's copy needs that log until the
+/// state has been saved.
 #[test]
 fn a_state_that_is_on_its_way_is_not_there() {
     let (mut owner, mut standby) = (Side::new(OWNER, STANDBY), Side::new(STANDBY, OWNER));
@@ -237,7 +242,7 @@ fn a_state_that_is_on_its_way_is_not_there() {
     assert!(!owner.protection.safety(&owner.flows).resynchronising);
 }
 
-/// Cut at every length, or with half an input: it is no record.
+/// A record that is cut at any length, or has half an input, is refused.
 #[test]
 fn what_is_malformed_is_refused() {
     let (mut owner, mut standby) = (Side::new(OWNER, STANDBY), Side::new(STANDBY, OWNER));

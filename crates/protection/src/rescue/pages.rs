@@ -1,9 +1,14 @@
-//! The state server's side: what there is of every flow of a chain, and who gets what was of the dead.
+//! The state server's side: the pages of all flows of a chain, and their distribution
+//! after a failure.
 //!
-//! In: records from runtimes, who lives, who has died. Out: records. Never: a packet, a flow that is served.
+//! In: records from runtimes, who lives, who has died. Out: records. Never: a packet, a
+//! flow that is served.
 //!
-//! Pages are [NFVactor's replicas](crate::nfvactor), and come as these do. Nobody serves them here: when their owner dies they are *dealt*, a few at a time, to the runtimes that have asked
-//! for them, and each says whether it took a flow. One that it did not take goes to the next. All who have asked hear when there are no more.
+//! Theory of operation. Pages are [NFVactor's replicas](crate::nfvactor), and arrive as
+//! these do. The server serves no flow. When an owner dies, its pages are *dealt*, a few
+//! at a time, to the runtimes that have asked for them. Each runtime answers whether it
+//! took a flow. A flow that it did not take goes to the next one. All runtimes that have
+//! asked are told when there are no more pages.
 
 use super::paging::ASKED;
 use super::records::{only_peer, peer_bytes, split_peer};
@@ -14,16 +19,19 @@ use holdfast_wire::{DropReason, FlowKey};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Flows that one runtime may have been dealt without having answered: who asks a moment later than others gets as many.
+/// Flows that may be dealt to one runtime without an answer. The limit leaves as many for
+/// a runtime that asks a moment later.
 const UNANSWERED: usize = 64;
-/// Before a flow is dealt again that somebody has not taken, ns.
+/// Time before a flow is dealt again that a runtime has not taken, ns.
 const PAUSE: u64 = 1_000_000;
-/// Before somebody who had no room is dealt a flow again, ns: a full table does not empty at once.
+/// Time before a runtime that had no room is dealt a flow again, ns: a full table does
+/// not empty at once.
 const FULL_PAUSE: u64 = 100_000_000;
-/// So long after it was refused first a flow that nobody takes is given up, ns: by then whatever it waited for is over, and whoever is to come has come.
+/// Time after the first refusal at which a flow that no runtime takes is given up, ns. By
+/// then any obstacle is over, and every runtime that was to come has come.
 const PATIENCE: u64 = 10_000_000_000;
 
-/// What the pages of a chain are made of.
+/// The parameters of a chain's pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PagesConfig {
     /// The chain.
@@ -38,7 +46,7 @@ pub struct PagesConfig {
     pub seed: u64,
 }
 
-/// A flow on its way to a runtime of which nothing has come yet.
+/// A flow on its way to a runtime that has not written it back yet.
 struct Passed {
     generation: u32,
     to: Peer,
@@ -49,22 +57,23 @@ struct Passed {
 struct Candidate {
     slot: Slot,
     generation: u32,
-    /// ns; [`u64::MAX`] if nobody has refused it.
+    /// Time at which the flow is given up, ns; [`u64::MAX`] before the first refusal.
     give_up_at: u64,
 }
 
-/// What is to be dealt of one that has died.
+/// The flows of a dead runtime that are to be dealt.
 struct Recall {
     dead: Peer,
-    /// It is known here that it has.
+    /// Set if the death is known here.
     is_buried: bool,
     queue: VecDeque<Candidate>,
-    /// Those that nobody has taken so far, and from when on they are dealt again, ns.
+    /// Flows that no runtime has taken so far, and the time from which they are dealt
+    /// again, ns.
     again: Vec<Candidate>,
     again_at: u64,
     askers: Vec<Peer>,
     next_asker: usize,
-    /// Those of them that had no room, until when they are passed over, ns.
+    /// Askers that had no room, and the time until which they are passed over, ns.
     full: Vec<(Peer, u64)>,
 }
 
@@ -74,7 +83,7 @@ struct Dealt {
     candidate: Candidate,
 }
 
-/// Somebody serves a flow that another one has by a newer epoch.
+/// A runtime serves a flow that another one has under a newer epoch.
 struct Displaced {
     owner: Peer,
     slot: Slot,
@@ -92,21 +101,21 @@ pub struct Pages {
     dealt: BTreeMap<u32, Dealt>,
     next_number: u32,
     displaced: Vec<Displaced>,
-    /// Pages that runtimes have asked for, in order, where their channels had no room.
+    /// Requests for pages that wait for room in the runtimes' channels, in order.
     questions: VecDeque<(Peer, FlowKey)>,
-    /// Who may be given flows.
+    /// Runtimes that may be given flows.
     able: Vec<Peer>,
-    /// Of each node the latest life that has died.
+    /// By node: the latest incarnation that has died.
     buried: BTreeMap<u16, u32>,
     now: u64,
     /// Scratch space.
     likely: Vec<Option<Found>>,
-    /// Flows that nobody took.
+    /// Flows that no runtime took.
     lost: u64,
 }
 
 impl Pages {
-    /// Without a flow.
+    /// An empty set of pages.
     pub fn new(config: PagesConfig) -> Pages {
         Pages {
             chain: config.chain,
@@ -127,14 +136,15 @@ impl Pages {
         }
     }
 
-    /// From now on the journal is told before anything of a page changes, or of where it is found.
+    /// Sets the journal, which is told before a page, or the table that finds it,
+    /// changes.
     pub fn set_journal(&mut self, journal: Journal) {
         self.flows.set_journal(journal);
         self.outbox.set_journal(journal);
         journal.scratch(&self.likely);
     }
 
-    /// The pages, to look at.
+    /// The pages, read-only.
     pub fn flows(&self) -> &Flows {
         &self.flows
     }
@@ -144,12 +154,14 @@ impl Pages {
         self.chain
     }
 
-    /// Flows that nobody took when their owner had died, since the last call.
+    /// Flows that no runtime took after their owner had died, since the last call.
     pub fn take_lost(&mut self) -> u64 {
         core::mem::take(&mut self.lost)
     }
 
-    /// A batch of records begins. `rooms`: to whom something may be said, and how many bytes of records each one's channel takes now; `able`: those among them that may be given flows.
+    /// Begins a batch of records. `rooms`: the runtimes to which records may be sent, and
+    /// how many bytes of records each channel takes now. `able`: the runtimes among them
+    /// that may be given flows.
     pub fn begin(&mut self, now: u64, rooms: impl Iterator<Item = (Peer, usize)>, able: &[Peer]) {
         self.now = now;
         self.flows.begin_turn();
@@ -159,7 +171,7 @@ impl Pages {
         self.able.extend_from_slice(able);
     }
 
-    /// A record from a runtime, in order, without the chain's number.
+    /// Handles a record from a runtime, in order, without the chain's number.
     ///
     /// # Errors
     /// The reason to count if the record is not acceptable.
@@ -169,7 +181,7 @@ impl Pages {
             kind::STATE => self.handle_state(from, body),
             kind::DELTA | kind::CHECK | kind::END => copies.handle_record(flows, from, record, body, outbox),
             kind::PASS => self.handle_pass(from, body),
-            // To the dead nothing could be said.
+            // A dead runtime could not be answered.
             kind::RECALL | kind::DEALT | kind::PAGE if self.is_buried(from) => Err(DropReason::Fenced),
             kind::PAGE => self.handle_question(from, body),
             kind::RECALL => only_peer(body).map(|dead| self.ask(from, dead)),
@@ -178,12 +190,13 @@ impl Pages {
         }
     }
 
-    /// As [`Protection::flow_of`].
+    /// Like [`Protection::flow_of`].
     pub fn flow_of(&self, record: u8, body: &[u8]) -> Option<u64> {
         self.copies.flow_of(&self.flows, record, body)
     }
 
-    /// Brings the pages of these flows into the cache. The value means nothing; use it so that the loads stay.
+    /// Prefetches the pages of these flows. The value means nothing; use it so that the
+    /// loads stay.
     pub fn touch(&mut self, hashes: &[u64]) -> u64 {
         let buckets = self.flows.touch_buckets(hashes.iter().copied());
         let slots = self.flows.touch_slots(hashes.iter().copied(), true, &mut self.likely);
@@ -216,10 +229,10 @@ impl Pages {
         Ok(())
     }
 
-    /// A runtime has not the state of a flow that it owns.
+    /// A runtime requests the state of a flow that it owns.
     fn handle_question(&mut self, from: Peer, body: &[u8]) -> Result<(), DropReason> {
         let key = FlowKey::read_from_bytes(body).map_err(|_| DropReason::Malformed)?;
-        // It asks for as many at a time, and for no more.
+        // An honest runtime has no more requests open at a time.
         if self.questions.iter().filter(|(asker, _)| *asker == from).count() >= ASKED {
             return Err(DropReason::QueueFull);
         }
@@ -227,7 +240,7 @@ impl Pages {
         Ok(())
     }
 
-    /// Answers what runtimes have asked for, as far as their channels have room.
+    /// Answers requests for pages, as far as the channels have room.
     fn answer(&mut self) {
         let mut questions = core::mem::take(&mut self.questions);
         questions.retain(|(from, key)| {
@@ -237,7 +250,8 @@ impl Pages {
                     let parts: [&[u8]; 2] = [&self.flows.layout().to_be_bytes(), self.flows.block(slot)];
                     !self.outbox.send(*from, kind::PAGE_IN, &parts)
                 }
-                // Another one has it. It hears so first: what its flow has leased is that one's.
+                // Another runtime has the flow. The asker is told so first: the numbers
+                // that the flow has leased are now the other runtime's.
                 Some((slot, _)) => {
                     let parts: [&[u8]; 2] = [&self.flows.layout().to_be_bytes(), self.flows.block(slot)];
                     !self.outbox.send(*from, kind::DISPLACED, &parts)
@@ -249,7 +263,7 @@ impl Pages {
         self.questions = questions;
     }
 
-    /// Another one has this flow by a newer epoch than `owner`, who is to hear so.
+    /// Notes that another runtime has this flow under a newer epoch, to tell `owner`.
     fn displace(&mut self, owner: Peer, slot: Slot) {
         let header = self.flows.header(slot);
         let is_known = self.displaced.iter().any(|known| (known.owner, known.slot) == (owner, slot));
@@ -258,7 +272,8 @@ impl Pages {
         }
     }
 
-    /// A flow is on its way to another runtime. Whatever becomes of that, what is here is of one of the two.
+    /// A flow is on its way to another runtime. If either of the two dies, the page here
+    /// belongs to the other.
     fn handle_pass(&mut self, from: Peer, body: &[u8]) -> Result<(), DropReason> {
         let (number, rest) = split_u32(body)?;
         let (old, rest) = split_epoch(rest)?;
@@ -274,7 +289,7 @@ impl Pages {
         let generation = header.generation;
         self.passed.insert(found.slot, Passed { generation, to, epoch });
         if self.is_buried(to) {
-            // Whoever passed it on asks for it, behind this.
+            // The runtime that passed the flow on asks for it, behind this record.
             self.inherit(found.slot);
             let candidate = Candidate { slot: found.slot, generation, give_up_at: u64::MAX };
             let recall = self.recall_of(to);
@@ -289,7 +304,7 @@ impl Pages {
         self.buried.get(&peer.node).is_some_and(|last| reached(*last, peer.incarnation))
     }
 
-    /// The flow is its next owner's.
+    /// Gives the page to the flow's next owner.
     fn inherit(&mut self, slot: Slot) {
         if let Some(Passed { generation, to, epoch }) = self.passed.remove(&slot) {
             let header = self.flows.header_mut(slot);
@@ -299,7 +314,7 @@ impl Pages {
         }
     }
 
-    /// What is to be dealt of it, whether it is known here to be dead or not.
+    /// The recall of this runtime, whether its death is known here or not.
     fn recall_of(&mut self, dead: Peer) -> &mut Recall {
         let at = self.recalls.iter().position(|recall| recall.dead == dead).unwrap_or_else(|| {
             let (queue, again, askers) = (VecDeque::new(), Vec::new(), Vec::new());
@@ -316,7 +331,8 @@ impl Pages {
             self.recalls.len() - 1
         });
         if !self.recalls[at].is_buried && self.is_buried(dead) {
-            // What others' recalls have of it they leave out when they see whose it is now.
+            // Queues of other recalls may contain the same flows. A recall skips a flow
+            // whose owner is another one now.
             let dealt = self.dealt.values().filter(|dealt| dealt.dead == dead);
             let known: BTreeSet<Slot> = dealt.map(|dealt| dealt.candidate.slot).collect();
             let is_meant = |(slot, header): &(Slot, &ActorHeader)| owner_of(header) == dead && !known.contains(slot);
@@ -335,12 +351,13 @@ impl Pages {
         }
     }
 
-    /// Of whom something is asked who is not known to be dead here: may be asked for as often as somebody knows more.
+    /// Runtimes that are asked about and not known here to be dead. The caller may ask
+    /// again whenever more deaths are known.
     pub fn unknown(&self) -> impl Iterator<Item = Peer> + '_ {
         self.recalls.iter().filter(|recall| !recall.is_buried).map(|recall| recall.dead)
     }
 
-    /// It has died, with all its earlier lives.
+    /// Notes the death of a runtime and of all its earlier incarnations.
     pub fn bury(&mut self, dead: Peer) {
         self.copies.close(dead, &mut self.outbox);
         let is_dead = |peer: Peer| peer.node == dead.node && reached(dead.incarnation, peer.incarnation);
@@ -365,7 +382,7 @@ impl Pages {
         }
     }
 
-    /// All that could be got of it somebody has.
+    /// The recovery of `dead` is complete: forgets the pages that are left.
     pub fn recovered(&mut self, dead: Peer) {
         for recall in self.recalls.iter_mut().filter(|recall| recall.dead == dead) {
             recall.queue.clear();
@@ -391,13 +408,15 @@ impl Pages {
             header.generation == candidate.generation && owner_of(header) == dead
         };
         if outcome == 0 {
-            // Until it has written it back it is the heir: if it dies too, others get it.
+            // The runtime is the owner here even before it writes the flow back: if it
+            // dies too, others get the flow.
             let header = self.flows.header_mut(candidate.slot);
             if header.generation == candidate.generation && owner_of(header) == dead {
                 (header.peer, header.peer_incarnation) = (from.node, from.incarnation);
             }
         } else if outcome == DropReason::QueueFull as u8 + 1 {
-            // There is a place for it, and room as soon as another flow's state has gone: nobody has refused it.
+            // The runtime has a slot for the flow, and will have room as soon as another
+            // flow's state is evicted. This is no refusal.
             let now = self.now;
             let recall = self.recall_of(dead);
             recall.queue.push_back(candidate);
@@ -426,7 +445,7 @@ impl Pages {
         copies.flush(flows, outbox);
     }
 
-    /// When there is something to be done whatever comes, ns.
+    /// The time at which there is work even without input, ns.
     pub fn poll_timeout(&self) -> u64 {
         let due = self.recalls.iter().filter_map(|recall| {
             let again = (!recall.again.is_empty() && recall.queue.is_empty()).then_some(recall.again_at);
@@ -443,7 +462,7 @@ impl Pages {
                 recall.queue.extend(recall.again.drain(..));
             }
             recall.full.retain(|(_, until)| self.now < *until);
-            // Who is leaving gets flows only where nobody else asks.
+            // A leaving runtime gets flows only if no other runtime asks.
             let is_any_able = recall.askers.iter().any(|asker| self.able.contains(asker));
             let is_meant = |asker: &Peer| {
                 let has_room = recall.full.iter().all(|(full, _)| full != asker);
@@ -502,12 +521,12 @@ impl Pages {
         self.displaced = displaced;
     }
 
-    /// What there is to say, in order.
+    /// The records to send, in order.
     pub fn records(&self) -> impl Iterator<Item = (crate::Record, &[u8])> + '_ {
         self.outbox.records()
     }
 
-    /// All of it has been said.
+    /// Forgets the records after they were sent.
     pub fn clear_records(&mut self) {
         self.outbox.clear_records();
         self.outbox.demoted.clear();

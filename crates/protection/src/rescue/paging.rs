@@ -1,10 +1,16 @@
-//! Whose state is here, where there is not room for that of all flows.
+//! Paging: decides whose state is in memory if there is not room for that of all flows.
 //!
-//! Theory of operation (RESCue, section IV; docs/protocols/state-server.md). The header of every flow is here, so the runtime knows without a fault whether the state behind it is. What no packet has touched since the
-//! hand came by last, and the server has as it is, goes: it is *nominated* first, and goes when the server has answered everything that was said before. A packet for a flow whose state is absent waits;
-//! the state is asked for, and others go on. As many are asked for as there is room for.
+//! Theory of operation (RESCue, section IV; docs/protocols/state-server.md). Memory has
+//! frames for the state of some flows, and a header for every flow. The runtime therefore
+//! knows without a fault whether a flow's state is resident. A hand goes round the
+//! frames, as in the clock algorithm. If no packet has touched a state since the hand's
+//! last pass, and the server has it as it is, the flow is *nominated*. Its state is
+//! evicted when the server has answered everything that was sent before. A packet for a
+//! flow whose state is absent waits. The state is requested, and other flows go on. No
+//! more states are requested than there is room for.
 //!
-//! In: which flows packets come for, what the server has saved. Out: flows whose state is to go, questions. Never: a flow that is in the middle of anything.
+//! In: flows for which packets come, the server's acknowledgements. Out: flows to evict,
+//! requests. Never: a flow that is in the middle of anything.
 
 use super::shares::{Share, share_of_key};
 use crate::flows::{ActorHeader, flag, role};
@@ -15,19 +21,20 @@ use holdfast_wire::fault::{Fault, is_planted};
 use std::collections::VecDeque;
 use zerocopy::IntoBytes;
 
-/// Places that the hand passes at a time.
+/// Frames that the hand passes at a time.
 const PASSED: usize = 1024;
-/// States that are asked for, and have not come.
+/// States that may be requested at a time.
 pub(super) const ASKED: usize = 64;
-/// Room is made ahead for so many flows, or an eighth of what there is room for.
+/// Room is made ahead for so many flows, or for an eighth of all room if that is less.
 const SPARE: usize = 256;
 
-/// A flow whose state may go when the server has seen to everything up to `number`.
+/// A nominated flow: its state may go when the server has processed everything up to
+/// `number`.
 struct Candidate {
     slot: Slot,
     generation: u32,
     version: u32,
-    /// Of the records to the server that has the flow.
+    /// The share whose server has the flow, and counts the records.
     share: usize,
     number: u32,
 }
@@ -45,16 +52,19 @@ pub(super) struct Paging {
     /// States that have come from the server.
     pub(super) fetched: u64,
     hand: usize,
-    /// Places passed since anything has changed that might help: after two rounds there is nobody who may go.
+    /// Frames passed since the last change that might help. After two rounds no flow can
+    /// be nominated.
     passed: usize,
-    /// When the last batch was over: room that was left, and places that there are.
+    /// As of the end of the last batch: room that was left, and frames in all.
     seen: (usize, usize),
     candidates: VecDeque<Candidate>,
-    /// By slot: the generation of the flow whose state is wanted and has not come, and 1; 0 for none.
+    /// By slot: the generation of the flow whose state is requested or wanted, plus 1; 0
+    /// for none.
     pending: Vec<u64>,
     wanted: VecDeque<(Slot, u32)>,
     asked: Vec<Question>,
-    /// What has come from other runtimes and found no room, in order: nobody else may have it.
+    /// States that have come from other runtimes and found no room, in order. There may
+    /// be no other copy of them.
     aside: VecDeque<(Slot, u32, Box<[u8]>)>,
 }
 
@@ -74,7 +84,8 @@ impl Paging {
         }
     }
 
-    /// A packet has come for this flow. True if its state is here; if not it will be.
+    /// Notes that a packet has come for this flow. True if its state is here; if not, it
+    /// is requested.
     #[inline]
     pub(super) fn use_of(&mut self, flows: &mut Flows, slot: Slot) -> bool {
         if flows.set_used(slot, true) {
@@ -83,7 +94,7 @@ impl Paging {
         self.has(flows, slot)
     }
 
-    /// Its state is wanted. True if it is here; if not it will be.
+    /// True if the flow's state is here; if not, it is requested.
     #[inline]
     pub(super) fn has(&mut self, flows: &Flows, slot: Slot) -> bool {
         let is_here = flows.is_present(slot);
@@ -93,7 +104,7 @@ impl Paging {
         is_here
     }
 
-    /// The state is asked for as soon as there is room for it.
+    /// Requests the state as soon as there is room for it.
     pub(super) fn want(&mut self, flows: &Flows, slot: Slot) {
         if self.expect(flows, slot) {
             self.wanted.push_back((slot, flows.header(slot).generation));
@@ -101,7 +112,8 @@ impl Paging {
         }
     }
 
-    /// The state of the flow that is in this slot now is going to come. True if that is news.
+    /// Notes that the state of the flow in this slot is expected. True if it was not
+    /// before.
     fn expect(&mut self, flows: &Flows, slot: Slot) -> bool {
         let (at, mark) = (slot as usize, u64::from(flows.header(slot).generation) + 1);
         if at >= self.pending.len() {
@@ -110,22 +122,23 @@ impl Paging {
         core::mem::replace(&mut self.pending[at], mark) != mark
     }
 
-    /// It has come, or does not come any more.
+    /// The state has come, or does not come any more.
     fn expect_no_more(&mut self, slot: Slot, generation: u32) {
         if let Some(mark) = self.pending.get_mut(slot as usize).filter(|mark| **mark == u64::from(generation) + 1) {
             *mark = 0;
         }
     }
 
-    /// Room that others are about to need who were here before: states that are on their way, and half of what is left for those that wait.
+    /// The part of this room that earlier flows are about to need: for the states on
+    /// their way, and up to half of the rest for the flows that wait.
     pub(super) fn reserved(&self, room: usize) -> usize {
         let waiting = self.wanted.len() + self.aside.len();
         self.asked.len() + waiting.min(room.saturating_sub(self.asked.len())) / 2
     }
 
-    /// A state that has come from another runtime waits for room.
+    /// Keeps a state from another runtime until there is room.
     pub(super) fn keep_aside(&mut self, flows: &Flows, slot: Slot, state: &[u8]) {
-        // Nobody is asked for it.
+        // Marks the state as expected, so that it is not requested.
         self.expect(flows, slot);
         self.aside.push_back((slot, flows.header(slot).generation, state.into()));
         self.passed = 0;
@@ -136,12 +149,13 @@ impl Paging {
         self.aside.len()
     }
 
-    /// Those states, with the slots of their flows.
+    /// The states that wait for room, with the slots of their flows and the slots'
+    /// generations.
     pub(super) fn states_aside(&mut self) -> impl Iterator<Item = (Slot, u32, &mut [u8])> + '_ {
         self.aside.iter_mut().map(|(slot, generation, state)| (*slot, *generation, &mut **state))
     }
 
-    /// Those that have waited come in, as far as there is room. True if one did.
+    /// Loads waiting states as far as there is room. True if one was loaded.
     pub(super) fn let_in(&mut self, flows: &mut Flows, loaded: &mut Vec<Slot>) -> bool {
         let before = loaded.len();
         while flows.room() > 0
@@ -158,14 +172,16 @@ impl Paging {
         loaded.len() > before
     }
 
-    /// The server has answered something, or is another one.
+    /// The server has answered something, or has been replaced: the hand may find flows
+    /// again.
     pub(super) fn look_again(&mut self) {
         self.passed = 0;
     }
 
-    /// Whose states were with a server that is no more: `is_its` tells which keys' flows that were.
+    /// Forgets the requests to a server that is lost. `is_its` tells whether a key's flow
+    /// was that server's.
     pub(super) fn forget_server(&mut self, flows: &mut Flows, is_its: impl Fn(&Flows, &FlowKey) -> bool) {
-        // Those of others' are nominated anew.
+        // Flows of the other servers are nominated again.
         self.candidates.drain(..).for_each(|candidate| flows.set_going(candidate.slot, false));
         let asked = self.asked.extract_if(.., |question| is_its(flows, &question.key));
         let mut lost: Vec<(Slot, u32)> = asked.map(|question| (question.slot, question.generation)).collect();
@@ -178,7 +194,8 @@ impl Paging {
         self.passed = 0;
     }
 
-    /// An answer about the flow with this key: where it was when it was asked for.
+    /// Takes the request that an answer with this key belongs to. Returns slot and
+    /// generation of the flow at that time.
     pub(super) fn answered(&mut self, key: &FlowKey) -> Option<(Slot, u32)> {
         let at = self.asked.iter().position(|question| question.key == *key)?;
         let Question { slot, generation, .. } = self.asked.remove(at);
@@ -186,15 +203,15 @@ impl Paging {
         Some((slot, generation))
     }
 
-    /// Makes room, if there is little: the batch is over.
+    /// Makes room, if there is little. Called at the end of a batch.
     pub(super) fn make_room(&mut self, flows: &mut Flows, shares: &[Share]) {
         self.let_go(flows, shares);
         self.nominate(flows, shares);
-        // What has been answered already need not wait.
+        // Nominated states whose records have been answered already need not wait.
         self.let_go(flows, shares);
     }
 
-    /// Those that were nominated go, unless something has happened to them since.
+    /// Evicts nominated flows, unless they have been used or changed since.
     fn let_go(&mut self, flows: &mut Flows, shares: &[Share]) {
         let is_careless = is_planted(Fault::EvictsUnsaved);
         let has_seen = |first: &Candidate| shares.get(first.share).is_some_and(|share| reached(share.saved, first.number));
@@ -234,7 +251,7 @@ impl Paging {
         }
     }
 
-    /// The share whose server has this flow as it is, if nothing is under way with it.
+    /// The share whose server has this flow as it is, if nothing of it is under way.
     fn share_that_has(&self, header: &ActorHeader, shares: &[Share]) -> Option<usize> {
         const IN_HAND: u8 = flag::TOUCHED | flag::DIRTY | flag::MOVING | flag::EMPTY;
         const UNKNOWN: u8 = flag::UNPROTECTED | flag::WHOLE | flag::BEHIND;
@@ -249,13 +266,15 @@ impl Paging {
         SPARE.min(self.room / 8).max(1)
     }
 
-    /// Asks for what is wanted, as far as there is room for it and the channels take it; of a server whose channel is full that is noted.
+    /// Requests wanted states as far as there is room for them and the channels allow.
+    /// Notes which servers' channels are full.
     pub(super) fn ask(&mut self, flows: &Flows, shares: &mut [Share], out: &mut Outbox) {
         if !flows.is_paged() || shares.is_empty() {
             return;
         }
         self.seen = (flows.room(), flows.places());
-        // What waits for a full channel holds nobody else up.
+        // A flow whose server's channel is full is passed over, so that it holds up no
+        // other.
         let mut at = 0;
         while self.asked.len() < ASKED.min(flows.room())
             && at < ASKED
@@ -282,7 +301,7 @@ impl Paging {
         }
     }
 
-    /// There is something to do that waits for nobody, as it was when the last batch was over.
+    /// True if there is work that waits for no input, as of the end of the last batch.
     pub(super) fn is_busy(&self) -> bool {
         let (room, places) = self.seen;
         let is_short = room.saturating_add(self.candidates.len()) < self.spare() && self.passed < 2 * places;

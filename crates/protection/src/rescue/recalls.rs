@@ -1,21 +1,22 @@
-//! Whose flows are asked for, and which servers have still to deal what they have of them.
+//! Recalls: dead runtimes whose flows are requested, and servers that have still to deal
+//! theirs.
 
 use crate::Peer;
 
-/// How far one server is.
+/// Progress of a recall at one server.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Asked {
     Not,
-    /// In this life of it.
+    /// Asked, in this incarnation of the server.
     Of(Peer),
-    /// It has no more.
+    /// The server has no more flows.
     Over,
 }
 
-/// What is asked for of one that has died.
+/// The recall of a dead runtime's flows.
 struct Recall {
     dead: Peer,
-    /// By share. Of those behind its end nobody has been asked.
+    /// By share. Servers of shares beyond the end have not been asked.
     asked: Vec<Asked>,
 }
 
@@ -31,7 +32,7 @@ impl Recall {
         self.asked[share] = asked;
     }
 
-    /// This share's server, in this life of it, is still to be asked.
+    /// True if this incarnation of the share's server is still to be asked.
     fn is_due(&self, share: usize, server: Peer) -> bool {
         !matches!(self.of(share), Asked::Over) && self.of(share) != Asked::Of(server)
     }
@@ -44,24 +45,25 @@ pub(super) struct Recalls {
 }
 
 impl Recalls {
-    /// Every server is to be asked for what there is of it.
+    /// Begins a recall: every server is to be asked for the flows of `dead`.
     pub(super) fn begin(&mut self, dead: Peer) {
         if !self.is_open(dead) {
             self.list.push(Recall { dead, asked: Vec::new() });
         }
     }
 
-    /// Not all servers have dealt everything.
+    /// True while a server has not dealt all flows of `dead`.
     pub(super) fn is_open(&self, dead: Peer) -> bool {
         self.list.iter().any(|recall| recall.dead == dead)
     }
 
-    /// This share's server has something to be asked.
+    /// True if this share's server is still to be asked about a dead runtime.
     pub(super) fn is_any_due(&self, share: usize, server: Peer) -> bool {
         self.list.iter().any(|recall| recall.is_due(share, server))
     }
 
-    /// Has `ask` ask this share's server for what it is still to be asked for, until that returns false. True if it never did.
+    /// Calls `ask` for each recall that this share's server is still to be asked about,
+    /// until it returns false. True if it never did.
     pub(super) fn ask(&mut self, share: usize, server: Peer, mut ask: impl FnMut(Peer) -> bool) -> bool {
         self.list.iter_mut().filter(|recall| recall.is_due(share, server)).all(|recall| {
             let is_asked = ask(recall.dead);
@@ -72,7 +74,7 @@ impl Recalls {
         })
     }
 
-    /// The server of one of so many shares has dealt all that it has of it.
+    /// Notes that the server of one of so many shares has dealt all its flows of `dead`.
     pub(super) fn dealt(&mut self, dead: Peer, share: usize, shares: usize) {
         self.list.iter_mut().filter(|recall| recall.dead == dead).for_each(|recall| recall.note(share, Asked::Over));
         self.list.retain(|recall| recall.dead != dead || (0..shares).any(|share| recall.of(share) != Asked::Over));

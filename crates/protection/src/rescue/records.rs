@@ -1,6 +1,8 @@
-//! What servers say, and what is said to them besides what changes of flows.
+//! Records from the state servers, and records to them other than states.
 //!
-//! In: records of servers. Out: answers, questions, recalls; flows that come here, that another runtime has, whose state has come or does not come any more.
+//! In: records of servers. Out: answers, requests, recalls; flows that come here, flows
+//! that another runtime has, flows whose state has come or does not come any more. Never:
+//! a state for a server.
 
 use super::Rescue;
 use super::shares::Share;
@@ -11,7 +13,7 @@ use holdfast_wire::{DropReason, FlowKey};
 use zerocopy::FromBytes;
 
 impl Rescue {
-    /// A record of this share's server that is not an answer to a state.
+    /// Handles a record of this share's server that is not an answer to a state.
     pub(super) fn hear(
         &mut self,
         flows: &mut Flows,
@@ -33,7 +35,8 @@ impl Rescue {
         }
     }
 
-    /// Makes a place for a flow that was dealt: its route is to be claimed, unless it is already.
+    /// Makes a slot for a flow that was dealt. Returns the slot if the route is still to
+    /// be claimed.
     fn place(&mut self, flows: &mut Flows, server: Peer, layout: u64, block: &[u8]) -> Result<Option<Slot>, DropReason> {
         if layout != flows.layout() || block.len() != flows.block_len() {
             return Err(DropReason::Malformed);
@@ -45,17 +48,18 @@ impl Rescue {
             self.make_room(flows);
         }
         if flows.is_paged() && flows.room() <= self.reserved(flows.room()) {
-            // There will be, soon.
+            // There will be room soon.
             return Err(DropReason::QueueFull);
         }
         let slot = match found {
             None => flows.insert(theirs.key, hash, role::CLAIMING).map_err(|_| DropReason::FlowTableFull)?,
-            // What was left of it here is being claimed, and this is newer.
+            // A remainder of the flow here is being claimed, and the dealt state is
+            // newer.
             Some(found) if !found.is_reply && is_claimed_older(flows.header(found.slot), &theirs) => {
                 flows.make_present(found.slot).map_err(|_| DropReason::QueueFull)?;
                 found.slot
             }
-            // It is about to come here by another way, or to leave.
+            // The flow is about to come here by another way, or to leave.
             Some(_) => return Err(DropReason::StaleEpoch),
         };
         if flows.overwrite(slot, block).is_err() {
@@ -80,7 +84,7 @@ impl Rescue {
             Ok(None) => {}
             Ok(Some(slot)) => out.late_claims.push((dead.node, slot)),
             Err(DropReason::Malformed) => return Err(DropReason::Malformed),
-            // The next one to be asked has room, or it is asked for again.
+            // The server deals the flow to the next runtime, or again later.
             Err(_) => {}
         }
         Ok(())
@@ -101,17 +105,17 @@ impl Rescue {
         }
         let (slot, generation) = (found.slot, ours.generation);
         let is_same = ours.opened_at == theirs.opened_at;
-        // What the server has is the other one's: nothing of it is to be ended from here.
+        // The server's page belongs to the other runtime, so no copy is ended from here.
         let outcome = copies::save(flows, from, block, &mut None, out);
         if is_same && !flows.is_present(slot) {
-            // Whatever it leased it has there, too.
+            // The same flow: its state there names the same leases.
             flows.know_demoted(slot, &block[size_of::<ActorHeader>()..]);
         }
         self.displaced.push((slot, generation));
         outcome
     }
 
-    /// The state of a flow has come for which a packet waits.
+    /// The requested state of a flow has come.
     fn handle_page(&mut self, flows: &mut Flows, body: &[u8], out: &mut Outbox) -> Result<(), DropReason> {
         let (layout, block) = body.split_first_chunk::<8>().ok_or(DropReason::Malformed)?;
         if u64::from_be_bytes(*layout) != flows.layout() || block.len() != flows.block_len() {
@@ -121,7 +125,8 @@ impl Rescue {
         let Some((slot, generation)) = self.take_answer(flows, &theirs.key)? else { return Ok(()) };
         let ours = flows.header(slot);
         if (theirs.version, theirs.opened_at) != (ours.version, ours.opened_at) {
-            // It is not what went from here: there is no other.
+            // The page is not the state that was evicted here, and there is no other
+            // copy.
             out.lost.push((slot, generation));
             return Err(DropReason::ReplicaDiffers);
         }
@@ -129,10 +134,11 @@ impl Rescue {
             Ok(()) => {
                 out.loaded.push(slot);
                 self.paging.iter_mut().for_each(|paging| paging.fetched += 1);
-                // It is here for somebody, who is to find it.
+                // A packet waits for the state: mark it as used, so that it is not
+                // evicted before.
                 flows.set_used(slot, true);
             }
-            // Others have come meanwhile. It is asked for again.
+            // Other states have taken the room meanwhile: the state is requested again.
             Err(_) => self.paging.iter_mut().for_each(|paging| paging.want(flows, slot)),
         }
         Ok(())
@@ -144,7 +150,8 @@ impl Rescue {
         Ok(())
     }
 
-    /// Where the flow is that this answer is about, if its state is still wanted.
+    /// Slot and generation of the flow that this answer is about, if its state is still
+    /// wanted.
     fn take_answer(&mut self, flows: &Flows, key: &FlowKey) -> Result<Option<(Slot, u32)>, DropReason> {
         let paging = self.paging.as_mut().ok_or(DropReason::Malformed)?;
         let (slot, generation) = paging.answered(key).ok_or(DropReason::StaleDuplicate)?;
@@ -153,7 +160,8 @@ impl Rescue {
         Ok(is_wanted.then_some((slot, generation)))
     }
 
-    /// Asks for what there is of the dead and for states that are away, and answers deals: as far as each server's channel takes it.
+    /// Sends requests for absent states, answers to deals, and recalls, as far as each
+    /// server's channel allows.
     pub(super) fn speak(&mut self, flows: &Flows, out: &mut Outbox) {
         let Rescue { paging, shares, recalls, copies, .. } = self;
         shares.iter_mut().for_each(|share| share.is_full = false);
@@ -177,7 +185,7 @@ impl Rescue {
         }
     }
 
-    /// There is something to say that waits for no answer.
+    /// True if there is something to send that waits for no answer.
     pub(super) fn has_to_say(&self) -> bool {
         let has_to_say = |(at, share): (usize, &Share)| {
             share.server.is_some_and(|server| !share.answers.is_empty() || self.recalls.is_any_due(at, server))
@@ -186,7 +194,7 @@ impl Rescue {
     }
 }
 
-/// This one asks for the route of a flow as it was before.
+/// True if this runtime claims an older state of the same flow.
 fn is_claimed_older(ours: &ActorHeader, theirs: &ActorHeader) -> bool {
     ours.role == role::CLAIMING && ours.epoch != theirs.epoch && copies::is_newer(theirs, ours)
 }
@@ -194,20 +202,20 @@ fn is_claimed_older(ours: &ActorHeader, theirs: &ActorHeader) -> bool {
 /// Bytes of a node and its incarnation.
 const PEER: usize = 6;
 
-/// Node and incarnation, as they travel.
+/// Encodes node and incarnation.
 pub(super) fn peer_bytes(peer: Peer) -> [u8; PEER] {
     let ([a, b], [c, d, e, f]) = (peer.node.to_be_bytes(), peer.incarnation.to_be_bytes());
     [a, b, c, d, e, f]
 }
 
-/// Node and incarnation, and what follows them.
+/// Parses node and incarnation; returns the rest too.
 pub(super) fn split_peer(body: &[u8]) -> Result<(Peer, &[u8]), DropReason> {
     let (node, rest) = body.split_first_chunk::<2>().ok_or(DropReason::Malformed)?;
     let (incarnation, rest) = split_u32(rest)?;
     Ok((Peer { node: u16::from_be_bytes(*node), incarnation }, rest))
 }
 
-/// Node and incarnation, and nothing behind them.
+/// Parses node and incarnation with nothing behind them.
 pub(super) fn only_peer(body: &[u8]) -> Result<Peer, DropReason> {
     split_peer(body).and_then(|(peer, rest)| if rest.is_empty() { Ok(peer) } else { Err(DropReason::Malformed) })
 }

@@ -1,8 +1,10 @@
-//! The servers, and which of them has a flow.
+//! Shares: the state servers, and which of them has a flow.
 //!
-//! Each has a share of the flows, by the hash of their keys: every runtime finds the same one, and the servers need not know of each other.
+//! Each server has a share of the flows, by the hash of their keys. Every runtime finds
+//! the same server for a flow, and the servers need not know of each other.
 //!
-//! In: who the servers are, what was sent to them and what they have seen to. Out: whose a flow is, how old what is under way is. Never: a record.
+//! In: the servers, the records sent to them, their acknowledgements. Out: the server of
+//! a flow, the age of records under way. Never: a record.
 
 use crate::links::{Holder, Links};
 use crate::numbers::reached;
@@ -11,23 +13,27 @@ use core::ops::{Deref, DerefMut};
 use holdfast_wire::FlowKey;
 use std::collections::VecDeque;
 
-/// So finely is known since when something has been under way.
+/// Number of steps in which the age of records under way is measured, up to the limit for
+/// late ones.
 const MARKS: usize = 16;
 
-/// Which of so many servers a flow's share is, by the hash of its key.
+/// The share of a flow among so many servers, by the hash of its key.
 pub fn share_of(hash: u64, servers: usize) -> usize {
-    // Not by the bits that say where in a table it is.
+    // The hash is mixed, because its own bits already choose the flow's bucket in a
+    // table.
     let mixed = (hash ^ hash >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     ((u128::from(mixed) * servers as u128) >> 64) as usize
 }
 
-/// Of so many flows the room that one of so many servers needs: its share, and what an uneven hash adds to that.
+/// The room that one of so many servers needs for its share of the flows, with a reserve
+/// for an uneven hash.
 pub fn room_for_share(flows: usize, servers: usize) -> usize {
     let even = flows.div_ceil(servers.max(1));
     if servers > 1 { flows.min(even + even / 8 + 1024) } else { flows }
 }
 
-/// The same of the flow with this key. `None` without a server. Of one server nothing is hashed.
+/// The share of the flow with this key; `None` without a server. With one server nothing
+/// is hashed.
 pub(crate) fn share_of_key(flows: &Flows, key: &FlowKey, servers: usize) -> Option<usize> {
     match servers {
         0 => None,
@@ -36,19 +42,22 @@ pub(crate) fn share_of_key(flows: &Flows, key: &FlowKey, servers: usize) -> Opti
     }
 }
 
-/// One of the servers, and what it has of the flows that are its share.
+/// A server, and its progress with the flows of its share.
 #[derive(Default)]
 pub(super) struct Share {
-    /// Its life, as soon as that is known.
+    /// The server's incarnation, once that is known.
     pub(super) server: Option<Peer>,
-    /// The last record that was sent to it, and the one up to which it has seen to everything, as they were [looked up](Shares::look_up) last.
+    /// The last record sent to the server, and the last one up to which it has processed
+    /// everything, as of the last [look-up](Shares::look_up).
     pub(super) last: u32,
     pub(super) saved: u32,
-    /// Records that were the last ones sent, of those that the server has not got, and since when they have been under way, or a little before; in order.
+    /// Records that the server has not acknowledged, in order. Each was the last one sent
+    /// at some time, and has the time since when it has been under way, or a little
+    /// earlier.
     under_way: VecDeque<(u32, u64)>,
-    /// Deals that are not answered: their numbers, and 0 or why not.
+    /// Deals that are not answered: their numbers, and 0 or the reason plus 1.
     pub(super) answers: VecDeque<(u32, u8)>,
-    /// Its channel took no more, in this batch.
+    /// Set if the server's channel took no more in this batch.
     pub(super) is_full: bool,
 }
 
@@ -64,18 +73,19 @@ impl Share {
         }
         let is_full = self.under_way.len() == MARKS;
         match self.under_way.back_mut() {
-            // As if it had been sent with the one before: what is late is so a little sooner, and not too late.
+            // The record counts as sent with the one before: it becomes late a little too
+            // early, never too late.
             Some((number, since)) if is_full || now.saturating_sub(*since) < late / MARKS as u64 => *number = last,
             _ => self.under_way.push_back((last, now)),
         }
     }
 }
 
-/// See the module. None before anybody has been heard of.
+/// See the module. Empty before any server has been heard of.
 #[derive(Default)]
 pub(super) struct Shares {
     list: Vec<Share>,
-    /// There is a server for every flow.
+    /// Set if there is a server for every flow.
     are_all_known: bool,
 }
 
@@ -94,7 +104,8 @@ impl DerefMut for Shares {
 }
 
 impl Shares {
-    /// These are the servers, by share; [`Peer::default`] is one that has not been heard of. Which shares' servers are others than before, and whether there was one before.
+    /// Sets the servers, by share; [`Peer::default`] for one that has not been heard of.
+    /// Returns the shares whose server has changed, and whether each had a server before.
     pub(super) fn renew(&mut self, peers: &[Peer]) -> Vec<(usize, bool)> {
         self.list.resize_with(peers.len().max(self.list.len()), Share::default);
         let mut changed = Vec::new();
@@ -114,28 +125,28 @@ impl Shares {
         self.list.iter().filter_map(|share| share.server)
     }
 
-    /// There is a server for every flow.
+    /// True if there is a server for every flow.
     #[inline]
     pub(super) fn are_all_known(&self) -> bool {
         self.are_all_known
     }
 
-    /// The server of this flow, if there is one.
+    /// The server of this flow, if it is known.
     pub(super) fn server_of(&self, flows: &Flows, slot: Slot) -> Option<Peer> {
         self.list[share_of_key(flows, &flows.header(slot).key, self.list.len())?].server
     }
 
-    /// Which share's server this is.
+    /// The share that this server has.
     pub(super) fn position(&self, server: Peer) -> Option<usize> {
         self.list.iter().position(|share| share.server == Some(server))
     }
 
-    /// This node is a server, in whichever life.
+    /// True if this node is a server, in any incarnation.
     pub(super) fn has_node(&self, node: u16) -> bool {
         self.known().any(|server| server.node == node)
     }
 
-    /// How far each server is.
+    /// Looks up each server's progress.
     pub(super) fn look_up<L: Holder>(&mut self, links: &mut Links<L>) {
         for share in &mut self.list {
             if let Some(link) = share.server.and_then(|server| links.find(server)) {
@@ -144,12 +155,13 @@ impl Shares {
         }
     }
 
-    /// Notes since when something has been under way. What was sent last has not been so for as long as what was sent before; nor is it new when that has come.
+    /// Notes since when records have been under way. The last record is younger than
+    /// those before it, and is not new when those have arrived.
     pub(super) fn note_under_way(&mut self, now: u64, late: u64) {
         self.list.iter_mut().for_each(|share| share.note_under_way(now, late));
     }
 
-    /// Something has been under way for longer than that, ns.
+    /// True if a record has been under way for longer than `late`, ns.
     pub(super) fn is_late(&self, now: u64, late: u64) -> bool {
         let is_old = |(_, since): &(u32, u64)| now.saturating_sub(*since) > late;
         self.list.iter().any(|share| share.under_way.front().is_some_and(is_old))

@@ -23,7 +23,7 @@ fn key(flow: u16) -> FlowKey {
     FlowKey { source_port: flow, protocol: 17, ..FlowKey::default() }
 }
 
-/// One runtime's side of a chain: a flow's state is the number of packets.
+/// A runtime's side of a chain: a flow's state is the number of packets.
 struct Side {
     me: Peer,
     flows: Flows,
@@ -32,7 +32,7 @@ struct Side {
     pool: MemoryPool,
 }
 
-/// The same with room for the state of so many flows.
+/// The same plan with room for the state of so many flows.
 fn paged(plan: Plan, room: usize) -> Plan {
     Plan { resident_flows: Some(room as u32), ..plan }
 }
@@ -51,7 +51,7 @@ impl Side {
         side
     }
 
-    /// With room for the state of so many flows.
+    /// A side with room for the state of so many flows.
     fn with_room_for(me: Peer, plan: Plan, room: usize) -> Side {
         let mut side = Side::new(me, plan);
         side.flows = Flows::with_room_for(room, FLOWS, 8, LAYOUT, SEED);
@@ -65,7 +65,7 @@ impl Side {
         self.protection.set_peers(&mut self.flows, &[server], &[], &mut self.out);
     }
 
-    /// A packet of this flow, which begins here if it is not there.
+    /// Processes a packet of this flow, which is opened here if it is not there.
     fn process(&mut self, flow: u16, epoch: u32, now: u64) {
         let found = self.find(flow);
         let Side { flows, protection, out, pool, .. } = self;
@@ -83,7 +83,7 @@ impl Side {
         protection.commit(flows, slot, packet, false, out);
     }
 
-    /// The routes that it asks for are given.
+    /// The switch grants every route that was asked for.
     fn grant_routes(&mut self, epoch: &mut u32) {
         for (_, slot) in core::mem::take(&mut self.out.late_claims) {
             *epoch += 1;
@@ -105,14 +105,14 @@ impl Side {
     }
 }
 
-/// Runtimes and a server: what one says the other hears, in order.
+/// Runtimes and a server, which hear each other's records in order.
 struct World {
     now: u64,
     sides: Vec<Side>,
     pages: Pages,
-    /// What every runtime has said.
+    /// Records that the runtimes have sent.
     said: Vec<(Peer, u8, Vec<u8>)>,
-    /// What the server has said.
+    /// Records that the server has sent.
     answered: Vec<(Peer, u8, Vec<u8>)>,
     epoch: u32,
     left: usize,
@@ -133,13 +133,13 @@ impl World {
         &mut self.sides[at]
     }
 
-    /// A packet of this flow, which begins here if it is not there.
+    /// Processes a packet of this flow, which is opened here if it is not there.
     fn process(&mut self, at: usize, flow: u16) {
         self.epoch += 1;
         self.sides[at].process(flow, self.epoch, self.now);
     }
 
-    /// The batch of one is over; what it says is heard by the server if `is_heard`.
+    /// Ends the batch of one runtime. The server hears its records if `is_heard`.
     fn flush(&mut self, at: usize, is_heard: bool) {
         let now = self.now;
         let Side { me, flows, protection, out, pool } = &mut self.sides[at];
@@ -153,7 +153,8 @@ impl World {
         self.begin();
         for (kind, body) in records {
             if is_heard {
-                // Who has not heard that its flow is another's goes on saying what there is of it.
+                // A runtime that does not know yet that its flow is another's goes on
+                // sending its state.
                 let taken = self.pages.handle_record(me, kind, &body);
                 assert!(matches!(taken, Ok(()) | Err(DropReason::StaleEpoch)), "kind {kind}: {taken:?}");
             }
@@ -166,7 +167,8 @@ impl World {
         self.pages.begin(self.now, living.iter().map(|peer| (*peer, ROOM)), &living);
     }
 
-    /// The server's batch is over, and everybody hears what it says. Routes that are asked for are given.
+    /// Ends the server's batch, and delivers its records. Routes that are asked for are
+    /// granted.
     fn answer(&mut self) {
         self.pages.flush();
         let records: Vec<_> = self.pages.records().map(|(record, body)| (record.to, record.kind, body[2..].to_vec())).collect();
@@ -185,7 +187,7 @@ impl World {
         }
     }
 
-    /// Everybody says all that there is to say.
+    /// Runs turns until all are quiet.
     fn talk(&mut self) {
         for _ in 0..12 {
             (0..self.sides.len()).for_each(|at| self.flush(at, true));
@@ -194,7 +196,7 @@ impl World {
         }
     }
 
-    /// It dies, and all others ask what there is of its flows.
+    /// A runtime dies, and all others recall its flows.
     fn die(&mut self, at: usize) -> Peer {
         let Side { me: dead, .. } = self.sides.remove(at);
         self.begin();
@@ -215,7 +217,8 @@ impl World {
     }
 }
 
-/// A packet leaves when the server has what it reveals, and not before; where packets leave at once it is the other way round.
+/// A packet leaves when the server has the state that it reveals, and not before. If
+/// packets leave at once, it leaves before.
 #[test]
 fn packets_wait_for_the_write_back_or_leave_at_once() {
     for (plan, before) in [(Plan::RESCUE, 0), (AT_ONCE, 1)] {
@@ -230,7 +233,8 @@ fn packets_wait_for_the_write_back_or_leave_at_once() {
     }
 }
 
-/// What is sent while the server hears nothing has been under way since then: when the first of it has come the rest is no younger.
+/// Records sent while the server hears nothing have been under way since they were sent.
+/// When the first of them has arrived, the rest is no younger.
 #[test]
 fn what_waits_for_the_server_is_as_old_as_it_is() {
     let mut world = World::new(1, AT_ONCE);
@@ -245,7 +249,7 @@ fn what_waits_for_the_server_is_as_old_as_it_is() {
         world.flush(0, false);
         assert_eq!(is_late(&world), flow > 12, "flow {flow}");
     }
-    // It hears what was said, the first half of it first.
+    // The server hears these records, the first half of them first.
     let waiting = world.said.split_off(heard);
     for (at, part) in waiting.chunks(waiting.len().div_ceil(2)).enumerate() {
         for (from, kind, body) in part {
@@ -257,7 +261,8 @@ fn what_waits_for_the_server_is_as_old_as_it_is() {
     }
 }
 
-/// Where packets leave at once they do so as they are processed, in order; without a server that is said of each.
+/// Packets that leave at once do so as they are processed, in order. Without a server
+/// each of them is counted as unprotected.
 #[test]
 fn packets_that_leave_at_once_keep_their_order() {
     let mut world = World::new(1, AT_ONCE);
@@ -272,7 +277,8 @@ fn packets_that_leave_at_once_keep_their_order() {
     assert_eq!(world.at(0).out.released_unprotected, 2);
 }
 
-/// What the server looks at before it acts upon a record is the flow that the record is about, whether that begins, changes or ends.
+/// The server prefetches the flow that a record is about, whether the record begins,
+/// changes or ends it.
 #[test]
 fn records_say_which_flow_they_are_about() {
     let mut world = World::new(1, Plan::RESCUE);
@@ -294,7 +300,8 @@ fn records_say_which_flow_they_are_about() {
     }
 }
 
-/// Where packets leave at once, what a failure may undo of a flow is fewer packets than were said, and nothing of what is older than the interval. That the flow is there is known at once.
+/// If packets leave at once, a failure undoes fewer packets of a flow than the limit, and
+/// none older than the interval. The server knows at once that the flow exists.
 #[test]
 fn what_is_not_written_back_is_bounded() {
     let known = |world: &World| {
@@ -319,7 +326,8 @@ fn what_is_not_written_back_is_bounded() {
     assert_eq!(known(&world), 19);
 }
 
-/// An owner dies: each of its flows has one owner again, which knows all that had left, and those who live share them. The account is open until then.
+/// An owner dies. Each of its flows has one owner again, which knows all packets that had
+/// left, and the living share the flows. The account is open until then.
 #[test]
 fn the_flows_of_the_dead_are_dealt_out() {
     let mut world = World::new(3, Plan::RESCUE);
@@ -334,13 +342,13 @@ fn the_flows_of_the_dead_are_dealt_out() {
     }
     assert_eq!(world.dropped, 0);
     assert!(world.sides.iter().all(|side| side.flows.owned() == 15 && !side.protection.is_recovering(dead)));
-    // They are written back under their new owners, whose death the same follows from.
+    // The new owners have written the flows back, so their death has the same effect.
     world.die(0);
     world.talk();
     assert_eq!((0..30).map(|flow| world.owners(flow)).sum::<usize>(), 30);
 }
 
-/// Two die at the same time: what the server has is enough.
+/// Two runtimes die at the same time: the server's pages are enough.
 #[test]
 fn two_deaths_at_once_lose_nothing() {
     let mut world = World::new(3, Plan::RESCUE);
@@ -352,7 +360,8 @@ fn two_deaths_at_once_lose_nothing() {
     assert_eq!(world.at(0).flows.owned(), 20);
 }
 
-/// It is asked before it has heard of the death: the answer waits, and is whole.
+/// The server is asked before it has heard of the death: the answer waits, and is
+/// complete.
 #[test]
 fn who_asks_before_the_server_knows_waits() {
     let mut world = World::new(2, Plan::RESCUE);
@@ -369,7 +378,7 @@ fn who_asks_before_the_server_knows_waits() {
     assert!(!world.sides[0].protection.is_recovering(dead) && world.sides[0].flows.owned() == 5);
 }
 
-/// What a dead owner had said is not taken any more, whoever asks.
+/// Late records of a dead owner are not taken, whether anybody asks for its flows or not.
 #[test]
 fn nothing_of_the_dead_is_written() {
     let mut world = World::new(2, Plan::RESCUE);
@@ -384,7 +393,8 @@ fn nothing_of_the_dead_is_written() {
     assert_eq!((world.pages.flows().len(), world.sides[0].flows.owned()), (0, 0));
 }
 
-/// The next life of a node dies before it serves. That this one is over says nothing of what the life before had.
+/// The next incarnation of a node dies before it serves. The end of its recovery does not
+/// affect the flows of the incarnation before.
 #[test]
 fn one_life_is_over_and_another_is_not() {
     let mut world = World::new(2, Plan::RESCUE);
@@ -404,7 +414,7 @@ fn one_life_is_over_and_another_is_not() {
     assert_eq!(world.pages.flows().len(), 5, "they are the other one's by now");
 }
 
-/// What nobody could get before it was over is not kept.
+/// Pages that no runtime got before the recovery was over are not kept.
 #[test]
 fn what_is_over_leaves_nothing() {
     let mut world = World::new(2, Plan::RESCUE);
@@ -418,13 +428,14 @@ fn what_is_over_leaves_nothing() {
     assert_eq!(world.pages.flows().len(), 1);
 }
 
-/// Somebody has no room, or has something of that flow already: others get it, and who asked hears the end only then.
+/// A runtime has no room, or has something of the flow already. Others get the flow, and
+/// the askers hear of the end only then.
 #[test]
 fn a_flow_that_is_not_taken_goes_to_the_next() {
     let mut world = World::new(3, Plan::RESCUE);
     (0..6).for_each(|flow| world.process(0, flow));
     world.talk();
-    // A place for a flow that is about to come.
+    // Reserved slots, as for flows that are about to arrive.
     let Side { flows, .. } = world.at(1);
     let places: Vec<Slot> =
         (0..6).map(|flow| flows.insert(key(flow), flows.hash(&key(flow)), role::ARRIVING).expect("there is room")).collect();
@@ -433,7 +444,7 @@ fn a_flow_that_is_not_taken_goes_to_the_next() {
     assert_eq!((world.sides[0].flows.owned(), world.sides[1].flows.owned()), (0, 6));
     let Side { flows, .. } = world.at(0);
     places.into_iter().for_each(|slot| flows.remove(slot));
-    // With both of them in the way it waits until one is not.
+    // If neither runtime can take the flow, it waits until one can.
     let mut world = World::new(2, Plan::RESCUE);
     world.process(0, 1);
     world.talk();
@@ -447,7 +458,8 @@ fn a_flow_that_is_not_taken_goes_to_the_next() {
     assert!(!world.sides[0].protection.is_recovering(dead) && world.owners(1) == 1);
 }
 
-/// A flow moves as far as into the first's last record: whoever dies then, it is dealt as that one's.
+/// A flow moves, up to the last record of its first owner. Whichever of the two dies
+/// then, the flow is dealt as that one's.
 #[test]
 fn a_flow_on_its_way_is_of_whoever_dies() {
     for dies in [0, 1] {
@@ -478,7 +490,8 @@ fn a_flow_on_its_way_is_of_whoever_dies() {
     }
 }
 
-/// The first has passed it on, and the server hears of the second's death before that: the first asks for it behind it, and gets it.
+/// The first owner has passed the flow on, and the server hears of the second's death
+/// before that. The first owner asks for the flow behind its record, and gets it.
 #[test]
 fn a_flow_that_is_passed_on_to_the_dead_is_dealt() {
     let mut world = World::new(2, Plan::RESCUE);
@@ -495,7 +508,8 @@ fn a_flow_that_is_passed_on_to_the_dead_is_dealt() {
     assert_eq!((world.owners(1), world.count(1)), (1, 1));
 }
 
-/// The switch has forgotten a flow and given it to another: who had it before hears of that, and lets go of it.
+/// The switch has forgotten a flow and given it to another runtime: the earlier owner is
+/// told, and gives it up.
 #[test]
 fn an_earlier_owner_lets_go() {
     let mut world = World::new(2, Plan::RESCUE);
@@ -507,7 +521,8 @@ fn an_earlier_owner_lets_go() {
     assert_eq!(world.pages.flows().len(), 1);
 }
 
-/// The server begins anew, with nothing: every runtime writes back all that it has, and what waited leaves.
+/// The server begins anew without a page. Every runtime writes back all its flows, and
+/// waiting packets leave.
 #[test]
 fn the_next_life_of_the_server_is_told_everything() {
     for plan in [Plan::RESCUE, AT_ONCE] {
@@ -546,7 +561,8 @@ fn the_next_life_of_the_server_is_told_everything() {
     }
 }
 
-/// A flow that ends leaves nothing at the server, also if it ends before it has been written back by whom it came to.
+/// A flow that ends leaves nothing at the server, even if it ends before its new owner
+/// has written it back.
 #[test]
 fn an_end_reaches_the_server() {
     let mut world = World::new(2, Plan::RESCUE);
@@ -559,7 +575,7 @@ fn an_end_reaches_the_server() {
     flows.remove(slot);
     world.talk();
     assert_eq!(world.pages.flows().len(), 1);
-    // It comes from the first, and ends at once.
+    // The flow moves here from the first runtime, and ends at once.
     let block = {
         let Side { flows, protection, out, .. } = world.at(0);
         let slot = flows.find(&key(2), flows.hash(&key(2))).expect("it is there").slot;
@@ -579,7 +595,8 @@ fn an_end_reaches_the_server() {
     assert_eq!(world.pages.flows().len(), 0);
 }
 
-/// A record that is cut short or too long, or of no kind that there is, is refused on either side, and changes nothing.
+/// A record that is cut short, too long, or of an unknown kind is refused on either side,
+/// and changes nothing.
 #[test]
 fn records_are_checked() {
     let mut world = World::new(3, Plan::RESCUE);
@@ -635,7 +652,7 @@ fn records_are_checked() {
         }
         assert_eq!(blocks(flows), before);
     }
-    // With any byte changed it may mean something else; nobody stumbles over it.
+    // A record with a changed byte may mean something else, but causes no panic.
     for (from, kind, body) in world.said.clone() {
         for at in 0..body.len() {
             let mut other = body.clone();

@@ -1,10 +1,14 @@
-//! The snapshots of a runtime that failed come to its next incarnation, from all their holders in parallel.
+//! Restoration: the snapshots of a failed runtime return to its next incarnation, from
+//! all their holders in parallel.
 //!
-//! Theory of operation. A holder [keeps](Keeping) what it has of the dead. The next incarnation [asks](Fetching) every peer; each
-//! [serves](Serving) it as fast as their channel takes it, and says when that was all. What was sent is from then on a snapshot of the next
-//! incarnation's flow, held where it was: if that one dies too, the same begins again. The account of the recovery stays open until everything
-//! sent has been saved or refused, so that neither routes nor leases are given away meanwhile. A holder whom nobody asks, or no longer,
-//! claims the routes of what it still keeps: the flows are served again, there.
+//! Theory of operation. A holder [keeps](Keeping) the snapshots of the dead. The next
+//! incarnation [asks](Fetching) every peer. Each peer [serves](Serving) it as fast as
+//! their channel allows, and reports the end. From then on a returned snapshot is a
+//! snapshot of the next incarnation's flow, held where it was. If that incarnation dies
+//! too, the same begins again. The account of the recovery stays open until everything
+//! sent has been saved or refused, so that meanwhile neither routes nor leases go to
+//! others. A holder that is not asked, or not any longer, claims the routes of the
+//! snapshots that it still keeps, and serves these flows itself.
 
 use super::NfvActor;
 use crate::copies::is_newer;
@@ -15,40 +19,43 @@ use holdfast_wire::DropReason;
 use holdfast_wire::fault::{Fault, is_planted};
 use zerocopy::FromBytes;
 
-/// How long a holder waits for the next incarnation to ask, or to take more, ns. A process starts in a small part of it, and the switch
-/// holds packets for longer.
+/// How long a holder waits for the next incarnation to ask, or to take more, ns. A
+/// process starts in a small part of this time, and the switch holds packets for longer.
 pub(super) const PATIENCE: u64 = 2_000_000_000;
-/// As long as a next incarnation that is there may take to ask, ns. One whose holder is leaving does not: it does not know of it.
+/// Time that a running next incarnation has to ask, ns. An incarnation that does not know
+/// of a holder, because the holder is leaving, never asks it.
 pub(super) const SHORT_PATIENCE: u64 = 250_000_000;
-/// Slots looked at, and snapshots sent, per flush: waiting for them is what makes a failover long.
+/// Slots looked at, and snapshots sent, per flush. Many, because failover lasts as long
+/// as flows wait for their snapshots.
 const SERVE_SCAN: u32 = 8192;
 const SERVE_SEND: usize = 256;
 
-/// Snapshots of flows of a dead runtime are here.
+/// A dead runtime whose snapshots are kept here.
 struct Keeping {
     dead: Peer,
-    /// When they are claimed; unknown until the time is.
+    /// When the snapshots are claimed, ns; `None` while the time is unknown.
     deadline: Option<u64>,
-    /// Since when its next incarnation has been there and not asked.
+    /// Since when the next incarnation has been there without asking, ns.
     unasked_since: Option<u64>,
 }
 
-/// A next incarnation asked for them.
+/// A next incarnation that asked for snapshots.
 struct Serving {
     to: Peer,
-    /// Of lives up to this one.
+    /// The last incarnation that is meant.
     incarnation: u32,
     at: Slot,
-    /// Number of the record that said that this was all.
+    /// Number of the record that reported the end.
     said_all: Option<u32>,
-    /// Since when nothing can be sent to it: it is not known yet, or is leaving.
+    /// Since when nothing can be sent to the asker, ns: it is not known yet, or is
+    /// leaving.
     unknown_since: Option<u64>,
 }
 
-/// What this runtime asks for: its predecessor's flows.
+/// This runtime's request for its predecessor's flows.
 struct Fetching {
     dead: Peer,
-    /// When the last of it came; unknown until the time is.
+    /// When the last answer came, ns; `None` while the time is unknown.
     heard_at: Option<u64>,
     unasked: Vec<Peer>,
     asked: Vec<Peer>,
@@ -62,7 +69,9 @@ pub(in crate::nfvactor) struct Restoring {
     fetching: Vec<Fetching>,
 }
 
-/// The time, once there is one: a life that no packet or tick has reached takes it for zero, and what it noted then would be long ago as soon as it knows.
+/// The time, once it is known. The clock of an incarnation that no packet or tick has
+/// reached shows zero. A time noted then would look long past as soon as the clock is
+/// right.
 fn known(now: u64) -> Option<u64> {
     (now > 0 || is_planted(Fault::TakesZeroForTime)).then_some(now)
 }
@@ -71,26 +80,27 @@ fn is_of(header: &ActorHeader, node: u16, incarnation: u32) -> bool {
     header.role == role::REPLICA && header.peer == node && reached(incarnation, header.peer_incarnation)
 }
 
-/// The flow is claimed by who held its snapshot.
+/// The holder of the flow's snapshot claims the flow.
 fn claim(flows: &mut Flows, slot: Slot, node: u16, out: &mut Outbox) {
     flows.set_role(slot, role::CLAIMING);
-    // Nobody holds a snapshot of it now.
+    // The flow has no snapshot elsewhere now.
     let header = flows.header_mut(slot);
     (header.peer, header.peer_incarnation) = (0, 0);
     out.late_claims.push((node, slot));
 }
 
-/// The next incarnation refused what it had asked for.
+/// The next incarnation refused a snapshot that it had asked for.
 pub(super) fn take_back(flows: &mut Flows, slot: Slot, node: u16, reason: DropReason, out: &mut Outbox) {
     match reason {
-        // It has newer state.
+        // The next incarnation has newer state.
         DropReason::StaleEpoch => flows.remove(slot),
         _ => claim(flows, slot, node, out),
     }
 }
 
 impl NfvActor {
-    /// `dead` has failed: what is here of it is kept, and it says nothing any more.
+    /// `dead` has failed: its snapshots here are kept, and no record of it is taken any
+    /// more.
     pub(in crate::nfvactor) fn keep(&mut self, flows: &Flows, dead: Peer, out: &mut Outbox) {
         let Peer { node, incarnation } = dead;
         self.close(dead, out);
@@ -105,7 +115,7 @@ impl NfvActor {
         }
     }
 
-    /// A turn of all that is under way: answers, fetched snapshots, claims.
+    /// A turn of restoration: requests, snapshots, claims.
     pub(in crate::nfvactor) fn restore_some(&mut self, flows: &mut Flows, out: &mut Outbox) {
         self.fetch(out);
         self.serve(flows, out);
@@ -118,7 +128,7 @@ impl NfvActor {
         self.snapshots.restoring.fetching.push(Fetching { dead, heard_at: None, unasked, asked: Vec::new() });
     }
 
-    /// Asks whom it has not asked yet.
+    /// Asks the peers that have not been asked yet.
     fn fetch(&mut self, out: &mut Outbox) {
         for fetching in &mut self.snapshots.restoring.fetching {
             while let Some(&peer) = fetching.unasked.last() {
@@ -138,7 +148,7 @@ impl NfvActor {
         self.snapshots.restoring.fetching.retain(|fetching| !fetching.unasked.is_empty() || !fetching.asked.is_empty());
     }
 
-    /// A runtime asks for the flows of its earlier lives, up to one.
+    /// A runtime asks for the flows of its earlier incarnations, up to the given one.
     pub(in crate::nfvactor) fn handle_fetch(
         &mut self,
         flows: &Flows,
@@ -152,13 +162,13 @@ impl NfvActor {
             return Err(DropReason::Malformed);
         }
         self.take_commit(from, number)?;
-        // It may be heard of sooner than that its predecessor failed.
+        // The request may arrive before the news of the predecessor's failure.
         self.keep(flows, Peer { node: from.node, incarnation }, out);
         self.snapshots.restoring.serving.push(Serving { to: from, incarnation, at: 0, said_all: None, unknown_since: None });
         Ok(())
     }
 
-    /// Sends what was asked for, as far as there is room.
+    /// Sends the requested snapshots as far as there is room.
     fn serve(&mut self, flows: &mut Flows, out: &mut Outbox) {
         for serving in &mut self.snapshots.restoring.serving {
             let to = serving.to;
@@ -200,7 +210,7 @@ impl NfvActor {
         }
     }
 
-    /// Everything up to this record has been saved or refused there.
+    /// The asker has saved or refused everything up to this record.
     pub(in crate::nfvactor) fn finish_serving(&mut self, to: Peer, saved: u32) {
         let keeping = &mut self.snapshots.restoring.keeping;
         self.snapshots.restoring.serving.retain(|serving| {
@@ -212,11 +222,12 @@ impl NfvActor {
         });
     }
 
-    /// Claims what was kept for too long.
+    /// Claims the snapshots that were kept for too long.
     fn give_up_waiting(&mut self, flows: &mut Flows, out: &mut Outbox) {
         let Some(now) = known(self.now) else { return };
         let links = &self.links;
-        // Who asked and left before it was answered would be waited for as long as it lives, and might wait for that itself.
+        // An asker that begins to leave before it is answered would be waited for as long
+        // as it lives, and might itself wait for the end of the recovery.
         self.snapshots.restoring.serving.retain_mut(|serving| {
             let since = *serving.unknown_since.get_or_insert(now);
             if links.has(serving.to) {
@@ -246,7 +257,7 @@ impl NfvActor {
         });
     }
 
-    /// One of this runtime's own flows comes back.
+    /// A snapshot of one of this runtime's own flows comes back.
     pub(in crate::nfvactor) fn handle_restored(
         &mut self,
         flows: &mut Flows,
@@ -263,7 +274,8 @@ impl NfvActor {
         });
         self.take_commit(from, number)?;
         let Some(me) = me else {
-            // Also who is not waited for any more is answered: it has the flow, and goes on with it.
+            // A holder that is not waited for any more is answered too: it has the flow,
+            // and goes on with it.
             self.refuse(from, number, DropReason::Fenced);
             return Ok(());
         };
@@ -290,7 +302,8 @@ impl NfvActor {
             }
         };
         if flows.overwrite(slot, block).is_err() {
-            // Without its reply key it could not be served; who had it goes on with it.
+            // A flow without its reply key could not be served; its holder goes on with
+            // it.
             flows.remove(slot);
             return Err(DropReason::FlowTableFull);
         }
@@ -305,14 +318,14 @@ impl NfvActor {
         Ok(())
     }
 
-    /// A holder has sent all that it had.
+    /// A holder has sent all its snapshots.
     pub(in crate::nfvactor) fn handle_fetched(&mut self, from: Peer, body: &[u8]) -> Result<(), DropReason> {
         let (number, rest) = split_u32(body)?;
         let (incarnation, rest) = split_u32(rest)?;
         if !rest.is_empty() {
             return Err(DropReason::Malformed);
         }
-        // That it is not waited for any more is no reason to let it wait for an answer.
+        // A holder that is not waited for any more still gets its answer.
         self.take_commit(from, number)?;
         for fetching in self.snapshots.restoring.fetching.iter_mut().filter(|fetching| fetching.dead.incarnation == incarnation) {
             fetching.asked.retain(|peer| *peer != from);
@@ -321,7 +334,8 @@ impl NfvActor {
         Ok(())
     }
 
-    /// These have failed or are leaving: nothing is sent to them. What has been asked for still comes from who is leaving.
+    /// These peers have failed or are leaving: nothing is sent to them. Snapshots that
+    /// were asked for still come from a leaving peer.
     pub(in crate::nfvactor) fn forget_absent(&mut self, gone: &[Peer]) {
         self.snapshots.restoring.serving.retain(|serving| !gone.contains(&serving.to));
         for fetching in &mut self.snapshots.restoring.fetching {
@@ -330,7 +344,7 @@ impl NfvActor {
         self.snapshots.restoring.fetching.retain(|fetching| !fetching.unasked.is_empty() || !fetching.asked.is_empty());
     }
 
-    /// It has failed: nothing comes from it.
+    /// The peer has failed: no snapshot comes from it.
     pub(in crate::nfvactor) fn forget_dead(&mut self, dead: Peer) {
         for fetching in &mut self.snapshots.restoring.fetching {
             fetching.asked.retain(|peer| peer.node != dead.node || !reached(dead.incarnation, peer.incarnation));
@@ -338,13 +352,14 @@ impl NfvActor {
         self.snapshots.restoring.fetching.retain(|fetching| !fetching.unasked.is_empty() || !fetching.asked.is_empty());
     }
 
-    /// Waits no longer for those of whom nothing has come for so long that they claim what they have themselves.
+    /// Stops waiting for holders that have sent nothing for so long that they claim their
+    /// snapshots themselves.
     fn give_up_fetching(&mut self) {
         let Some(now) = known(self.now) else { return };
         self.snapshots.restoring.fetching.retain_mut(|fetching| now < *fetching.heard_at.get_or_insert(now) + PATIENCE);
     }
 
-    /// Of what `dead` had, something is neither where it is to be served nor given up.
+    /// True if a flow of `dead` is neither where it is to be served nor given up.
     pub(in crate::nfvactor) fn is_waiting_for(&self, dead: Peer) -> bool {
         let is_earlier = |node: u16, incarnation: u32| node == dead.node && reached(incarnation, dead.incarnation);
         self.snapshots.restoring.keeping.iter().any(|keeping| is_earlier(keeping.dead.node, keeping.dead.incarnation))
@@ -358,7 +373,7 @@ impl NfvActor {
             && self.snapshots.restoring.fetching.is_empty())
     }
 
-    /// There is something to ask for or to send, and somebody to whom.
+    /// True if there is something to ask or to send, and a peer to receive it.
     pub(in crate::nfvactor) fn has_restoring_to_do(&self) -> bool {
         let is_there = |peer: &Peer| self.links.has(*peer);
         self.snapshots.restoring.serving.iter().any(|serving| serving.said_all.is_none() && is_there(&serving.to))

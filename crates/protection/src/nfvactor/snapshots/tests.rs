@@ -1,4 +1,4 @@
-//! What a runtime and its peers say to one another, record by record.
+//! Exchanges between a runtime and its peers, record by record.
 
 use super::restore::{PATIENCE, SHORT_PATIENCE};
 use super::*;
@@ -44,7 +44,8 @@ impl Node {
         self.protection.set_peers(&mut self.flows, peers, &[], &mut self.out);
     }
 
-    /// A packet of a flow: its count is the flow's state. Not released before the turn's end.
+    /// A packet of a flow, whose state is the count of its packets. Not released before
+    /// the turn's end.
     fn packet(&mut self, flow: u16) {
         let slot = match self.find(flow) {
             Some(slot) => slot,
@@ -64,12 +65,12 @@ impl Node {
         self.flows.find(&key(flow), self.flows.hash(&key(flow))).map(|found| found.slot)
     }
 
-    /// What is known here of a flow, and as what.
+    /// The state and the role of a flow here.
     fn known(&self, flow: u16) -> Option<(u8, u8)> {
         self.find(flow).map(|slot| (self.flows.state(slot)[0], self.flows.header(slot).role))
     }
 
-    /// The end of a turn at this time, with so much room in every channel.
+    /// Ends a turn at this time, with so much room in every channel.
     fn turn(&mut self, now: u64, room: usize) -> Vec<Sent> {
         let links = self.protection.links.iter().map(|link| link.peer);
         let mut peers: Vec<Peer> = links.chain([A, B, C]).collect();
@@ -90,7 +91,7 @@ impl Node {
         self.protection.handle_record(&mut self.flows, from, *kind, body, &mut self.out)
     }
 
-    /// The switch grants everything that was asked for.
+    /// The switch grants every route that was asked for.
     fn claim(&mut self, epoch: u32) -> usize {
         let claims = core::mem::take(&mut self.out.late_claims);
         for (_, slot) in &claims {
@@ -101,7 +102,7 @@ impl Node {
     }
 }
 
-/// Turns of all until nobody has anything to say; what is for somebody who is not there is lost.
+/// Runs turns of all nodes until all are quiet. Records to absent nodes are lost.
 fn talk(nodes: &mut [&mut Node], now: u64) {
     loop {
         let mut was_quiet = true;
@@ -127,20 +128,20 @@ fn kinds(sent: &[Sent]) -> Vec<(u16, u8)> {
 const A: Peer = Peer { node: 16, incarnation: 1 };
 const B: Peer = Peer { node: 17, incarnation: 2 };
 const C: Peer = Peer { node: 18, incarnation: 3 };
-/// The next life of A.
+/// The next incarnation of A.
 const REBORN: Peer = Peer { node: 16, incarnation: 9 };
 
-/// Two that know each other.
+/// Two runtimes that know each other.
 fn pair() -> (Node, Node) {
     (Node::new(A, 8, &[B]), Node::new(B, 8, &[A]))
 }
 
-/// A with two that hold its snapshots.
+/// Runtime A, and two holders of its snapshots.
 fn three() -> (Node, Node, Node) {
     (Node::new(A, 8, &[B, C]), Node::new(B, 8, &[A]), Node::new(C, 8, &[A]))
 }
 
-/// They hear that `dead` has failed, and that from now on there are these.
+/// Tells the holders that `dead` has failed, and which peers there are from now on.
 fn mourn(dead: Peer, holders: &mut [&mut Node], peers: &[Peer]) {
     for node in holders {
         node.set_peers(peers);
@@ -148,7 +149,7 @@ fn mourn(dead: Peer, holders: &mut [&mut Node], peers: &[Peer]) {
     }
 }
 
-/// The next life of some: it is to fetch what these have of the dead.
+/// The next incarnation of the dead, which fetches their flows from these holders.
 fn reborn(me: Peer, dead: &[Peer], holders: &[Peer]) -> Node {
     let mut again = Node::new(me, 8, holders);
     for dead in dead {
@@ -157,7 +158,7 @@ fn reborn(me: Peer, dead: &[Peer], holders: &[Peer]) -> Node {
     again
 }
 
-/// What this one has to say comes to those for whom it is.
+/// Delivers the records of this node to their addressees.
 fn say(from: &mut Node, now: u64, to: &mut [&mut Node]) {
     let me = from.me;
     for sent in from.turn(now, 1 << 20) {
@@ -167,12 +168,13 @@ fn say(from: &mut Node, now: u64, to: &mut [&mut Node]) {
     }
 }
 
-/// How many records of a kind are among these.
+/// The number of records of this kind.
 fn count(sent: &[Sent], kind: u8) -> usize {
     sent.iter().filter(|sent| sent.1 == kind).count()
 }
 
-/// A flow's packets come one per turn: its state goes out after the first, when they have doubled, then after every tenth.
+/// A flow's packets come one per turn. Its state is sent after the first, each time they
+/// have doubled, then after every tenth.
 #[test]
 fn young_flows_are_snapshotted_early_and_old_ones_every_n_packets() {
     let mut a = Node::new(A, 8, &[B]);
@@ -186,8 +188,8 @@ fn young_flows_are_snapshotted_early_and_old_ones_every_n_packets() {
     assert_eq!(due, [1, 2, 4, 8, 10, 20, 30, 40]);
 }
 
-/// Flows are spread; the peer that refuses is not asked again at once, the other takes its share; when nobody has room the flow is counted, and
-/// asked for again later.
+/// Flows are spread. A peer that refuses is not asked again at once, and the other takes
+/// its share. If no peer has room, the flow is counted, and sent again later.
 #[test]
 fn a_refused_snapshot_goes_to_another_and_one_that_nobody_takes_is_counted() {
     let (mut a, mut b, mut c) = (Node::new(A, 8, &[B, C]), Node::new(B, 1, &[A]), Node::new(C, 2, &[A]));
@@ -202,12 +204,13 @@ fn a_refused_snapshot_goes_to_another_and_one_that_nobody_takes_is_counted() {
     assert_eq!((b.flows.len(), c.flows.len()), (1, 2), "the one that B refused fits at C");
     let safety = a.protection.safety(&a.flows);
     assert_eq!(safety.unprotected, 1);
-    // Its packets leave, and are counted.
+    // Packets of this flow leave, and are counted.
     let homeless = (0..4).find(|flow| a.flows.header(a.find(*flow).unwrap()).peer == 0).unwrap();
     let before = a.out.released_unprotected;
     a.packet(homeless);
     assert_eq!(a.out.released_unprotected, before + 1);
-    // A flow ends, its snapshot goes, and there is room: after a while the other has it.
+    // A flow ends, and its snapshot goes. There is room then, and after a while the other
+    // flow has a snapshot.
     let gone = (0..4).find(|flow| *flow != homeless).unwrap();
     let slot = a.find(gone).unwrap();
     a.protection.ended(&mut a.flows, slot, &mut a.out);
@@ -220,7 +223,8 @@ fn a_refused_snapshot_goes_to_another_and_one_that_nobody_takes_is_counted() {
     assert_eq!((safety.unprotected, safety.resynchronising), (0, false));
 }
 
-/// A holder fails: its flows' snapshots are at the other at once, and until they are, nobody calls the flows safe.
+/// A holder fails. The other holder gets its flows' snapshots at once, and the flows do
+/// not count as safe until it has them.
 #[test]
 fn when_a_holder_fails_its_snapshots_are_made_anew() {
     let (mut a, mut b, mut c) = three();
@@ -241,8 +245,9 @@ fn when_a_holder_fails_its_snapshots_are_made_anew() {
     assert_eq!((c.flows.len(), a.protection.safety(&a.flows).resynchronising), (4, false));
 }
 
-/// A dies; its next incarnation asks both holders, who keep their account open until it has everything; it serves the flows as the snapshots
-/// knew them, and the holders get snapshots of the new epoch.
+/// Runtime A dies. Its next incarnation asks both holders, which keep their account open
+/// until it has everything. The next incarnation serves the flows as of their snapshots,
+/// and the holders get snapshots of the new epoch.
 #[test]
 fn a_next_incarnation_fetches_from_all_holders() {
     let (mut a, mut b, mut c) = three();
@@ -260,7 +265,7 @@ fn a_next_incarnation_fetches_from_all_holders() {
     }
     let mut again = reborn(REBORN, &[A], &[B, C]);
     assert!(again.protection.is_recovering(A));
-    // A channel with little room: what does not fit follows.
+    // The channel has little room: snapshots that do not fit follow later.
     for sent in again.turn(MILLISECOND, 1 << 20) {
         let to = if sent.0 == B { &mut b } else { &mut c };
         to.take(REBORN, &sent).unwrap();
@@ -284,7 +289,8 @@ fn a_next_incarnation_fetches_from_all_holders() {
     assert_eq!(epochs, [5; 4]);
 }
 
-/// Before its first packet or message it does not know the time. When it does, the time is long after it asked, and yet it waits for what it has asked for.
+/// Before its first packet or message, the next incarnation does not know the time. When
+/// it does, its request looks long past, and yet it waits for the answers.
 #[test]
 fn a_next_incarnation_asks_before_it_knows_the_time() {
     let (mut a, mut b) = pair();
@@ -298,7 +304,8 @@ fn a_next_incarnation_asks_before_it_knows_the_time() {
     assert_eq!((again.claim(5), b.out.late_claims.len()), (4, 0));
 }
 
-/// One holder's snapshots come before it knows the time, and another's after: both have come in time.
+/// Snapshots of one holder come before the next incarnation knows the time, those of the
+/// other after. Both have come in time.
 #[test]
 fn a_next_incarnation_that_learns_the_time_between_two_holders_takes_what_both_have() {
     let (mut a, mut b, mut c) = three();
@@ -325,7 +332,8 @@ fn a_next_incarnation_that_learns_the_time_between_two_holders_takes_what_both_h
     assert_eq!((again.claim(5), b.out.late_claims.len(), c.out.late_claims.len()), (4, 0, 0));
 }
 
-/// Nobody comes to fetch: the holder claims the routes itself. Who asks after that gets nothing.
+/// No next incarnation fetches the snapshots: the holder claims the routes itself. An
+/// incarnation that asks later gets no snapshot.
 #[test]
 fn what_nobody_fetches_is_claimed_by_who_has_it() {
     let (mut a, mut b) = pair();
@@ -345,7 +353,8 @@ fn what_nobody_fetches_is_claimed_by_who_has_it() {
     assert!(!kinds(&answer).contains(&(16, kind::RESTORED)) && kinds(&answer).contains(&(16, kind::FETCHED)));
 }
 
-/// The next incarnation dies too, with half of what it asked for: the third gets all of it.
+/// The next incarnation dies too, with half of the requested snapshots: the third gets
+/// all of them.
 #[test]
 fn a_second_restart_gets_what_the_first_had_fetched() {
     let (mut a, mut b) = pair();
@@ -362,14 +371,15 @@ fn a_second_restart_gets_what_the_first_had_fetched() {
     assert!(!b.protection.is_recovering(A) && !b.protection.is_recovering(second));
 }
 
-/// Snapshots of one flow come to its next incarnation from two holders: the newer one counts, whichever comes first.
+/// Snapshots of one flow come to its next incarnation from two holders. The newer one
+/// counts, whichever comes first.
 #[test]
 fn an_older_snapshot_never_overwrites_a_newer_one() {
     for newer_first in [true, false] {
         let (mut a, mut b, mut c) = (Node::new(A, 8, &[B]), Node::new(B, 8, &[A]), Node::new(C, 8, &[A]));
         a.packet(1);
         talk(&mut [&mut a, &mut b], 1);
-        // B is out of sight for a moment, and C gets the next one.
+        // Runtime B is absent for a moment, and C gets the next snapshot.
         a.set_peers(&[C]);
         a.packet(1);
         talk(&mut [&mut a, &mut c], 1);
@@ -392,7 +402,8 @@ fn an_older_snapshot_never_overwrites_a_newer_one() {
     }
 }
 
-/// A snapshot is under way and nobody says that it has come: its flow is not called safe any more, until somebody does.
+/// A snapshot is under way without an acknowledgement. Its flow does not count as safe
+/// until that has come.
 #[test]
 fn a_snapshot_that_is_late_is_none() {
     let (mut a, mut b) = pair();
@@ -409,7 +420,8 @@ fn a_snapshot_that_is_late_is_none() {
     assert!(!a.protection.safety(&a.flows).resynchronising);
 }
 
-/// The next incarnation is there and does not ask: its flows are claimed sooner than if it had still to come.
+/// The next incarnation is there and does not ask. The holder claims its flows sooner
+/// than if it had still to come.
 #[test]
 fn a_next_incarnation_that_does_not_ask_is_not_waited_for() {
     let (mut a, mut b) = pair();
@@ -427,7 +439,8 @@ fn a_next_incarnation_that_does_not_ask_is_not_waited_for() {
     assert!(!b.protection.is_recovering(A));
 }
 
-/// The switch refuses the route of a flow that was fetched: who held its snapshot forgets it too.
+/// The switch refuses the route of a flow that was fetched: the holder of its snapshot
+/// forgets it too.
 #[test]
 fn the_snapshot_of_a_refused_claim_is_forgotten() {
     let (mut a, mut b) = pair();
@@ -444,7 +457,8 @@ fn the_snapshot_of_a_refused_claim_is_forgotten() {
     assert_eq!((b.flows.len(), again.protection.links[0].copies), (0, 0));
 }
 
-/// A flow moves from A to B: the copy that A keeps is its snapshot, and C, which held the last one, forgets it.
+/// A flow moves from A to B. The copy that A keeps is its snapshot, and C, which held the
+/// last one, forgets it.
 #[test]
 fn a_flow_that_moves_has_its_snapshot_where_it_was() {
     let (mut a, mut b, mut c) = (Node::new(A, 8, &[B, C]), Node::new(B, 8, &[A, C]), Node::new(C, 8, &[A, B]));
@@ -458,12 +472,13 @@ fn a_flow_that_moves_has_its_snapshot_where_it_was() {
     talk(&mut [&mut a, &mut b, &mut c], 1);
     assert_eq!((a.known(1), b.known(1), c.known(1)), (Some((1, role::REPLICA)), Some((1, role::OWNER)), None));
     assert!(!b.protection.safety(&b.flows).resynchronising);
-    // From there it goes on: the next snapshot comes to A.
+    // The flow goes on from there: its next snapshot comes to A.
     b.packet(1);
     assert_eq!(kinds(&b.turn(2, 1 << 20)), [(16, kind::STATE)]);
 }
 
-/// A flow moves from A to B on the same host, whose snapshots are C's to hold: what C has stays until it has a newer one, because A's copy would die with B.
+/// A flow moves from A to B on the same host, and C holds the snapshots of both. The
+/// snapshot at C stays until C has a newer one, because A's copy would die with B.
 #[test]
 fn a_flow_that_moves_within_a_host_keeps_its_snapshot() {
     let (mut a, mut b, mut c) = (Node::new(A, 8, &[]), Node::new(B, 8, &[]), Node::new(C, 8, &[A, B]));
@@ -484,7 +499,7 @@ fn a_flow_that_moves_within_a_host_keeps_its_snapshot() {
     assert_eq!((copy(&a), copy(&b), copy(&c)), (None, Some((2, 2)), Some((2, 2))), "what A kept goes, and what is newer stays");
 }
 
-/// As a migration does it, under epoch 2.
+/// Moves flow 1 as a migration does, under epoch 2.
 fn move_flow(from: &mut Node, to: &mut Node) {
     let slot = from.find(1).unwrap();
     from.flows.header_mut(slot).epoch = Epoch::new(2);
@@ -494,8 +509,8 @@ fn move_flow(from: &mut Node, to: &mut Node) {
     to.protection.arrived(&mut to.flows, arrived, from.me);
 }
 
-/// B had no room for a snapshot, and takes the flow itself before that is known at A, which then does not take the refusal for that of a flow
-/// that it gave back.
+/// Runtime B had no room for a snapshot, and gets the flow itself before A knows of the
+/// refusal. A does not take the refusal for that of a flow that it gave back.
 #[test]
 fn a_refusal_from_before_a_move_means_nothing_after_it() {
     let (mut a, mut b) = (Node::new(A, 8, &[B]), Node::new(B, 1, &[A]));
@@ -512,7 +527,8 @@ fn a_refusal_from_before_a_move_means_nothing_after_it() {
     assert_eq!(a.known(1), Some((1, role::REPLICA)));
 }
 
-/// B gives back an older snapshot than C has. Before that comes, C is gone and B gets the newest one: the refusal of the older does not cost it.
+/// Runtime B gives back an older snapshot than C's. Before it arrives, C is gone and B
+/// gets the newest one. The refusal of the older snapshot does not remove the newest.
 #[test]
 fn a_refused_snapshot_does_not_take_a_newer_one_with_it() {
     let (mut a, mut b, mut c) = (Node::new(A, 8, &[B]), Node::new(B, 8, &[A]), Node::new(C, 8, &[A]));

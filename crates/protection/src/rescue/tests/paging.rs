@@ -2,7 +2,8 @@
 
 use super::*;
 
-/// A world of one runtime and one more, with room for the state of two flows each, in which the first has so many flows of one packet each.
+/// A world of two runtimes with room for the state of two flows each. The first has so
+/// many flows of one packet each.
 fn world(flows: u16, plan: Plan) -> World {
     let mut world = World::new(2, plan);
     for at in 0..2 {
@@ -30,7 +31,7 @@ fn admit(world: &mut World, flow: u16) -> Admission {
     protection.admit(flows, slot)
 }
 
-/// What is asked of the server is heard by it, and its answers by nobody yet.
+/// The server hears the requests, and its answers are returned undelivered.
 fn question(world: &mut World) -> Vec<(Peer, u8, Vec<u8>)> {
     world.flush(0, true);
     world.pages.flush();
@@ -44,7 +45,8 @@ fn hear(world: &mut World, kind: u8, body: &[u8]) -> Result<(), DropReason> {
     protection.handle_record(flows, SERVER, kind, body, out)
 }
 
-/// Ten flows go through room for two, come back when a packet comes, and nobody else has to: what they had counted they go on counting, in memory and at the server.
+/// Ten flows go through room for two, and each comes back when a packet comes for it.
+/// Every flow goes on counting, in memory and at the server.
 #[test]
 fn a_state_that_is_absent_is_fetched_for_a_packet() {
     for plan in [Plan::RESCUE, AT_ONCE] {
@@ -71,7 +73,8 @@ fn a_state_that_is_absent_is_fetched_for_a_packet() {
     }
 }
 
-/// What is in the middle of something stays: what changed in this batch, what the server has not answered, what leaves.
+/// A state stays resident if it changed in this batch, if the server has not acknowledged
+/// it, or if its flow leaves.
 #[test]
 fn what_is_not_known_at_the_server_stays() {
     let mut world = world(0, Plan::RESCUE);
@@ -114,13 +117,13 @@ fn who_leaves_is_fetched() {
     assert!(protection.has_drained(flows, slot, out) || !flows.is_present(slot));
 }
 
-/// An owner dies most of whose states the server had alone: others get all flows.
+/// An owner dies while the server alone had most of its states: others get all flows.
 #[test]
 fn what_is_at_the_server_alone_outlives_its_owner() {
     let mut world = world(6, Plan::RESCUE);
     world.die(0);
     for _ in 0..60 {
-        // Who has no room is asked again later.
+        // A runtime without room is asked again later.
         world.now += 100 * MILLISECOND;
         world.talk();
     }
@@ -134,12 +137,13 @@ fn what_is_at_the_server_alone_outlives_its_owner() {
     }
 }
 
-/// Both of the server's processes end: what was there alone is lost, and said to be; what is here is told the next one.
+/// Both of the server's processes end. States that only the server had are reported as
+/// lost, and resident states are sent to the next server.
 #[test]
 fn what_was_at_the_server_alone_is_lost_with_it() {
     let mut world = world(4, Plan::RESCUE);
     assert_eq!(world.sides[0].flows.absent(), 3);
-    // One of them is being asked for.
+    // A lost state has been requested.
     let waiting = (1..=4).find(|flow| state_of(&world, *flow).is_none()).expect("there is no room for all");
     assert_eq!(admit(&mut world, waiting), Admission::Park);
     let next = Peer { incarnation: 2, ..SERVER };
@@ -160,7 +164,8 @@ fn what_was_at_the_server_alone_is_lost_with_it() {
     assert_eq!(told, [(next, kind::STATE)]);
 }
 
-/// A page that is not what went from here, or is not there, ends the flow; one that nobody asked for changes nothing; records cut short are refused.
+/// A page that differs from the evicted state, or a missing one, ends the flow. A page
+/// that was not requested changes nothing, and records cut short are refused.
 #[test]
 fn answers_are_checked() {
     let mut world = world(3, Plan::RESCUE);
@@ -187,7 +192,7 @@ fn answers_are_checked() {
     assert_eq!(hear(&mut world, kind::PAGE_IN, page), Err(DropReason::StaleDuplicate), "it was answered");
     assert_eq!(state_of(&world, flow), None);
     world.at(0).out.lost.clear();
-    // Asked for again, and not there any more.
+    // The state is requested again, and is not there any more.
     assert_eq!(admit(&mut world, flow), Admission::Park);
     world.flush(0, false);
     assert_eq!(hear(&mut world, kind::NO_PAGE, &said[0].2), Ok(()));
@@ -198,7 +203,7 @@ fn answers_are_checked() {
     }
 }
 
-/// Who asks for more than it may is not listened to, and who is dead not at all.
+/// Requests beyond the limit are refused, and all requests of a dead runtime.
 #[test]
 fn questions_are_bounded() {
     let mut world = world(1, Plan::RESCUE);
@@ -214,7 +219,8 @@ fn questions_are_bounded() {
     assert_eq!(ask(&mut world), Err(DropReason::Fenced));
 }
 
-/// Another runtime has the flow by a newer epoch: who asks for its state hears so, with what it needs to let go of it.
+/// Another runtime has the flow under a newer epoch. A runtime that requests its state is
+/// told so, with the state that it needs to end the flow.
 #[test]
 fn who_has_been_displaced_hears_so() {
     let mut world = world(3, Plan::RESCUE);
@@ -246,7 +252,8 @@ fn who_has_been_displaced_hears_so() {
     assert_eq!(state.map(|state| state[0]), Some(1), "what the functions have to let go of is known");
 }
 
-/// A flow comes from another runtime where there is no room: its state waits here, is asked of nobody, and the flow is not called safe before it has been written back.
+/// A flow moves here while there is no room. Its state waits here and is not requested,
+/// and the flow does not count as safe before it has been written back.
 #[test]
 fn a_state_that_finds_no_room_waits() {
     let mut world = world(2, Plan::RESCUE);
@@ -255,7 +262,7 @@ fn a_state_that_finds_no_room_waits() {
     let slot = flows.insert_header(key(50), flows.hash(&key(50)), role::OWNER).expect("there is a slot");
     protection.arrived(flows, slot, peer(1));
     protection.keep_aside(flows, slot, &[9; 8]);
-    // So that nothing else makes room.
+    // A moving flow is not evicted, so no other room is made.
     let here =
         (1..=2).find_map(|flow| flows.find(&key(flow), flows.hash(&key(flow))).filter(|found| flows.is_present(found.slot)));
     flows.header_mut(here.expect("one is here").slot).flags |= flag::MOVING;
@@ -278,7 +285,8 @@ fn a_state_that_finds_no_room_waits() {
     assert_eq!(pages.state(there)[0], 9);
 }
 
-/// Who was here before gets room first: of what there is new flows leave what is on its way, and half of the rest.
+/// Earlier flows get room first. New flows leave room for the states on their way, and
+/// half of the rest.
 #[test]
 fn new_flows_leave_room_to_those_that_wait() {
     let mut paging = super::super::paging::Paging::new(8);

@@ -6,14 +6,14 @@ const SERVERS: [Peer; 3] =
     [Peer { node: 65534, incarnation: 1 }, Peer { node: 65533, incarnation: 4 }, Peer { node: 65532, incarnation: 2 }];
 const NOBODY: Peer = Peer { node: 0, incarnation: 0 };
 
-/// Runtimes, and servers that hear what is said to them unless they are said to be deaf.
+/// Runtimes, and servers that hear their records; the deaf server hears none.
 struct Divided {
     now: u64,
     sides: Vec<Side>,
     servers: Vec<(Peer, Pages)>,
     deaf: Option<usize>,
     dead: Vec<Peer>,
-    /// What was said to each server: its kind.
+    /// Kinds of the records sent to each server.
     said: Vec<Vec<u8>>,
     epoch: u32,
     left: usize,
@@ -34,14 +34,14 @@ impl Divided {
             unprotected: 0,
         };
         for side in &mut world.sides {
-            // Whom it has met before it has said anything to.
+            // A fresh protection, which has not met a server before.
             side.protection = Rescue::new(paged(Plan::RESCUE, room));
         }
         world.meet(&SERVERS);
         world
     }
 
-    /// Who the servers are.
+    /// Sets the servers.
     fn meet(&mut self, servers: &[Peer]) {
         for side in &mut self.sides {
             side.out.set_peers(servers.iter().filter(|server| **server != NOBODY).map(|server| (*server, ROOM)));
@@ -54,7 +54,7 @@ impl Divided {
         self.sides[at].process(flow, self.epoch, self.now);
     }
 
-    /// Everybody says all that there is to say, and routes that are asked for are given.
+    /// Runs turns until all are quiet. Routes that are asked for are granted.
     fn talk(&mut self) {
         for _ in 0..12 {
             let living: Vec<Peer> = self.sides.iter().map(|side| side.me).collect();
@@ -103,7 +103,7 @@ impl Divided {
         dead
     }
 
-    /// A server begins anew, with nothing, and is told who has died.
+    /// A server begins anew without a page, and is told which runtimes have died.
     fn begin_anew(&mut self, at: usize) {
         let mut pages = pages();
         self.dead.iter().for_each(|dead| pages.bury(*dead));
@@ -118,7 +118,7 @@ impl Divided {
         share_of(flows.hash(&key(flow)), SERVERS.len())
     }
 
-    /// What the servers have of a flow, by server.
+    /// The state of a flow at each server.
     fn there(&self, flow: u16) -> Vec<Option<u8>> {
         let of = |flows: &Flows| flows.find(&key(flow), flows.hash(&key(flow))).map(|found| flows.state(found.slot)[0]);
         self.servers.iter().map(|(_, pages)| of(pages.flows())).collect()
@@ -129,7 +129,8 @@ impl Divided {
     }
 }
 
-/// Shares are as large as each other, whatever the table's buckets are, and one server has all.
+/// Shares are of about equal size, independent of the table's buckets, and a single
+/// server has all flows.
 #[test]
 fn shares_are_alike() {
     let flows = Flows::new(0, 0, LAYOUT, SEED);
@@ -141,14 +142,16 @@ fn shares_are_alike() {
     }
 }
 
-/// A server has room for a little more than what is even, and one for all.
+/// A server has room for a little more than an even share, and a single server for all
+/// flows.
 #[test]
 fn there_is_room_for_an_uneven_share() {
     let room = [(100, 1), (0, 3), (100, 3), (3_000_000, 3)].map(|(flows, servers)| room_for_share(flows, servers));
     assert_eq!(room, [100, 0, 100, 1_126_024]);
 }
 
-/// What is written back of a flow goes to the server whose share it is, and to nobody else; its packets leave when that one has it, whatever the others do.
+/// A flow is written back to the server of its share, and to no other. Its packets leave
+/// when that server has it, whatever the others do.
 #[test]
 fn each_flow_has_one_server() {
     let mut world = Divided::new(1, FLOWS);
@@ -168,7 +171,8 @@ fn each_flow_has_one_server() {
     assert_eq!(world.unprotected, 0);
 }
 
-/// What there is of the dead is dealt by all of them, and the account is open until the last one has no more.
+/// Flows of the dead are dealt by all servers, and the account is open until the last one
+/// has no more.
 #[test]
 fn a_recovery_is_over_when_every_server_has_dealt() {
     let mut world = Divided::new(3, FLOWS);
@@ -183,7 +187,8 @@ fn a_recovery_is_over_when_every_server_has_dealt() {
         assert_eq!(owners(&world, *flow), usize::from(world.share(*flow) != 2), "flow {flow}");
     }
     assert!(world.sides.iter().all(|side| side.protection.is_recovering(dead)));
-    // It begins anew instead, and is asked again: it has nothing of it.
+    // The third server begins anew instead, and is asked again: it has no flow of the
+    // dead.
     let is_lost = |world: &Divided, flow: u16| world.share(flow) == 2;
     world.deaf = None;
     world.begin_anew(2);
@@ -216,7 +221,8 @@ fn a_server_that_begins_anew_gets_its_share() {
     }
 }
 
-/// Before a server has been heard of its share is nobody's: that is said, and its packets leave as they do without any server. The others' are safe.
+/// The flows of a server that has not been heard of are reported as unprotected, and
+/// their packets leave as without any server. The others' flows are safe.
 #[test]
 fn who_has_not_been_heard_of_has_nothing() {
     let mut world = Divided::new(1, FLOWS);
@@ -233,7 +239,8 @@ fn who_has_not_been_heard_of_has_nothing() {
     (0..24).for_each(|flow| assert_eq!(world.there(flow)[world.share(flow)], Some(1), "flow {flow}"));
 }
 
-/// There is room for the state of two flows only: each is fetched from the server that has it, and with a server only what that one alone had is lost.
+/// There is room for the state of two flows only. Each state is fetched from the server
+/// that has it. With a server, only the states that it alone had are lost.
 #[test]
 fn what_a_server_alone_had_is_lost_with_it() {
     let mut world = Divided::new(1, 2);
@@ -252,7 +259,7 @@ fn what_a_server_alone_had_is_lost_with_it() {
         world.talk();
         assert_eq!(world.there(flow)[world.share(flow)], Some(2), "flow {flow}");
     }
-    // A packet waits for a flow of each.
+    // A packet waits for a flow of each share.
     for share in 0..3 {
         let side = &world.sides[0];
         let is_meant = |flow: &u16| side.find(*flow).is_some_and(|slot| !side.flows.is_present(slot));
