@@ -62,8 +62,8 @@ pub(crate) struct Checkers {
     /// Per connection: the chain that its packets take, and whether any packet was
     /// released to its client.
     chains: BTreeMap<u32, (u16, bool)>,
-    /// Connections whose flow was served. Of these: since when a flow has had neither
-    /// owner nor route, and which flows have ended so and sent nothing since.
+    /// Connections whose flow was served; then, for these: since when a flow has had
+    /// neither owner nor route, and which flows have ended so and sent nothing since.
     served: BTreeSet<u32>,
     absent: BTreeMap<u32, u64>,
     over: BTreeSet<u32>,

@@ -15,8 +15,8 @@ use holdfast_wire::DropCounters;
 /// An end of a connection: address and port.
 pub type End = ([u8; 4], u16);
 
-/// One connection: `packets` datagrams, or chunks over TCP that the server echoes one at
-/// a time.
+/// A connection: `packets` datagrams, or chunks over TCP that the server echoes one at a
+/// time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Connection {
     /// TCP, or UDP.

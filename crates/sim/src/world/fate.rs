@@ -211,7 +211,8 @@ impl World {
         let Some(Fate { random, kinds, faults_left, .. }) = self.fate() else { return };
         let node = there[random.range(0, there.len() as u64) as usize];
         let pause = random.range(100, 1500) * MILLISECOND;
-        // Cuts of every length up to 2 s, by magnitude: some end before the node is given up.
+        // Cuts of every length up to 2 s, by magnitude: some end before the node is given
+        // up, some later.
         let magnitude = random.range(4, 12);
         let cut = random.range(1, 1 << magnitude) * MILLISECOND;
         let way = [Way::Out, Way::In, Way::Both][random.range(0, 3) as usize];
