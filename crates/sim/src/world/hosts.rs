@@ -34,7 +34,6 @@ const UNREAD_LIMIT: usize = 4096;
 pub(super) const PATIENCE: u64 = 300 * MILLISECOND;
 const BUFFERS: usize = 1024;
 
-/// A host.
 pub(super) struct Host {
     pub(super) hub: Hub,
     pub(super) pool: MemoryPool,

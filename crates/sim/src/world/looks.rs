@@ -90,7 +90,7 @@ impl World {
             return true;
         }
         // A segment from inside without a flow is answered with a reset, whether a client
-        // or a published host has sent it. No flow needs a check then.
+        // or a published host has sent it. There is no flow to check.
         if let Some(seen) = seen.as_ref().filter(|seen| seen.protocol == proto::TCP)
             && (self.clients.iter().any(|client| client.has_sent(seen))
                 || peers::is_inside(seen.source) && self.server.has_sent(chain / self.of_each(), seen))

@@ -75,7 +75,7 @@ enum Event {
     /// At the ports of a switch, from a client or a server.
     FromClient(u16, Vec<u8>),
     FromServer(u16, Vec<u8>),
-    /// A late fragment, sent by this switch from inside (true) or outside.
+    /// A late fragment, sent from inside (true) or outside by way of this switch.
     Sent(bool, u16, Vec<u8>),
     ToServer(u16, Vec<u8>),
     ToClient(u16, Vec<u8>),
