@@ -1,4 +1,4 @@
-//! What must hold whatever happens, checked from outside the code that has to keep it.
+//! Invariants of every world, checked from outside the code that has to keep them.
 
 use crate::frames;
 use crate::loss::Loss;
@@ -19,54 +19,57 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A broken invariant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
-    /// Which.
+    /// The invariant's name.
     pub invariant: &'static str,
-    /// How.
+    /// How it was broken.
     pub text: String,
 }
 
-/// Where what was written back of a flow of this chain is, if a state server has it.
+/// Finds a chain's flow among the states that were written back to state servers.
 pub(crate) type Pages<'a> = dyn Fn(usize, &FlowKey) -> Option<(&'a Flows, Slot)> + 'a;
 
-/// Stamps of the refused segments of a connection: of those whose senders are told, and of those
-/// whose receivers are.
+/// Stamps of a connection's refused segments: those whose senders were told, and those
+/// whose receivers were.
 #[derive(Default)]
 struct Told {
     senders: BTreeSet<u64>,
     receivers: BTreeSet<u64>,
 }
 
-/// No recovery takes longer while everybody is there, ns.
+/// Longest time that a recovery takes while every process is there, ns.
 const LONGEST_RECOVERY: u64 = 2_500_000_000;
 
-/// See the module.
+/// The checkers, see the module.
 pub(crate) struct Checkers {
     pub(crate) violations: Vec<Violation>,
     layout: ChainLayout,
-    /// Flows survive.
+    /// The protection promises that flows survive.
     promises: bool,
-    /// What was released is never forgotten.
+    /// No released packet's effect is ever forgotten.
     strict: bool,
-    /// Per flow and direction: which datagram revealed which count, and with it which trace.
+    /// Per flow and direction, by count: the datagram that revealed the count, and its
+    /// trace.
     revealed: BTreeMap<(u32, usize), BTreeMap<u64, (u32, u32)>>,
-    /// Which connection was seen behind which translated source.
+    /// Connection seen behind each translated source; then the reverse.
     mappings: BTreeMap<frames::End, u32>,
     mapped: BTreeMap<u32, frames::End>,
     scenario: Scenario,
     /// Connections whose replies have the same key, each by the other.
     pub(crate) rivals: BTreeMap<u32, u32>,
-    /// By the lower id of such a pair: the connection that holds the reply key, and replies
-    /// released to it.
+    /// Per pair, by the lower id: the connection that holds the reply key, and the number
+    /// of replies released to it.
     first: BTreeMap<u32, (u32, u32)>,
-    /// Per connection: the chain that its packets take, and whether anything of it has reached its client.
+    /// Per connection: the chain that its packets take, and whether any packet was
+    /// released to its client.
     chains: BTreeMap<u32, (u16, bool)>,
-    /// Connections whose flow was served; of those, since when a flow has had neither owner nor route; and which have ended so, and sent nothing since.
+    /// Connections whose flow was served; then, for these: since when a flow has had
+    /// neither owner nor route, and which flows have ended so and sent nothing since.
     served: BTreeSet<u32>,
     absent: BTreeMap<u32, u64>,
     over: BTreeSet<u32>,
-    /// Connections with a limit that were refused.
+    /// Connections with a limit that were refused, with the refused segments.
     told: BTreeMap<u32, Told>,
-    /// By how much the stamp of a packet may be behind that of another that is processed later, ns.
+    /// Most by which a packet's stamp may exceed that of a packet processed after it, ns.
     pub(crate) overtaking: u64,
 }
 
@@ -92,8 +95,9 @@ impl Checkers {
         }
     }
 
-    /// A connection that has sent nothing since its flow ended has no flow. `is_whole`: everybody is there, so that a flow that has neither owner nor route
-    /// for longer than any recovery takes has ended.
+    /// Finds connections whose flow has ended. If every process is there (`is_whole`), a
+    /// flow has ended when it has had neither owner nor route for longer than any
+    /// recovery takes.
     pub(crate) fn check_over(
         &mut self,
         now: u64,
@@ -117,7 +121,8 @@ impl Checkers {
         }
     }
 
-    /// No flow that has ended is served again, not even for as long as it takes to end it once more: that gives back what may be another's by then.
+    /// No ended flow is served again, not even for the time until it is ended once more:
+    /// that would free numbers that are perhaps another flow's by then.
     pub(crate) fn check_ended<'a>(&mut self, clients: &[Client], runtimes: impl Iterator<Item = &'a Runtime> + Clone) {
         if self.over.is_empty() {
             return;
@@ -132,7 +137,8 @@ impl Checkers {
         }
     }
 
-    /// A client sends a packet: a connection whose flow has ended may open it again.
+    /// A client sends a packet: if its connection's flow has ended, the packet may open
+    /// it again.
     pub(crate) fn note_sent(&mut self, frame: &[u8], clients: &[Client]) {
         if self.over.is_empty() && self.absent.is_empty() {
             return;
@@ -146,8 +152,9 @@ impl Checkers {
         }
     }
 
-    /// A packet of a connection is sent to a runtime: the chain is that of its first packet. A connection of which nothing was released may have to
-    /// begin again, and is decided anew then.
+    /// A packet of a connection is sent to a runtime: its chain is that of the
+    /// connection's first packet. A connection may have to begin again if no packet was
+    /// released to its client. Its chain is decided anew then.
     pub(crate) fn check_chain(&mut self, id: u32, chain: u16) {
         let (first, is_there) = *self.chains.entry(id).or_insert((chain, false));
         if first != chain && is_there && self.promises {
@@ -161,8 +168,9 @@ impl Checkers {
         }
     }
 
-    /// Something of a connection has been released for its client by this chain. The first of it says which one it is: what is sent sealed to another host's
-    /// runtime is not seen on its way.
+    /// This chain has released a packet to a client. The first one decides the
+    /// connection's chain, because packets sealed for another host's runtime are not seen
+    /// on their way.
     pub(crate) fn note_released(&mut self, frame: &[u8], chain: u16, clients: &[Client]) {
         let Some(seen) = frames::look(frame) else { return };
         let client = clients.iter().find(|client| client.ends() == (seen.destination, seen.source, seen.protocol));
@@ -171,7 +179,8 @@ impl Checkers {
         }
     }
 
-    /// A copy that is at the same version as its flow is the same. What is on its way has another version.
+    /// A copy at the version of its flow equals the flow. State under way has another
+    /// version.
     pub(crate) fn check_copies(&mut self, serving: &[Served<'_>]) {
         for owner in serving {
             for (chain, flows) in owner.chains() {
@@ -201,7 +210,9 @@ impl Checkers {
         self.violations.push(Violation { invariant, text });
     }
 
-    /// A datagram leaves: what it reveals must be known to more than one runtime, or to one and a state server, and must never be revealed again by another.
+    /// A datagram leaves. A runtime or a state server must know the state that it
+    /// reveals; once the system is settled, two of them must. No other datagram may ever
+    /// reveal it again.
     pub(crate) fn check_released<'a>(
         &mut self,
         frame: &[u8],
@@ -223,7 +234,8 @@ impl Checkers {
         self.check_revealed(revealed, ("left", chain, stamp), clients, (runtimes, pages), is_settled);
     }
 
-    /// A datagram that was refused goes back: the same holds for what it reveals. Its addresses are its sender's again.
+    /// A refused datagram goes back, with its sender's addresses again. The state that it
+    /// reveals must be known as well as if it left.
     pub(crate) fn check_refused<'a>(
         &mut self,
         frame: &[u8],
@@ -237,7 +249,7 @@ impl Checkers {
         }
     }
 
-    /// A refused segment of a connection with a limit comes back: its sender is told.
+    /// A refused segment of a connection with a limit comes back, and its sender is told.
     pub(crate) fn check_turned<'a>(
         &mut self,
         client: &Client,
@@ -249,7 +261,9 @@ impl Checkers {
         self.check_reset(client, (chain, stamp), known, is_settled);
     }
 
-    /// A packet leaves. If it is a reset of a connection with a limit, the receiver of a refused segment is told. Nothing else of a connection leaves that came after such a segment.
+    /// A packet leaves. A reset of a connection with a limit tells the receiver of a
+    /// refused segment. No other packet of the connection may leave that came after such
+    /// a segment.
     pub(crate) fn check_limited<'a>(
         &mut self,
         frame: &[u8],
@@ -272,7 +286,8 @@ impl Checkers {
         }
     }
 
-    /// Two runtimes, or one and a state server, know that a connection has reached its limit before an end is reset.
+    /// Before an end is reset, a runtime or a state server knows that the connection has
+    /// reached its limit; once the system is settled, two of them know.
     fn check_reset<'a>(
         &mut self,
         client: &Client,
@@ -295,15 +310,18 @@ impl Checkers {
         }
     }
 
-    /// In the end: whenever a segment of a connection was refused both its ends were told. `in_order`: frames neither get lost nor overtake each other. `loses`: some are lost inside. `heard`: connections of which their server knows.
+    /// At the world's end: both ends were told whenever a segment of a connection was
+    /// refused. `in_order`: frames neither get lost nor overtake each other. `loses`:
+    /// some frames get lost inside. `heard`: connections that their server knows of.
     pub(crate) fn check_both_told(&mut self, in_order: bool, loses: bool, heard: &BTreeSet<u32>) {
         let mut untold = Vec::new();
         for (id, Told { senders, receivers }) in self.told.iter().filter(|_| self.strict) {
             let is_wrong = match in_order {
-                // A reset that is refused has a receiver, and no sender who is told.
+                // A refused reset has a receiver that is told, but no sender.
                 true => !senders.is_subset(receivers),
-                // One of the two may be in the hands of a runtime that is killed. And a server that has
-                // heard nothing of the connection has none to be told about.
+                // A runtime that is killed may have one of the two frames in hand. A
+                // server that has heard nothing of the connection has none to be told
+                // about.
                 false => !loses && senders.len() > 1 && receivers.is_empty() && heard.contains(id),
             };
             if is_wrong {
@@ -314,7 +332,7 @@ impl Checkers {
         untold.into_iter().for_each(|text| self.violate("resets", text));
     }
 
-    /// How many packets of a flow the refuser has seen.
+    /// Number of a flow's packets that the refuser has seen.
     fn packets(&self, flows: &Flows, slot: Slot) -> u64 {
         let Some(&(start, len)) = self.layout.states.get(REFUSER).filter(|_| flows.is_present(slot)) else { return 0 };
         Begun::read_from_bytes(&flows.state(slot)[start..start + len]).map_or(0, |begun| begun.packets)
@@ -347,7 +365,7 @@ impl Checkers {
         let (local, remote, protocol) = client.ends();
         let key = frames::key(local, remote, protocol);
         let holders = runtimes.filter(|runtime| {
-            // Who knows which packets a flow's state was made of can make it again.
+            // A runtime that knows which packets made a flow's state can make it again.
             self.count_at(runtime, &key, way, &|at, key| pages(at, key).filter(|_| at == usize::from(chain))) >= count
                 || runtime.has_input(chain.into(), &key, stamp)
         });
@@ -358,7 +376,8 @@ impl Checkers {
         }
     }
 
-    /// In the end: what was ever revealed of a flow is known to the runtime that serves it.
+    /// At the world's end: the runtime that serves a flow knows everything that was ever
+    /// revealed of it.
     pub(crate) fn check_remembered<'a>(&mut self, clients: &[Client], serving: &[Served<'_>], pages: &Pages<'a>) {
         if !self.strict {
             return;
@@ -372,7 +391,8 @@ impl Checkers {
             let Some((&count, _)) = counts.last_key_value() else { continue };
             let (local, remote, protocol) = client.ends();
             let key = frames::key(local, remote, protocol);
-            // One that is under way as the world ends is known to whom it has just left.
+            // A flow that is moving as the world ends is known to the runtime that it has
+            // just left.
             let is_owned = serving.iter().any(|served| has_role(served.flows(), &key, role::OWNER));
             let role = if is_owned { role::OWNER } else { role::DEPARTED };
             let known = serving
@@ -399,19 +419,19 @@ impl Checkers {
         }
     }
 
-    /// How far a runtime knows a flow's state.
+    /// Number of packets of this direction in the state that a runtime knows of a flow.
     fn count_at<'a>(&self, runtime: &Runtime, key: &FlowKey, way: usize, pages: &Pages<'a>) -> u64 {
         known_at(runtime, key, pages, |flows, slot| self.counts(flows, slot)[way])
     }
 
-    /// How many packets the state of a flow has seen, forward and reverse.
+    /// Number of packets that the state of a flow has seen, forward and reverse.
     pub(crate) fn counts(&self, flows: &Flows, slot: Slot) -> [u64; 2] {
         let Some(&(start, len)) = self.layout.states.first().filter(|_| flows.is_present(slot)) else { return [0; 2] };
         Stamps::read_from_bytes(&flows.state(slot)[start..start + len]).map_or([0; 2], |stamps| stamps.counts)
     }
 
-    /// A packet's addresses and ports are those that the connection's mappings say. A fragment has
-    /// the same addresses as its flow.
+    /// Checks that a packet has the addresses and ports that its connection's mappings
+    /// say. A fragment has the same addresses as its flow.
     fn check_ends(&mut self, client: &Client, way: usize, seen: &frames::Seen<'_>, loss: Option<&Loss>) {
         let (id, (local, remote, protocol)) = (client.id(), client.ends());
         let is_at = |end: frames::End, at: frames::End| if seen.is_later { end.0 == at.0 } else { end == at };
@@ -426,7 +446,7 @@ impl Checkers {
         let of = |mapping: fn(u8, frames::End) -> Option<frames::End>, end| mapping(protocol, end).filter(|_| is_published);
         let is_balanced = protocol == proto::TCP || published::is_service(remote);
         let to = of(published::inside_of, remote).or((!is_balanced).then_some(remote));
-        // The NAT's identifier of an echo gives the destination's port, too.
+        // The NAT's identifier of an echo also decides the destination's port.
         let is_echo = protocol == proto::ICMP;
         let to = to.map(|to| if is_echo { (to.0, frames::echo_port(seen.source.1)) } else { to });
         if let Some(to) = to.filter(|to| !is_at(seen.destination, *to)) {
@@ -456,29 +476,30 @@ impl Checkers {
         }
     }
 
-    /// A runtime was given up. Without a protection its flows are lost, and with them who holds a
-    /// reply key.
+    /// A runtime was given up. Without a protection its flows are lost, and with them the
+    /// knowledge of who holds a reply key.
     pub(crate) fn given_up(&mut self) {
         if !self.promises {
             self.first.clear();
         }
     }
 
-    /// Two connections whose replies have the same key: the one that has had a reply holds the key,
-    /// and no packet of the other may leave. Replies that a weak protection may forget do not
-    /// count.
+    /// Checks two connections whose replies have the same key. The connection that has
+    /// had a reply holds the key, and no packet of the other may leave. Replies that a
+    /// weak protection may forget do not count.
     fn check_rivals(&mut self, id: u32, way: usize, loss: Option<&Loss>) {
         let Some(rival) = self.rivals.get(&id) else { return };
         let pair = id.min(*rival);
         let is_over = |first: &u32| loss.is_some_and(|loss| loss.begun_anew.contains(first));
         let known = self.first.get(&pair).copied().filter(|(first, _)| !is_over(first));
-        // A late reply to a lost flow says nothing of who holds the key now.
+        // A late reply to a lost flow does not tell who holds the key now.
         if known.is_none() && way == 1 {
             return;
         }
         let (first, replies) = known.unwrap_or((id, 0));
         let is_sure = replies > self.scenario.preset.may_forget();
-        // Without a protection a late reply to a lost flow goes to the flow that holds the key next.
+        // Without a protection a late reply to a lost flow goes to the flow that holds
+        // the key next.
         if first != id && is_sure && (way == 0 || self.promises) {
             let what = if way == 0 { "a packet" } else { "a reply" };
             let text = format!("{what} of connection {id} left, and connection {first} has had {replies} replies under that key");
@@ -493,9 +514,11 @@ impl Checkers {
     }
 
     fn check_mapping(&mut self, id: u32, source: frames::End, loss: Option<&Loss>) {
-        // A flow that was lost holds nothing any more; that its connection begins anew is seen only when it does.
+        // A lost flow holds no mapping any more. Its connection is not seen to begin anew
+        // before it does.
         let has_ended = |id: u32| loss.is_some_and(|loss| loss.begun_anew.contains(&id));
-        // Without a protection a flow may have been lost unseen, and its leased end granted again.
+        // Without a protection a flow may have been lost unseen, and its leased end
+        // granted again.
         let may_be_over = (self.scenario.published || self.scenario.is_limited()) && !self.promises;
         let other = self.mappings.insert(source, id).filter(|other| *other != id && !has_ended(*other));
         if let Some(other) = other.filter(|_| !may_be_over) {
@@ -509,7 +532,8 @@ impl Checkers {
         }
     }
 
-    /// At most one serving owner per flow; no two flows with one leased end. A published end may have many.
+    /// A flow has at most one serving owner, and no two flows have the same leased end. A
+    /// published end may have many flows.
     pub(crate) fn check_owners(&mut self, serving: &[Served<'_>]) {
         let mut owners: BTreeMap<FlowKey, u16> = BTreeMap::new();
         let mut replies: BTreeMap<FlowKey, FlowKey> = BTreeMap::new();
@@ -535,7 +559,8 @@ impl Checkers {
         }
     }
 
-    /// A number that a live flow holds is nobody's to lease: neither a runtime's nor, in a free block, the coordinator's.
+    /// A number that a live flow holds cannot be leased: neither by a runtime that has it
+    /// free, nor from a free block of the coordinator's.
     pub(crate) fn check_number(&mut self, key: &FlowKey, number: u32, free_at: Option<u16>, free_in_ledger: bool) {
         if let Some(node) = free_at {
             self.violate("leases", format!("{key} holds number {number}, which runtime {node} would lease"));
@@ -552,7 +577,8 @@ pub(crate) fn outside_end(reply: &FlowKey) -> frames::End {
     ([a, b, c, d], reply.destination_port)
 }
 
-/// A number that `of` reads from a flow's state at a runtime; from its page where the state is absent.
+/// A number that `of` reads from a flow's state at a runtime, or from the flow's page if
+/// the state is paged out.
 fn known_at<'a>(runtime: &Runtime, key: &FlowKey, pages: &Pages<'a>, of: impl Fn(&Flows, Slot) -> u64) -> u64 {
     let known = |(chain, flows): (usize, &Flows)| {
         let slot = flows.find(key, flows.hash(key))?.slot;
@@ -570,7 +596,8 @@ fn has_role<'a>(mut flows: impl Iterator<Item = &'a Flows>, key: &FlowKey, role:
     flows.any(has)
 }
 
-/// A runtime, and of which chains packets that it releases leave: the switch of each is served where it is heard.
+/// A runtime, and the chains whose packets it can release: those whose switch is served
+/// by a host that hears it.
 pub(crate) struct Served<'a> {
     pub(crate) runtime: &'a Runtime,
     pub(crate) of: Vec<usize>,

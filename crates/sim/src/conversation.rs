@@ -1,7 +1,10 @@
-//! Conversations: the messages of a world's nodes in words, for the pages that show protocols.
+//! Conversations: the messages of a world's nodes in words, for the pages that show
+//! protocols.
 //!
-//! In: every frame as it is delivered, in order. Out: a line per message, with the names of flows and packets instead of keys, hashes and stamps.
-//! Noise is left out: heartbeats, acknowledgements, what only people want to know. Never: a look into a node's state.
+//! In: every frame as it is delivered, in order. Out: a line per message, with the names
+//! of flows and packets instead of keys, hashes and stamps. Heartbeats, acknowledgements
+//! and messages for people only are noise and left out. Never: a look into a node's
+//! state.
 
 use crate::frames::{self, End};
 use crate::script::record_name;
@@ -18,14 +21,14 @@ use holdfast_wire::{DropReason, FlowKey};
 use std::collections::BTreeMap;
 use zerocopy::FromBytes;
 
-/// A message that was delivered, or something that was done to the world.
+/// A message that was delivered, or a thing that was done to the world.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Heard {
     /// Time since the world's beginning, ns.
     pub at: u64,
-    /// Sender and receiver; none if it was done to the world.
+    /// Sender and receiver; `None` if it was done to the world.
     pub ends: Option<(String, String)>,
-    /// Its kind: `packet`, `mark`, or a record's or message's name.
+    /// The message's kind: `packet`, `mark`, or a record's or message's name.
     pub topic: String,
     /// The message in words.
     pub text: String,
@@ -34,7 +37,7 @@ pub struct Heard {
 /// A flow, by its connection's number.
 type Number = usize;
 
-/// See the module.
+/// A conversation, see the module.
 pub(crate) struct Conversation {
     flows: Vec<(FlowKey, Number)>,
     /// Flows by their epochs, for messages that name nothing else.
@@ -42,9 +45,9 @@ pub(crate) struct Conversation {
     /// Packets by their stamps: flow and number in the flow.
     packets: BTreeMap<u64, (Number, u32)>,
     counts: BTreeMap<Number, u32>,
-    /// The incarnation in which each node was heard last: packets do not say it whole.
+    /// The incarnation in which each node was last heard: packets do not carry it whole.
     incarnations: BTreeMap<NodeId, u32>,
-    /// Flows of claims and moves, by sender, kind and number: the answers name none.
+    /// Flows of claims and moves, by sender, kind and number: the answers name no flows.
     asked: BTreeMap<(NodeId, u8, u32), Vec<Number>>,
     pub(crate) heard: Vec<Heard>,
 }
@@ -69,7 +72,8 @@ fn name(node: NodeId) -> String {
     }
 }
 
-/// The name of one incarnation of a node. Only runtimes say their first one: their incarnations are counted together.
+/// The name of one incarnation of a node. Runtimes share one count of incarnations, so a
+/// runtime's first one is named, too.
 fn name_of(peer: Peer) -> String {
     match peer.incarnation {
         0 => name(peer.node),
@@ -82,7 +86,7 @@ fn many(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-/// The fields at the front of a record.
+/// The unread rest of a record.
 struct Fields<'a>(&'a [u8]);
 
 impl Fields<'_> {
@@ -113,7 +117,7 @@ impl Fields<'_> {
     }
 }
 
-/// Which of 32 flows are meant.
+/// The flows, of 32, that are meant.
 fn bits(bits: u32) -> String {
     let meant: Vec<String> = (0..32).filter(|bit| bits & 1 << bit != 0).map(|bit| (bit + 1).to_string()).collect();
     if meant.is_empty() { "none".to_owned() } else { meant.join(", ") }
@@ -134,12 +138,12 @@ impl Conversation {
         }
     }
 
-    /// Something is done to the world.
+    /// Adds a thing that is done to the world.
     pub(crate) fn note(&mut self, at: u64, text: String) {
         self.heard.push(Heard { at, ends: None, topic: "done".to_owned(), text });
     }
 
-    /// A frame is delivered.
+    /// Adds the messages of a frame that is delivered.
     pub(crate) fn hear(&mut self, at: u64, frame: &[u8]) {
         if frame.get(12..14) == Some(&ETHERTYPE_NSH.to_be_bytes()) {
             let (Some(from), Some(to)) = (frames::source(frame), frames::destination(frame)) else { return };
@@ -231,7 +235,7 @@ impl Conversation {
         Some((record_name(kind), text))
     }
 
-    /// The actor's block at the front of the fields.
+    /// The actor's block at the front of the fields, in words.
     fn actor(&mut self, fields: &Fields<'_>) -> Option<String> {
         let (header, _) = ActorHeader::read_from_prefix(fields.0).ok()?;
         let flow = self.flow(&header.key);
@@ -239,7 +243,7 @@ impl Conversation {
         Some(format!("flow {flow}, epoch {}, version {}", header.epoch, header.version))
     }
 
-    /// Records of protections.
+    /// A protection's record in words.
     fn protection(&mut self, kind: u8, fields: &mut Fields<'_>) -> Option<String> {
         Some(match kind {
             kind::STATE => {
@@ -314,7 +318,7 @@ impl Conversation {
         })
     }
 
-    /// The flows of claims, in order.
+    /// The flows of claims, in order, and their text.
     fn claims(&mut self, fields: &Fields<'_>) -> (Vec<Number>, String) {
         let (mut flows, mut texts) = (Vec::new(), Vec::new());
         for claim in fields.all::<Claim>() {
@@ -327,13 +331,14 @@ impl Conversation {
         (flows, texts.join(", "))
     }
 
-    /// An epoch that a switch gave in answer to a claim or a move.
+    /// An epoch that a switch gave in answer to a claim or a move, in words.
     fn given(&mut self, flow: Number, epoch: Epoch) -> String {
         self.epochs.insert(epoch.get(), flow);
         format!("flow {flow}: epoch {epoch}")
     }
 
-    /// Records between runtimes and switches, and between runtimes about flows that move.
+    /// A record between runtime and switch, or between runtimes about moving flows, in
+    /// words.
     fn routing(&mut self, from: NodeId, to: NodeId, kind: u8, fields: &mut Fields<'_>) -> Option<String> {
         Some(match kind {
             message::CLAIM => {
@@ -436,7 +441,8 @@ fn count(numbers: usize) -> String {
     many(numbers, "number")
 }
 
-/// A rare message in words; none if it is noise: what is said again and again, or to people alone.
+/// A control message in words. `None` for noise: messages that are repeated often, or
+/// meant for people only.
 fn control(said: &Control) -> Option<String> {
     Some(match said {
         Control::Hello { .. } => "hello".to_owned(),

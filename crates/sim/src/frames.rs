@@ -1,4 +1,4 @@
-//! Frames of the simulated peers, and what they read back.
+//! Builds and reads the frames of simulated clients and servers.
 
 use crate::script::record_name;
 use holdfast_node::address::{NodeId, node_of};
@@ -45,9 +45,9 @@ pub(crate) fn udp(source: End, destination: End, payload: &[u8]) -> Vec<u8> {
     ipv4(source.0, destination.0, proto::UDP, &segment)
 }
 
-/// Whether these are the ends of an echo request. As in [`FlowKey`], the source's port is the
-/// identifier, and the destination's is the identifier plus the request's ICMP type; a reply's ends
-/// are swapped.
+/// Whether these are the ends of an echo request. As in [`FlowKey`], the source's port is
+/// the identifier, and the destination's is the identifier plus the request's ICMP type;
+/// a reply's ends are swapped.
 fn is_echo_request(source: End, destination: End) -> bool {
     source.1.wrapping_add(icmp::ECHO.into()) == destination.1
 }
@@ -57,7 +57,7 @@ pub(crate) fn echo_port(identifier: u16) -> u16 {
     identifier.wrapping_add(icmp::ECHO.into())
 }
 
-/// An echo request or a reply, by its ends.
+/// An echo request or an echo reply: its ends say which.
 pub(crate) fn echo(source: End, destination: End, payload: &[u8]) -> Vec<u8> {
     let is_request = is_echo_request(source, destination);
     let identifier = if is_request { source.1 } else { destination.1 };
@@ -69,13 +69,13 @@ pub(crate) fn echo(source: End, destination: End, payload: &[u8]) -> Vec<u8> {
     ipv4(source.0, destination.0, proto::ICMP, &segment)
 }
 
-/// A datagram or an echo.
+/// A UDP datagram, or an echo if the protocol is ICMP.
 pub(crate) fn datagram(protocol: u8, source: End, destination: End, payload: &[u8]) -> Vec<u8> {
     if protocol == proto::ICMP { echo(source, destination, payload) } else { udp(source, destination, payload) }
 }
 
-/// The frame's packet in fragments, in order. The first has `first` bytes behind the IPv4 header, a
-/// multiple of 8; at most `rest` others share what remains.
+/// The frame's packet in fragments, in order. The first has `first` bytes behind the IPv4
+/// header, a multiple of 8; at most `rest` others share what remains.
 pub(crate) fn split(frame: &[u8], id: u16, first: usize, rest: usize) -> Vec<Vec<u8>> {
     let (header, segment) = frame.split_at(34);
     let each = (segment.len() - first).div_ceil(rest).next_multiple_of(8);
@@ -96,7 +96,7 @@ pub(crate) fn split(frame: &[u8], id: u16, first: usize, rest: usize) -> Vec<Vec
     pieces
 }
 
-/// More fragments follow.
+/// IPv4 flag: more fragments follow.
 const MORE: u16 = 0x2000;
 
 /// Recomputes the IPv4 header's checksum.
@@ -120,8 +120,8 @@ type Pieces = BTreeMap<usize, (Vec<u8>, bool)>;
 pub(crate) struct Reassembly(BTreeMap<Datagram, (u64, Pieces)>);
 
 impl Reassembly {
-    /// Takes a frame. Returns the packet if the frame is or completes one, and whether it was in
-    /// fragments.
+    /// Takes a frame. Returns the packet if the frame is or completes one, and whether it
+    /// was in fragments.
     pub(crate) fn take(&mut self, frame: &[u8], now: u64) -> Option<(Vec<u8>, bool)> {
         let Some((header, segment)) = ip(frame) else { return Some((frame.to_vec(), false)) };
         let field = header.flags_fragment.get();
@@ -169,7 +169,7 @@ pub(crate) fn tcp(source: End, destination: End, flags: u8, sequence: u32, ackno
     ipv4(source.0, destination.0, proto::TCP, &segment)
 }
 
-/// What a peer sees of a frame.
+/// A frame as a peer sees it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Seen<'a> {
     pub(crate) source: End,
@@ -180,13 +180,14 @@ pub(crate) struct Seen<'a> {
     pub(crate) sequence: u32,
     pub(crate) acknowledgement: u32,
     pub(crate) payload: &'a [u8],
-    /// A fragment.
+    /// The packet is a fragment.
     pub(crate) is_part: bool,
-    /// A fragment other than the first: it has no ports, and all of it is payload.
+    /// The packet is a fragment other than the first: it has no ports, and all of it is
+    /// payload.
     pub(crate) is_later: bool,
 }
 
-/// The IPv4 header, and what is behind it.
+/// The IPv4 header and the bytes behind it. `None` if the header's checksum is wrong.
 fn ip(frame: &[u8]) -> Option<(&Ipv4, &[u8])> {
     let (header, _) = Ipv4::ref_from_prefix(frame.get(14..)?).ok()?;
     if checksum::checksum(header.as_bytes()) != 0 {
@@ -195,13 +196,14 @@ fn ip(frame: &[u8]) -> Option<(&Ipv4, &[u8])> {
     Some((header, frame.get(34..14 + header.total_len.get() as usize)?))
 }
 
-/// Reads an IPv4 frame with TCP, UDP or an echo, checksums included. `None` if a peer's kernel would not deliver it.
+/// Reads an IPv4 frame with TCP, UDP or an echo, checksums included. `None` if a peer's
+/// kernel would not deliver it.
 pub(crate) fn read(frame: &[u8]) -> Option<Seen<'_>> {
     look(frame).filter(|seen| !seen.is_part)
 }
 
-/// Like [`read`], but takes fragments, too. A fragment's transport checksum covers the whole
-/// datagram and cannot be verified.
+/// Like [`read`], but takes fragments, too. A fragment's transport checksum covers the
+/// whole datagram and cannot be verified.
 pub(crate) fn look(frame: &[u8]) -> Option<Seen<'_>> {
     let (header, segment) = ip(frame)?;
     let field = header.flags_fragment.get();
@@ -279,12 +281,13 @@ fn ethertype(frame: &[u8]) -> u16 {
     frame.get(12..14).map_or(0, |bytes| u16::from_be_bytes([bytes[0], bytes[1]]))
 }
 
-/// A frame with messages.
+/// True for a frame with messages.
 pub(crate) fn is_messages(frame: &[u8]) -> bool {
     ethertype(frame) == ETHERTYPE_FABRIC
 }
 
-/// A packet on its way from a switch to a runtime, for the first time: the switch and the stamp.
+/// Switch and stamp of a packet that a switch sends to a runtime for the first time.
+/// `None` for replays and OAM frames.
 pub(crate) fn in_hand(frame: &[u8]) -> Option<(NodeId, u64)> {
     let (of, stamp) = (frame.get(14..22)?, frame.get(22..30)?);
     let is_packet =
@@ -302,17 +305,17 @@ pub(crate) fn source(frame: &[u8]) -> Option<NodeId> {
     node_at(frame, 6)
 }
 
-/// The node for which a frame is.
+/// The node that a frame is addressed to.
 pub(crate) fn destination(frame: &[u8]) -> Option<NodeId> {
     node_at(frame, 0)
 }
 
-/// The kinds of the records in a frame.
+/// Kinds of the records in a frame.
 pub(crate) fn records(frame: &[u8]) -> impl Iterator<Item = u8> {
     Overheard::read(frame).into_iter().flat_map(|overheard| overheard.records()).map(|(kind, _)| kind)
 }
 
-/// A record in a few words: what nodes tell one another now and then, whole.
+/// A record in a few words. Control messages, which are rare, are shown whole.
 fn describe_record((kind, body): (u8, &[u8])) -> String {
     let message = match kind {
         message::kind::CONTROL => Control::decode(body).ok(),

@@ -1,7 +1,8 @@
 //! The deterministic simulator: the production state machines in a seeded world.
 //!
-//! In: a seed. Out: a report of what was done to the world and which invariants broke. Never: a real clock, a thread that could
-//! change the order of events, randomness from anywhere but the seed.
+//! In: a seed. Out: a report of what was done to the world and which invariants broke.
+//! Never: a real clock, a thread that could change the order of events, randomness from
+//! anywhere but the seed.
 #![forbid(unsafe_code)]
 
 mod checkers;
@@ -21,7 +22,7 @@ mod world;
 
 pub use checkers::Violation;
 pub use conversation::Heard;
-/// The plan of a protection. A [`Plan`] of this crate is what happens in a world.
+/// A protection's plan. This crate's [`Plan`] says what happens in a world.
 pub use holdfast_protection::Plan as Preset;
 pub use holdfast_wire::fault::{Fault, Planted, plant};
 pub use peers::SILENT;
@@ -38,7 +39,7 @@ pub fn run(scenario: Scenario) -> Report {
     World::new(scenario, false).run()
 }
 
-/// Runs what a plan says.
+/// Runs a plan.
 pub fn play(scenario: Scenario, plan: Plan) -> Outcome {
     World::planned(scenario, plan, false).play()
 }

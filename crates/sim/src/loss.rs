@@ -1,10 +1,13 @@
-//! What a weak protection says that a failure may undo, and no more.
+//! Checks that a failure undoes no more than a weak protection says.
 //!
-//! Theory of operation. Nobody may ask the protection how old its snapshots are, so what left the system is written down with its time. When a
-//! runtime is given up, every flow that it had is looked for at the others: what is found there is at most so many packets older than what
-//! had left some time before the failure (what was sent later may have been under way, if the protection does not count that, too). From then on whoever serves the flow knows at least as
-//! much as was found, until another flow has its reply key. A flow of which nothing is found was younger than the time on the way: it may
-//! begin anew, and only it.
+//! Theory of operation. The protection is never asked how old its snapshots are: every
+//! packet that leaves the system is written down with its time. When a runtime is given
+//! up, the checker looks for its flows at the other runtimes and at the state servers. A
+//! copy may be older by `limit` packets than what had left some time before the failure.
+//! Packets sent later may have been under way to the copy, unless the protection's limit
+//! counts these, too. From then on the runtime that serves the flow knows at least as
+//! much as the copy, until another flow has its reply key. A flow without a copy was
+//! younger than the time under way: it may begin anew, and only it.
 
 use crate::checkers::{Checkers, Pages, Served, Violation};
 use crate::frames;
@@ -19,31 +22,32 @@ use holdfast_wire::FlowKey;
 use std::collections::{BTreeMap, BTreeSet};
 
 const INVARIANT: &str = "bounded loss";
-/// No world has more: two of each switch.
+/// Most chains of a world: two of each switch.
 const CHAINS: usize = 2 * MAX_SWITCHES as usize;
 
 struct Failure {
     at: u64,
-    /// The system had said that another failure would be survived.
+    /// The system had said that it would survive another failure.
     was_safe: bool,
 }
 
-/// See the module.
+/// The checker, see the module.
 pub(crate) struct Loss {
     /// Packets of a flow that a failure may undo.
     limit: u64,
-    /// What was sent so long before a failure has arrived, ns.
+    /// Frames that were sent this long before a failure have arrived, ns.
     on_the_way: u64,
-    /// The limit is for what is on the way, too.
+    /// The limit includes packets that were still under way.
     is_counted: bool,
     failures: BTreeMap<Peer, Failure>,
-    /// Per connection: when it was seen to leave, which way, and the count that it revealed.
+    /// Per connection, each packet that left: when, in which direction, and the count it
+    /// revealed.
     left: BTreeMap<u32, Vec<(u64, usize, u64)>>,
-    /// What a served flow has to know.
+    /// Counts that the runtime that serves a flow has to know.
     floors: BTreeMap<FlowKey, [u64; 2]>,
-    /// The most that a failure undid of a flow that was to survive it, packets.
+    /// Most packets that a failure undid of a flow that was to survive it.
     pub(crate) worst: u64,
-    /// Connections that were too young to survive.
+    /// Connections whose flows were too young to survive.
     pub(crate) begun_anew: BTreeSet<u32>,
 }
 
@@ -53,7 +57,7 @@ fn key_of(client: &Client) -> FlowKey {
 }
 
 impl Loss {
-    /// For this plan; packets younger than `on_the_way`, ns, may be under way.
+    /// A checker for this plan. Packets younger than `on_the_way`, ns, may be under way.
     pub(crate) fn new(plan: Preset, on_the_way: u64) -> Loss {
         Loss {
             limit: u64::from(plan.may_forget()),
@@ -67,17 +71,18 @@ impl Loss {
         }
     }
 
-    /// A runtime was killed or stopped.
+    /// A runtime was killed, stopped or cut off.
     pub(crate) fn failed(&mut self, peer: Peer, at: u64, was_safe: bool) {
         self.failures.insert(peer, Failure { at, was_safe });
     }
 
-    /// Those that have failed and have not been given up.
+    /// Runtimes that have failed and have not been given up.
     pub(crate) fn failed_ones(&self) -> impl Iterator<Item = Peer> + '_ {
         self.failures.keys().copied()
     }
 
-    /// A packet left. What a datagram reveals is written in it; of a segment nothing is known but that it came through.
+    /// A packet left. A datagram carries its count. Other replies carry none and count as
+    /// the first packet of their direction.
     pub(crate) fn released(&mut self, frame: &[u8], clients: &[Client], now: u64) {
         let Some(seen) = frames::look(frame) else { return };
         if let Some(Revealed { id, way, count, .. }) = stamper::revealed(&seen, clients) {
@@ -87,9 +92,10 @@ impl Loss {
         }
     }
 
-    /// A packet left that shows which flow has a reply key now. The flow that had it before has
-    /// lost it with what it knew: nothing of it leaves, and its next packet may open it anew.
-    /// Whether the key may change hands is checked elsewhere (`Checkers::check_rivals`).
+    /// A packet left that shows which flow has a reply key now. The flow that had the key
+    /// before has lost it, with its state: no packet of it leaves, and its next packet
+    /// may open it anew. `Checkers::check_rivals` checks whether the key may change
+    /// hands.
     pub(crate) fn passed_on(&mut self, frame: &[u8], clients: &[Client], rivals: &BTreeMap<u32, u32>) {
         if rivals.is_empty() {
             return;
@@ -103,7 +109,8 @@ impl Loss {
         }
     }
 
-    /// `dead` was given up; these are the routes that led there, those who live, and what was written back to a state server of each chain.
+    /// `dead` was given up. `routes` led there, `living` are the other runtimes, and
+    /// `pages` has what was written back to a state server of each chain.
     pub(crate) fn given_up<'a>(
         &mut self,
         dead: Peer,
@@ -134,10 +141,12 @@ impl Loss {
                 let is_older = route.epoch.is_later(header.epoch);
                 let is_latest = match header.role {
                     role::REPLICA | role::CLAIMING if header.epoch == route.epoch => true,
-                    // What was kept when the flow moved within its host counts where there is nothing newer, if who moved it is dead: else it is nobody's to claim.
+                    // A copy kept when the flow moved within its host counts if nothing
+                    // is newer and the runtime that moved it is dead. While that runtime
+                    // lives, nobody may claim the copy.
                     role::REPLICA | role::CLAIMING if is_older && !is_owner_there() => false,
                     role::ARRIVING if header.flags & flag::EMPTY == 0 => true,
-                    // It was about to move to the dead.
+                    // The flow was about to move to the dead runtime.
                     role::OWNER | role::DEPARTED => true,
                     _ => return None,
                 };
@@ -177,7 +186,7 @@ impl Loss {
                     if !left.is_empty() || self.floors.contains_key(&route.key) {
                         self.floors.insert(route.key, counts);
                     }
-                    // What this failure undid the next one cannot.
+                    // The next failure cannot undo packets that this one undid.
                     if let Some(left) = self.left.get_mut(&client.id()) {
                         left.retain(|(_, way, count)| *count <= counts[*way]);
                     }
@@ -186,7 +195,9 @@ impl Loss {
         }
     }
 
-    /// `dead` died while there was no switch, and the next one knows no routes yet: of what was younger than the time on the way and that nobody has any more nothing is expected.
+    /// `dead` died while there was no switch, and the next switch knows no routes yet. A
+    /// flow that is younger than the time under way, and that nobody has any more, may
+    /// begin anew.
     pub(crate) fn given_up_unheard<'a>(&mut self, dead: Peer, living: &[&Runtime], pages: &Pages<'a>, clients: &[Client]) {
         let Some(Failure { at, .. }) = self.failures.remove(&dead) else { return };
         for client in clients {
@@ -205,7 +216,7 @@ impl Loss {
         }
     }
 
-    /// Whoever serves a flow knows what its snapshot knew.
+    /// The runtime that serves a flow knows what the flow's snapshot knew.
     pub(crate) fn check_floors(&self, serving: &[Served<'_>], checkers: &mut Checkers) {
         for (key, floor) in &self.floors {
             for served in serving {

@@ -1,8 +1,8 @@
 //! Clients and servers: scripts that behave as a kernel's TCP and UDP would.
 //!
-//! A connection to an end with a limit is to be reset in its middle: its client and its server take
-//! resets as RFC 9293, section 3.10.7, and RFC 5961, section 3.2, say. To every other connection any
-//! reset is an error.
+//! A connection to an end with a limit is to be reset in its middle. Its client and its
+//! server take resets as RFC 9293, section 3.10.7, and RFC 5961, section 3.2, say. On
+//! every other connection any reset is an error.
 
 use crate::frames::{self, End, Seen};
 use crate::plan::Reset;
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 const MILLISECOND: u64 = 1_000_000;
 
-/// Server address at which nobody answers.
+/// Server address that never answers.
 pub const SILENT: End = ([192, 0, 2, 7], 9);
 
 /// Bytes in one segment or datagram.
@@ -30,8 +30,8 @@ fn chunk(connection: u32, offset: u32) -> Vec<u8> {
 /// The window that every TCP of this world announces, bytes.
 const WINDOW: u32 = 0xffff;
 
-/// A synchronised end judges a reset with this sequence number, where it expects that one (RFC 5961,
-/// section 3.2).
+/// Judges a reset with this sequence number at a synchronised end that expects `expected`
+/// (RFC 5961, section 3.2).
 fn judge(sequence: u32, expected: u32) -> Reset {
     match sequence.wrapping_sub(expected) {
         0 => Reset::Exact,
@@ -40,24 +40,25 @@ fn judge(sequence: u32, expected: u32) -> Reset {
     }
 }
 
-/// How a client's script ended, or not yet.
+/// Progress of a client's script.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Progress {
-    /// Under way.
+    /// The script is under way.
     Running,
     /// Everything was sent and answered.
     Done,
-    /// It was reset, or got what was never sent.
+    /// The connection was reset, or got bytes that were never sent.
     Broken(&'static str),
 }
 
-/// A connection of which one client has the one end and the server the other.
+/// A connection between one client and the server.
 pub(crate) enum Client {
     Tcp(TcpClient),
     Udp(UdpClient),
 }
 
-/// Opens a connection, sends `chunks` chunks one at a time, each echoed by the server, then closes.
+/// Opens a connection, sends `chunks` chunks one at a time, each echoed by the server,
+/// then closes.
 pub(crate) struct TcpClient {
     pub(crate) id: u32,
     pub(crate) local: End,
@@ -71,7 +72,7 @@ pub(crate) struct TcpClient {
     pause: u64,
     pub(crate) due: u64,
     retries: u32,
-    /// Its connection has a limit, and was reset.
+    /// The connection has a limit, and was reset.
     was_reset: bool,
     pub(crate) progress: Progress,
 }
@@ -96,7 +97,8 @@ impl TcpClient {
         }
     }
 
-    /// The client judges a reset. None for any other segment, and where no reset is expected.
+    /// The client's judgement of a reset. `None` for any other segment, and if no reset
+    /// is expected.
     fn judges(&self, seen: &Seen<'_>) -> Option<Reset> {
         let is_expected = limit(self.remote).is_some() && self.progress == Progress::Running;
         if !is_expected || seen.flags & tcp_flags::RST == 0 {
@@ -104,7 +106,7 @@ impl TcpClient {
         }
         Some(match self.established {
             true => judge(seen.sequence, self.their_next),
-            // Before it is synchronised a reset has to acknowledge its SYN.
+            // Before the client is synchronised, a reset has to acknowledge its SYN.
             false if seen.flags & tcp_flags::ACK != 0 && seen.acknowledgement == self.initial.wrapping_add(1) => Reset::Exact,
             false => Reset::Ignored,
         })
@@ -128,7 +130,7 @@ impl TcpClient {
         frames::tcp(self.local, self.remote, flags, sequence, self.their_next, payload)
     }
 
-    /// What to send when the timer is due; sets the timer again.
+    /// The segment to send when the timer is due. Sets the timer again.
     fn on_timer(&mut self, now: u64) -> Option<Vec<u8>> {
         if self.progress != Progress::Running {
             self.due = u64::MAX;
@@ -150,14 +152,14 @@ impl TcpClient {
         sequence.wrapping_sub(self.initial) <= (self.chunks + 1) * CHUNK as u32
     }
 
-    /// Whether the client has acknowledged what comes before this sequence number.
+    /// Whether the client has acknowledged everything before this sequence number.
     fn has_asked_for(&self, sequence: u32) -> bool {
         self.established && self.their_next.wrapping_sub(sequence) <= (self.chunks + 1) * CHUNK as u32
     }
 
     fn on_frame(&mut self, seen: Seen<'_>, now: u64) -> Option<Vec<u8>> {
         if self.was_reset && seen.flags & tcp_flags::RST == 0 {
-            // It has no connection any more.
+            // The client has no connection any more.
             return Some(frames::tcp(self.local, self.remote, tcp_flags::RST, seen.acknowledgement, 0, &[]));
         }
         if self.progress != Progress::Running {
@@ -203,8 +205,9 @@ pub(crate) const WRITTEN: usize = 24;
 /// The longest payload, bytes.
 const LONGEST: usize = WRITTEN + 12 * 8;
 
-/// The payload of a connection's datagram: connection and number, then room for what the chain
-/// writes. A large one repeats connection and number, so that every fragment shows its datagram.
+/// The payload of a connection's datagram: connection and number, then room for what the
+/// chain writes. A large one repeats connection and number, so that every fragment shows
+/// its datagram.
 fn payload(id: u32, number: u32, is_large: bool) -> Vec<u8> {
     let mut name = id.to_be_bytes().to_vec();
     name.extend_from_slice(&number.to_be_bytes());
@@ -215,7 +218,7 @@ fn payload(id: u32, number: u32, is_large: bool) -> Vec<u8> {
     payload
 }
 
-/// Whether all of this payload is of one datagram.
+/// Whether all of this payload belongs to one datagram.
 pub(crate) fn is_one(payload: &[u8]) -> bool {
     let Some((name, rest)) = payload.split_first_chunk::<8>() else { return false };
     rest.get(WRITTEN - 8..).is_some_and(|rest| rest.chunks(8).all(|chunk| chunk == name))
@@ -260,7 +263,8 @@ impl UdpClient {
         Some(frames::datagram(self.protocol, self.local, self.remote, &payload))
     }
 
-    /// A client all of whose datagrams are rejected waits for that.
+    /// A client whose datagrams are all rejected is done once it has sent all and one is
+    /// rejected.
     fn on_refusal(&mut self) {
         if self.remote == SHUT && self.sent >= self.datagrams && self.progress == Progress::Running {
             self.progress = Progress::Done;
@@ -277,7 +281,8 @@ impl UdpClient {
             return;
         }
         self.answered += 1;
-        // Datagrams may be lost; the flow lives if, after all were sent once, answers still come.
+        // Datagrams may be lost. The flow lives if answers still come after all were sent
+        // once.
         if self.sent >= self.datagrams && self.progress == Progress::Running {
             self.progress = Progress::Done;
         }
@@ -331,29 +336,30 @@ impl Client {
         (client.local, client.remote) == (seen.source, seen.destination) && client.has_sent(seen.sequence)
     }
 
-    /// How many packets its connection may have, if it has a limit.
+    /// Packet limit of the client's connection, if it has one.
     pub(crate) fn limit(&self) -> Option<u64> {
         let Client::Tcp(client) = self else { return None };
         limit(client.remote)
     }
 
-    /// Its connection has a limit, and was reset.
+    /// True if the connection has a limit, and was reset.
     pub(crate) fn was_reset(&self) -> bool {
         matches!(self, Client::Tcp(client) if client.was_reset)
     }
 
-    /// The client judges a reset that may come. None for any other segment.
+    /// The client's judgement of a reset that may come. `None` for any other segment.
     pub(crate) fn judges(&self, seen: &Seen<'_>) -> Option<Reset> {
         let Client::Tcp(client) = self else { return None };
         client.judges(seen)
     }
 
-    /// Whether this segment is of the client's connection, which has a limit: sent by either end, as it
-    /// knows the other.
+    /// Whether this segment belongs to the client's connection, which has a limit. Either
+    /// end may have sent it, with the ends as that one knows them.
     pub(crate) fn is_limited_one(&self, seen: &Seen<'_>) -> bool {
         let Client::Tcp(client) = self else { return false };
         let is_own = (client.local, client.remote) == (seen.source, seen.destination);
-        // A reset that acknowledges nothing has the number that its receiver had asked for.
+        // A reset without an acknowledgement has the number that its receiver had asked
+        // for.
         let is_answer = match seen.flags & (tcp_flags::RST | tcp_flags::ACK) {
             tcp_flags::RST => client.has_asked_for(seen.sequence),
             _ => client.has_sent(seen.acknowledgement),
@@ -361,7 +367,7 @@ impl Client {
         limit(client.remote).is_some() && (is_own || seen.source == client.remote && is_answer)
     }
 
-    /// One of its packets was refused.
+    /// A packet of the client was refused.
     pub(crate) fn on_refusal(&mut self) {
         if let Client::Udp(client) = self {
             client.on_refusal();
@@ -384,7 +390,8 @@ pub(crate) fn is_inside((address, _): End) -> bool {
     address[0] == 10
 }
 
-/// The client of a packet that has passed a chain, and its direction: from the client (0) or to it (1).
+/// The client of a packet that has passed a chain, and its direction: from the client (0)
+/// or to it (1).
 pub(crate) fn whose<'a>(clients: &'a [Client], seen: &Seen<'_>) -> Option<(&'a Client, usize)> {
     let client = match seen.protocol {
         proto::TCP => clients.iter().find(|client| match client {
@@ -403,7 +410,7 @@ struct Served {
     initial: u32,
     next: u32,
     their_next: u32,
-    /// It has a limit, and was reset.
+    /// The connection has a limit, and was reset.
     was_reset: bool,
 }
 
@@ -413,14 +420,15 @@ impl Served {
     }
 }
 
-/// All servers at once. Echoes per switch and per connection as a server sees it, after translation.
+/// All servers at once. Echoes per switch and per connection, with its ends as a server
+/// sees them after translation.
 #[derive(Default)]
 pub(crate) struct Server {
     connections: BTreeMap<(u16, End, End), Served>,
 }
 
 impl Server {
-    /// Whether this is a segment, but no reset, that a server has sent by this switch.
+    /// Whether a server has sent this segment by this switch. Always false for a reset.
     pub(crate) fn has_sent(&self, switch: u16, seen: &Seen<'_>) -> bool {
         let served = self.connections.get(&(switch, seen.destination, seen.source));
         served.is_some_and(|served| {
@@ -429,7 +437,8 @@ impl Server {
         })
     }
 
-    /// The connection of a client that has a limit, with its ends as the server knows them.
+    /// The connection of a client, if that has a limit, with its ends as the server knows
+    /// them.
     fn limited(&self, switch: u16, client: &Client) -> Option<(&(u16, End, End), &Served)> {
         let Client::Tcp(client) = client else { return None };
         let is_it = |(ends, served): &(&(u16, End, End), &Served)| {
@@ -438,20 +447,21 @@ impl Server {
         self.connections.iter().find(is_it).filter(|_| limit(client.remote).is_some())
     }
 
-    /// Whether the server has had a segment of the client's connection, which has a limit.
+    /// Whether the server has had a segment of the client's connection, which has a
+    /// limit.
     pub(crate) fn has_heard_of(&self, switch: u16, client: &Client) -> bool {
         self.limited(switch, client).is_some()
     }
 
-    /// The server's keep-alive for a connection with a limit that has been silent for long (RFC 9293,
-    /// section 3.8.4). None if the server has no such connection.
+    /// The server's keep-alive for a connection with a limit that has been silent for
+    /// long (RFC 9293, section 3.8.4). `None` if the server has no such connection.
     pub(crate) fn keep_alive(&self, switch: u16, client: &Client) -> Option<Vec<u8>> {
         let ((_, source, destination), served) = self.limited(switch, client)?;
         let probe = || frames::tcp(*destination, *source, tcp_flags::ACK, served.next.wrapping_sub(1), served.their_next, &[]);
         (!served.was_reset).then(probe)
     }
 
-    /// The server judges a reset that may come. None for any other segment.
+    /// The server's judgement of a reset that may come. `None` for any other segment.
     pub(crate) fn judges(&self, switch: u16, seen: &Seen<'_>) -> Option<Reset> {
         let served = self.connections.get(&(switch, seen.source, seen.destination)).filter(|served| !served.was_reset)?;
         let may_come = seen.flags & tcp_flags::RST != 0 && limit(seen.destination).is_some();
@@ -500,7 +510,7 @@ impl Server {
             served.next = served.next.wrapping_add(seen.payload.len() as u32);
             return reply(served, tcp_flags::ACK | tcp_flags::PSH, sequence, seen.payload);
         }
-        // It has that chunk already: the echo was lost, so it is sent again.
+        // The server has that chunk already: the echo was lost, so it is sent again.
         let is_last = seen.sequence.wrapping_add(seen.payload.len() as u32) == served.their_next;
         let sequence = served.next.wrapping_sub(seen.payload.len() as u32);
         if is_last { reply(served, tcp_flags::ACK | tcp_flags::PSH, sequence, seen.payload) } else { None }

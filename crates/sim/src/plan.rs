@@ -1,35 +1,39 @@
-//! A world that is told what to do: which connections, what is done to it and exactly when, instead of what its seed would draw.
+//! Planned worlds: the plan says which connections there are, and what is done to the
+//! world and exactly when, in place of the seed.
 //!
-//! In: a [`Plan`]. Out: an [`Outcome`]. A plan changes nothing of a world's past: two plans that differ in a step after the n-th event
-//! give the same first n events, so that a test can count a run's events and then fail a runtime between any two of them. A world that was drawn
-//! tells what it did as a plan, and does the same again when it is given that.
+//! In: a [`Plan`]. Out: an [`Outcome`]. A plan does not change a world's past: two plans
+//! that differ in a step after the n-th event give the same first n events. A test can
+//! therefore count a run's events and then fail a runtime between any two of them. A
+//! drawn world tells what it did as a plan, and does the same again when it is given that
+//! plan.
 
 use crate::conversation::Heard;
 use crate::world::Report;
 use holdfast_node::address::NodeId;
 use holdfast_wire::DropCounters;
 
-/// The end of a connection: address and port.
+/// An end of a connection: address and port.
 pub type End = ([u8; 4], u16);
 
-/// One connection: `packets` datagrams, or chunks over TCP that the server echoes one at a time.
+/// A connection: `packets` datagrams, or chunks over TCP that the server echoes one at a
+/// time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Connection {
     /// TCP, or UDP.
     pub tcp: bool,
-    /// Echo requests instead of datagrams. The client's port is their identifier; the server's is
-    /// that plus 8.
+    /// Echo requests instead of datagrams. The client's port is their identifier; the
+    /// server's is that plus 8.
     pub ping: bool,
-    /// Datagrams and their replies are in fragments: in any order, some doubled or late, and in a
-    /// lossy network now and then without one of them.
+    /// Datagrams and their replies are in fragments: in any order, some doubled or late,
+    /// and in a lossy network now and then without one of them.
     pub large: bool,
-    /// How many.
+    /// Number of packets.
     pub packets: u32,
-    /// When it begins, after the world's beginning, ns.
+    /// Time of its beginning, after the world's beginning, ns.
     pub start: u64,
-    /// Between two packets, ns.
+    /// Time between two packets, ns.
     pub pause: u64,
-    /// The client's and the server's; by its number if there are none.
+    /// The client's end and the server's. `None`: the connection's number decides.
     pub ends: Option<(End, End)>,
 }
 
@@ -38,13 +42,15 @@ pub struct Connection {
 pub struct Habits {
     /// Shortest and longest time that a frame takes, ns.
     pub delay: (u64, u64),
-    /// Frames that are lost.
+    /// Chance that a frame is lost.
     pub lose: u64,
-    /// Frames that come twice.
+    /// Chance that a frame arrives twice.
     pub double: u64,
-    /// Frames that take ten to a hundred times as long, so that later ones overtake them.
+    /// Chance that a frame takes ten to a hundred times as long, so that later ones
+    /// overtake it.
     pub stray: u64,
-    /// Frames with messages that come again long after, whoever lives there by then.
+    /// Chance that a frame with messages arrives again long after, at whatever
+    /// incarnation is there by then.
     pub stale: u64,
 }
 
@@ -53,57 +59,64 @@ impl Habits {
     pub const CALM: Habits = Habits { delay: (20_000, 20_000), lose: 0, double: 0, stray: 0, stale: 0 };
 }
 
-/// How a node's clock differs from the world's.
+/// A node's clock, compared with the world's.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Clock {
-    /// At the world's beginning, ns.
+    /// Lead at the world's beginning, ns.
     pub ahead: u64,
-    /// How much faster it goes, or slower, millionths.
+    /// Additional speed, millionths; negative if the clock is slower.
     pub drift: i64,
 }
 
-/// In [`When::Sent`] and [`When::Reached`]: whoever it is.
+/// Any node, in [`When::Sent`] and [`When::Reached`].
 pub const ANYBODY: NodeId = 0;
 
-/// When a step is taken. It is never taken before the steps ahead of it in the plan.
+/// The moment of a step. A step is never taken before the steps ahead of it in the plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum When {
     /// Between this event (counted from 1) and the next.
     Event(u64),
     /// At this time, ns after the world's beginning.
     Time(u64),
-    /// At this event boundary (counted from 0) of those at which the system knows of every earlier failure and says that all flows
+    /// At the event boundary with this number, from 0 at the step before. Only boundaries
+    /// count at which the system knows of every earlier failure and says that all flows
     /// would survive another.
     Settled(u64),
-    /// At this time, or as soon after it as every process runs, no link is cut, and the system says that all flows would survive a failure.
+    /// At this time or later: as soon as every process runs, no link is cut, and the
+    /// system says that all flows would survive a failure.
     Safe(u64),
-    /// As soon as this node has sent a message with a record of this kind, after the step before.
+    /// As soon as this node has sent a message with a record of this kind, after the step
+    /// before.
     Sent(NodeId, u8),
-    /// As soon as one has reached it.
+    /// As soon as a message with a record of this kind has reached this node, after the
+    /// step before.
     Reached(NodeId, u8),
 }
 
-/// Whom it happens to.
+/// The target of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Whom {
     /// The runtime that owns most flows.
     Owner,
-    /// One of those there are, by number, round-robin.
+    /// A runtime of those that run, by number, round-robin.
     Number(usize),
-    /// This runtime.
+    /// This runtime's node.
     Node(NodeId),
-    /// The coordinator. It is away for as long as a pause says, or as the seed does, and then begins a new life.
+    /// The coordinator. A killed coordinator is away for as long as a pause says, or as
+    /// the seed does, before its next incarnation begins.
     Coordinator,
-    /// One of the state servers, from 0. It is away for as long as a pause says, or as the seed does, and begins again with nothing.
+    /// A state server, counted from 0. A killed server is away for as long as a pause
+    /// says, or as the seed does, and begins again with nothing.
     StateServer(u16),
-    /// Switch and manager, in the same way: of several hosts, those of the one that serves.
+    /// Switches and manager of the host that serves, killed in the same way.
     Hub,
-    /// Switch and manager of this host, whether it serves or not.
+    /// Switches and manager of this host, whether it serves or not.
     Manager(u16),
-    /// One of several hosts, with everything on it. The first has the coordinator and no runtimes.
+    /// A host of several, with everything on it. The first has the coordinator and no
+    /// runtimes.
     Host(u16),
-    /// No node in particular. [`How::Slow`] then slows every runtime, every state server and the
-    /// coordinator.
+    /// No node in particular. [`How::Slow`] then slows every runtime, every state server
+    /// and the coordinator.
     World,
 }
 
@@ -118,68 +131,75 @@ pub enum Way {
     Both,
 }
 
-/// What happens.
+/// The action of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum How {
     /// `kill -9`.
     Kill,
-    /// Stopped, and continued after so many ns. Coordinator and hub are killed, and their next life begins then.
+    /// Stopped, and continued after so many ns. Coordinator, state servers and hubs are
+    /// killed instead, and their next incarnation begins then.
     Pause(u64),
     /// A host dies, and comes back with nothing on it after so many ns.
     Away(u64),
-    /// The coordinator dies in the middle of writing something down, as soon as it has to.
+    /// The coordinator dies in the middle of writing to its log, as soon as it has
+    /// something to write.
     KillWriting,
-    /// No frame goes this way between it and the hub, or between the host and the others, for so many ns.
+    /// For so many ns no frame passes in this direction between the node and the hub, or
+    /// between the host and the others.
     Cut(Way, u64),
-    /// The links of the host's ports are down for so many ns: packets neither come nor leave there.
+    /// The links of the host's ports are down for so many ns: packets neither come nor
+    /// leave there.
     Unplug(u64),
-    /// After each turn the node pauses for so many times a turn's length, for so many ns. On a busy
-    /// machine, where all are slow, each pause is drawn anew: up to twice as long.
+    /// The node pauses after each turn for so many turns' length, for so many ns. On a
+    /// busy machine, where all nodes are slow, each pause is drawn anew: up to twice as
+    /// long.
     Slow(u64, u64),
-    /// The operator wants at most so many of its flows to move, there or wherever there is room.
+    /// The operator orders at most so many of the node's flows to move: to this runtime,
+    /// or wherever there is room.
     Move(Option<NodeId>, u64),
-    /// The operator takes it out of service; if that is refused he asks again until it is not.
+    /// The operator takes the node out of service, and asks again while that is refused.
     Drain,
-    /// The operator takes it back into service, as soon as it is out of it.
+    /// The operator takes the node back into service, as soon as its drain is over.
     Restore,
-    /// From now on the network loses, doubles and reorders nothing, every link is whole and nobody slow.
+    /// From now on the network loses, doubles and reorders nothing, every link is whole,
+    /// and no node is slow.
     Heal,
-    /// This is so now, or the world is called broken.
+    /// This fact holds now, or the world is called broken.
     Expect(Fact),
 }
 
-/// What can be seen of a world at a moment.
+/// A fact about a world that can be seen at a moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fact {
     /// The system says that every flow would survive a failure.
     Safe,
-    /// It does not.
+    /// The system does not say so.
     Unsafe,
-    /// The runtime's process is there.
+    /// The runtime's process exists.
     There,
-    /// It is not.
+    /// The runtime's process does not exist.
     Gone,
     /// The runtime owns flows.
     Owns,
-    /// It owns none.
+    /// The runtime owns no flow.
     OwnsNothing,
     /// The host serves the ports of a switch.
     Serves,
 }
 
-/// One thing that is done.
+/// A step: an action at a moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Step {
-    /// When.
+    /// Its moment.
     pub when: When,
-    /// To whom.
+    /// Its target.
     pub whom: Whom,
-    /// What.
+    /// Its action.
     pub how: How,
 }
 
 impl Step {
-    /// When at the earliest, if a clock says it, ns after the world's beginning.
+    /// Earliest time of the step, if a clock decides, ns after the world's beginning.
     pub fn time(&self) -> Option<u64> {
         match self.when {
             When::Time(time) | When::Safe(time) => Some(time),
@@ -188,44 +208,58 @@ impl Step {
     }
 }
 
-/// See the module.
+/// A plan, see the module.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
     /// The connections.
     pub connections: Vec<Connection>,
-    /// What is done, in order.
+    /// The steps, in order.
     pub steps: Vec<Step>,
-    /// A network that loses, doubles and reorders nothing and takes the same time for every frame; otherwise it does what the seed says.
+    /// The network loses, doubles and reorders nothing and takes the same time for every
+    /// frame. If false, the network does what the seed says.
     pub calm: bool,
-    /// The habits of the links inside the box and of those outside, if neither.
+    /// Habits of the links inside the box and of those outside, in place of those that
+    /// `calm` decides.
     pub habits: Option<[Habits; 2]>,
-    /// Hosts: one, or several. Of several the first has the coordinator, and neither ports nor runtimes.
+    /// Number of hosts. The first of several has the coordinator, and neither ports nor
+    /// runtimes.
     pub hosts: u16,
-    /// Switches among which the ports are divided: of several hosts each is to be served by another one, if there are enough. Connections take turns among them.
+    /// Number of switches, among which the ports are divided. Each is to be served by
+    /// another one of several hosts, if there are enough. Connections take turns among
+    /// switches.
     pub switches: u16,
-    /// Hosts have the cluster's keys: packets between them are sealed, and somebody on their network forges some.
+    /// Hosts have the cluster's keys: packets between them are sealed, and a stranger on
+    /// their network forges some.
     pub sealed: bool,
-    /// Frames between hosts that arrive with a flipped bit, per thousand, with keys or without.
+    /// Frames between hosts that arrive with a flipped bit, per thousand, with keys or
+    /// without.
     pub damaged: u64,
-    /// Networks that join the hosts, 1 or 2; two of hosts that have keys only. Now and then one of two leads to a host, or from it, no more, for a while.
+    /// Number of networks that join the hosts, 1 or 2; 2 only if hosts have keys. With
+    /// two, now and then one of them does not lead to a host, or from it, for a while.
     pub networks: u8,
-    /// Runtimes.
+    /// Number of runtimes.
     pub runtimes: u16,
-    /// Flows that a runtime may own.
+    /// Number of flows that a runtime may own.
     pub flows: usize,
-    /// Frames that fit into a runtime's ring; an eighth of it is kept for messages. 0: as many as it has buffers.
+    /// Number of frames that fit into a runtime's ring, an eighth of which is kept for
+    /// messages. 0: as many as the runtime has buffers.
     pub ring: usize,
-    /// Clocks that differ from the world's. The switch's is the manager's, too.
+    /// Clocks that differ from the world's. The manager has the switch's clock.
     pub clocks: Vec<(NodeId, Clock)>,
-    /// How long a process takes to start again after a failure, ns; 0 leaves it to the seed.
+    /// How long a process takes to start again after a failure, ns; 0 leaves it to the
+    /// seed.
     pub restart: u64,
-    /// Changes of the rules, in order: when, ns after the world's beginning, and the chain (0 or 1; of several switches, of each) that all flows take which begin from then on.
+    /// Changes of the rules, in order: the time, ns after the world's beginning, and the
+    /// chain (0 or 1, of each switch) that flows take which begin from then on.
     pub rules: Vec<(u64, u16)>,
-    /// Check what a protection promises even if this one promises nothing.
+    /// Check what a protection can promise even if this one promises nothing.
     pub strict: bool,
-    /// A connection that does not finish is a violation, if the protection promises that it does; and so is a state server's number that no flow has and none can get.
+    /// Demand liveness. A connection that does not finish is a violation, if the
+    /// protection promises that it does. A number that no flow has and none can get from
+    /// the state server is a violation, too.
     pub live: bool,
-    /// Simulated time after which the world ends even if a connection has not finished, ns.
+    /// Simulated time after which the world ends even if a connection has not finished,
+    /// ns.
     pub lasts: u64,
 }
 
@@ -257,18 +291,18 @@ impl Default for Plan {
 /// A packet that left.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Exit {
-    /// When, ns after the world's beginning.
+    /// Time of leaving, ns after the world's beginning.
     pub at: u64,
-    /// Source and destination, addresses and ports, as it left.
+    /// Source and destination of the packet as it left: addresses and ports.
     pub ends: [([u8; 4], u16); 2],
     /// IP protocol.
     pub protocol: u8,
-    /// All of it.
+    /// The whole frame.
     pub frame: Vec<u8>,
 }
 
 impl Exit {
-    /// The number of the connection (from 0) that a datagram belongs to: its payload says so.
+    /// The number of a datagram's connection, from 0: the payload has it.
     pub fn connection(&self) -> Option<usize> {
         let seen = crate::frames::read(&self.frame).filter(|seen| seen.protocol == holdfast_wire::header::proto::UDP)?;
         let id = seen.payload.first_chunk::<4>()?;
@@ -279,44 +313,48 @@ impl Exit {
 /// A TCP end's judgement of a reset (RFC 9293, section 3.10.7; RFC 5961, section 3.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reset {
-    /// It has the number that the end expects, and ends the connection there.
+    /// The reset has the number that the end expects, and ends the connection there.
     Exact,
-    /// It is in the window, and its sender is asked to say so again.
+    /// The reset is in the window, and the end asks its sender to repeat it.
     Challenged,
-    /// It is dropped.
+    /// The reset is dropped.
     Ignored,
 }
 
-/// What a planned world gave.
+/// The outcome of a planned world.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
-    /// As of any world. A connection that did not finish is not a violation here: see `finished`.
+    /// The report, as of any world. A connection that did not finish is not a violation
+    /// here: see `finished`.
     pub report: Report,
     /// Per connection, whether it finished.
     pub finished: Vec<bool>,
-    /// What left, in order.
+    /// Packets that left, in order.
     pub released: Vec<Exit>,
-    /// Of whose datagrams their sender was told that they were refused: connections, from 1, and numbers of datagrams, in order.
+    /// Datagrams whose sender was told that they were refused, in order: connections,
+    /// from 1, and numbers of datagrams.
     pub refused: Vec<(u32, u32)>,
-    /// Resets that came to ends of connections with a limit that had been reset by none yet, in order:
-    /// connections, from 1, whether it was the client's end, and what that made of it.
+    /// Resets that came to ends of connections with a limit, if the end had not been
+    /// reset yet, in order: connections, from 1, whether it was the client's end, and
+    /// that end's judgement.
     pub resets: Vec<(u32, bool, Reset)>,
-    /// Drops of all parts, the dead included.
+    /// Drops of all parts, including the dead ones.
     pub drops: DropCounters,
-    /// Steps that were taken.
+    /// Number of steps that were taken.
     pub steps: usize,
-    /// What was done, as a plan that does it again.
+    /// The run as a plan that does the same again.
     pub plan: Plan,
-    /// Failovers that the coordinator knows of, and flows that were lost by them, as it says.
+    /// Failovers that the coordinator knows of. `lost`: flows that they lost, as it says.
     pub failovers: usize,
-    /// See `failovers`.
+    /// Flows lost in `failovers`.
     pub lost: u64,
     /// Events until every connection had finished; all of them if one never did.
     pub quiet_from: u64,
-    /// Events after which the coordinator said that every flow would survive a failure.
+    /// Events after which the coordinator said that every flow would survive a failure,
+    /// and knew of every earlier one.
     pub settled: u64,
     /// Packets that left while no replica could be had.
     pub unprotected: u64,
-    /// Messages between nodes, in order, if the world was listened to.
+    /// Messages between nodes, in order, if the world recorded them.
     pub conversation: Vec<Heard>,
 }

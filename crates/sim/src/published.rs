@@ -1,11 +1,14 @@
-//! Static mappings of the NAT, and two services on one backend, for worlds with published hosts.
+//! Static mappings of the NAT, and two services on one backend, for worlds with published
+//! hosts.
 //!
-//! Checkers take the mappings from this table, not from the NAT, so that they can find its errors.
+//! Checkers take the mappings from this table, not from the NAT, so that they can find
+//! its errors.
 
 use crate::frames::End;
 use holdfast_wire::header::proto;
 
-/// The address of the first chain's pool under which ports of an inside host are published.
+/// The address of the first chain's pool under which ports of an inside host are
+/// published.
 const POOLED: [u8; 4] = [198, 51, 100, 4];
 /// The address under which every port of another inside host is published.
 const WHOLE: [u8; 4] = [198, 51, 100, 200];
@@ -18,7 +21,8 @@ const PORTS: [(u8, u16, u16, u16); 2] = [(proto::TCP, 1030, 1030, 22), (proto::U
 /// Published ports of [`POOLED`], which the NAT must not lease.
 pub(crate) const COUNT: u16 = 65;
 
-/// Two services of each protocol. Their one backend, at another port, gives replies to both the same source.
+/// Two services of each protocol. Their one backend, at another port, gives replies to
+/// both the same source.
 const SERVICES: [(u8, [End; 2]); 2] = [
     (proto::TCP, [([203, 0, 113, 20], 7), ([203, 0, 113, 21], 7)]),
     (proto::UDP, [([203, 0, 113, 22], 7), ([203, 0, 113, 23], 7)]),
@@ -85,7 +89,8 @@ pub(crate) fn outside_of(protocol: u8, (address, port): End) -> Option<End> {
     Some((POOLED, first + (port - inside)))
 }
 
-/// How many ports of this address below this one are published, and whether this one is; of any protocol.
+/// Number of published ports of this address below `port`, and whether `port` itself is
+/// published; of any protocol.
 pub(crate) fn taken(address: [u8; 4], port: u16) -> (u16, bool) {
     let ranges = PORTS.iter().filter(|_| address == POOLED);
     ranges.fold((0, false), |(below, is_taken), (_, first, last, _)| match port {

@@ -1,11 +1,12 @@
 //! The only source of chance in a simulated world.
 
-/// SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators): one seed, one sequence, on every machine.
+/// SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators): one
+/// seed, one sequence, on every machine.
 #[derive(Debug, Clone)]
 pub struct Random(u64);
 
 impl Random {
-    /// A sequence.
+    /// A sequence that starts from `seed`.
     pub fn new(seed: u64) -> Random {
         Random(seed)
     }

@@ -1,8 +1,9 @@
-//! A function that refuses, so that senders are told.
+//! A network function that rejects packets, so that their senders are told.
 //!
-//! The refuser of simulated worlds rejects three datagrams of four to [`GUARDED`], by their
-//! numbers, but never the first of a flow, and every flow to [`SHUT`]. A TCP connection to a
-//! [`limited`] end has so many packets, both directions together, and is then refused for good.
+//! The refuser of simulated worlds rejects three of four datagrams to [`GUARDED`], by
+//! their numbers, but never the first of a flow. The refuser rejects every flow to
+//! [`SHUT`]. A TCP connection to a [`limited`] end may have so many packets, both
+//! directions together; all later ones are rejected.
 
 use crate::plan::End;
 use holdfast_nf::{ConfigError, Context, Direction, DropReason, NetworkFunction, Open, Opening, Packet, Verdict};
@@ -14,20 +15,22 @@ pub const GUARDED: End = ([192, 0, 2, 7], 4);
 /// Server address to which every flow is rejected.
 pub const SHUT: End = ([192, 0, 2, 7], 5);
 
-/// The address of the ends whose connections have a limit, and its port that stands for none.
+/// Address of the ends whose connections have a limit. A port's distance from this one is
+/// the limit.
 const LIMITED: End = ([192, 0, 2, 8], 100);
 
-/// Server end whose TCP connections may have so many packets, both directions together.
+/// The server end whose TCP connections may have `packets` packets, both directions
+/// together.
 pub fn limited(packets: u16) -> End {
     (LIMITED.0, LIMITED.1 + packets)
 }
 
-/// How many packets a TCP connection to this end may have, if it has a limit.
+/// Packet limit of a TCP connection to this end, if it has one.
 pub(crate) fn limit((address, port): End) -> Option<u64> {
     (address == LIMITED.0 && port > LIMITED.1).then(|| u64::from(port - LIMITED.1))
 }
 
-/// Datagrams to [`GUARDED`] that pass.
+/// True if the datagram to [`GUARDED`] with this number passes.
 pub fn passes(datagram: u32) -> bool {
     datagram % 4 == 1
 }
@@ -35,20 +38,20 @@ pub fn passes(datagram: u32) -> bool {
 holdfast_nf::flow_state! {
     /// Flow state of the refuser.
     pub struct Begun {
-        /// Packets so far.
+        /// Packets so far, both directions together.
         pub packets: u64,
     }
 }
 
-/// See the module.
+/// The network function, see the module.
 pub(crate) struct Refuser;
 
-/// The port for which a datagram is.
+/// Destination port of a UDP packet.
 fn port(packet: &Packet) -> Option<u16> {
     FlowKey::of(packet).filter(|key| key.protocol == u16::from(proto::UDP)).map(|key| key.destination_port)
 }
 
-/// How many packets the connection of a segment may have, if it has a limit.
+/// Packet limit of a segment's connection, if it has one.
 fn limit_of(packet: &Packet, direction: Direction) -> Option<u64> {
     let key = FlowKey::of(packet).filter(|key| key.protocol == u16::from(proto::TCP))?;
     let (address, port) = match direction {

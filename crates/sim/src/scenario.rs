@@ -1,4 +1,5 @@
-//! What a world is made of: the seed, the protection, the chain, and faults planted to test the checkers.
+//! A world's ingredients: the seed, the protection, the chain, and faults planted to test
+//! the checkers.
 
 use crate::published;
 use crate::refuser::Refuser;
@@ -14,11 +15,11 @@ use holdfast_protection::{Peer, Plan as Preset};
 use holdfast_wire::fault::Planted;
 use serde_json::json;
 
-/// Between two changes of the way in which packets wait for their states, ns of stamped time, where they are all the time: more often than anybody's measurements
-/// would have it.
+/// Time between two changes of the release mode under `release: auto`, ns of stamped
+/// time: shorter than any measurements would make it.
 const FICKLE: u64 = 3_000_000;
 
-/// The refuser's place among a chain's functions, from 0.
+/// Index of the refuser among a chain's functions.
 pub(crate) const REFUSER: usize = 3;
 
 /// Seeds from here on stand for worlds with `reinforce`.
@@ -31,23 +32,25 @@ const PAGED_FROM: u64 = 20_000_000;
 const DIVIDED_FROM: u64 = 30_000_000;
 /// Seeds from here on stand for worlds with published hosts, under every protection.
 pub const PUBLISHED_FROM: u64 = 40_000_000;
-/// Seeds from here on stand for worlds with TCP connections that are refused in their middle.
+/// Seeds from here on stand for worlds with TCP connections that are refused in their
+/// middle.
 pub const LIMITED_FROM: u64 = 50_000_000;
-/// Both are under one of so many presets: a seed stands for its world whatever presets are added.
+/// Presets of published and of limited worlds. Their number is fixed, so that a seed
+/// stands for the same world whatever presets are added.
 const PUBLISHED_PRESETS: u64 = 9;
-/// Seeds from here on stand for worlds under the others of them, with published hosts in every
-/// second.
+/// Seeds from here on stand for worlds under the presets behind those. Every second world
+/// has published hosts.
 pub const COMBINED_FROM: u64 = 60_000_000;
-/// So many of these there are.
+/// Number of these presets.
 const COMBINED_PRESETS: u64 = 1;
-/// So long a state server lets a number rest that a flow had, ns.
+/// Time for which a state server lets a number rest that a flow had, ns.
 pub(crate) const NUMBERS_REST: u64 = 1_000_000_000;
 
-/// A plan with the numbers of a world, where everything is smaller and happens more often.
-/// With `reinforce` the log is small and checkpoints are rare: most flows are behind when
-/// something happens. With `rescue` dirty flows stay so for a while, and where room is
-/// short there is less of it than a world has flows. Where packets leave at once few do so
-/// ahead of their replica.
+/// A plan with the numbers of a world, where everything is smaller and happens more
+/// often. With `reinforce` the log is small and checkpoints are rare: most flows are
+/// behind when something happens. With `rescue` flows stay dirty for a while. If flows
+/// may be paged out, a runtime has room for fewer than a world has. If packets leave at
+/// once, few do so ahead of their replica.
 pub const fn in_worlds(plan: Preset) -> Preset {
     match plan.flow {
         Flow::Replica => {
@@ -63,42 +66,48 @@ pub const fn in_worlds(plan: Preset) -> Preset {
     }
 }
 
-/// Every protection, wherever shared state lives.
+/// All protections, with the numbers of a world. Scenarios decide where shared state
+/// lives.
 pub fn presets() -> [Preset; Preset::ALL.len()] {
     Preset::ALL.map(|(_, plan)| in_worlds(plan))
 }
 
-/// See the module.
+/// A scenario, see the module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Scenario {
-    /// Everything that is drawn is drawn from it.
+    /// The seed of everything that is drawn.
     pub seed: u64,
     /// The protection.
     pub preset: Preset,
-    /// Faults, planted while it is played.
+    /// Faults that are planted while the world runs.
     pub planted: Planted,
-    /// Neither kills nor stops.
+    /// No process is killed, stopped, cut off or slowed by the seed.
     pub quiet: bool,
-    /// A NAT pool of one block more than there are runtimes: what a dead one had is soon another's.
+    /// The NAT pool has only four blocks: numbers of a dead runtime are soon another's.
     pub tight: bool,
-    /// A state server assigns the NAT's numbers, one by one; where they are tight it has hardly more than there are flows.
+    /// A state server assigns the NAT's numbers, one by one. In a tight world it has
+    /// hardly more numbers than there are flows.
     pub served: bool,
-    /// The balancer picks by the flow's key: where a state server tells runtimes of each other's load, it is a matter of time which backend has the least.
+    /// The balancer picks by the flow's key. Which backend has the least load is a matter
+    /// of time if a state server tells runtimes of each other's load.
     pub by_key: bool,
-    /// Of a world that has any: state servers, among which the flows are divided whose home is there.
+    /// Number of state servers in a world that has any. Flows that have their home there
+    /// are divided among them.
     pub servers: u16,
-    /// Hosts inside are published, and two services have one backend. Drawn worlds have connections
-    /// from outside and datagrams in fragments, too.
+    /// Hosts inside are published, and two services have one backend. Drawn worlds then
+    /// also have connections from outside and datagrams in fragments.
     pub published: bool,
 }
 
-/// The first outside address and port of the first chain's NAT, and its last port in a wide and in a tight world. Each NAT has two addresses.
+/// First outside address and port of the first chain's NAT, then its last port in a wide
+/// and in a tight world. Each NAT has two addresses.
 const OUTSIDE: ([u8; 4], u16) = ([198, 51, 100, 4], 1024);
 const LAST_PORT: [u16; 2] = [3071, 1535];
-/// Numbers that an instance has at hand where a state server assigns them, and where these are tight.
+/// Credit of an instance at the state server, in a wide and in a tight world.
 const CREDIT: [usize; 2] = [8, 2];
 
-/// The first outside address of a chain's NAT. Those of the later ones lie beyond the servers.
+/// First outside address of a chain's NAT. From the third chain on, addresses lie beyond
+/// the servers'.
 fn outside(chain: u16) -> u32 {
     let far = if chain < 2 { 0 } else { 64 };
     u32::from_be_bytes(OUTSIDE.0) + far + 2 * u32::from(chain)
@@ -149,18 +158,19 @@ impl Scenario {
         }
     }
 
-    /// Whether connections that are refused in their middle are drawn, too.
+    /// True if connections that are refused in their middle are drawn, too.
     pub(crate) fn is_limited(&self) -> bool {
         (LIMITED_FROM..COMBINED_FROM).contains(&self.seed)
     }
 
     fn ports(&self) -> (u16, u16) {
-        // The range is wider by the published ports, so that as many can be leased as without them.
+        // The range is wider by the published ports, so that as many can be leased as
+        // without them.
         (OUTSIDE.1, LAST_PORT[usize::from(self.tight)] + if self.published { published::COUNT } else { 0 })
     }
 
-    /// The number that an outside address and port have in this chain's NAT pool; `None` if they
-    /// are not in it.
+    /// The number that an outside address and port have in this chain's NAT pool; `None`
+    /// if they are not in it.
     pub(crate) fn number(&self, chain: u16, (address, port): ([u8; 4], u16)) -> Option<u32> {
         let (below, is_taken) = if self.published { published::taken(address, port) } else { (0, false) };
         let (first, of_each) = (OUTSIDE.1, u32::from(LAST_PORT[usize::from(self.tight)] - OUTSIDE.1) + 1);
@@ -169,12 +179,14 @@ impl Scenario {
         (address < 2 && port < of_each && !is_taken).then(|| address * of_each + port)
     }
 
-    /// For each of so many switches so many fresh chains with their protection: all the same, but for the addresses of their NATs.
+    /// Fresh chains with their protection, `of_each` for each switch. Only the addresses
+    /// of their NATs differ.
     pub(crate) fn chains(&self, switches: u16, of_each: u16) -> Vec<ChainSpec> {
         (0..switches * of_each).map(|number| self.chain(number, number / of_each)).collect()
     }
 
-    /// What the pages of so many chains are made of, with room for so many flows of each; nothing where no flow has its home at a state server.
+    /// Configurations of the pages of so many chains, with room for so many flows of
+    /// each. Empty if no flow has its home at a state server.
     pub(crate) fn pages(&self, chains: u16, flows: usize) -> Vec<PagesConfig> {
         let layout = self.chain(0, 0).chain.layout().clone();
         let of_chain = |chain| PagesConfig { chain, flows, state_len: layout.size, layout: layout.hash, seed: self.seed };
@@ -193,7 +205,8 @@ impl Scenario {
         ChainSpec { name: "simulated".to_owned(), switch: switch_node(switch), chain, protection }
     }
 
-    /// Stamper, firewall, NAT, refuser, load balancer. The stamper comes first and the balancer last: the checkers look for their state there.
+    /// Stamper, firewall, NAT, refuser, balancers. Checkers look for the stamper's state
+    /// in the first place and for the balancer's in the last.
     fn functions(&self, chain: u16) -> Result<Vec<Box<dyn Function>>, ConfigError> {
         let read = |error: serde_json::Error| ConfigError::at("", error.to_string());
         let mut rules = vec!["allow any from 10.0.0.0/8".to_owned()];

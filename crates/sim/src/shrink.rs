@@ -1,14 +1,15 @@
-//! A failure, made small: what can be left out while it still fails is left out.
+//! Makes a failing world small: leaves out everything that it does not need to fail.
 //!
-//! In: a world that breaks an invariant. Out: one that breaks the same invariant with as little as could be found (delta debugging: halves first,
-//! then smaller parts, then one by one; Zeller and Hildebrandt: Simplifying and Isolating Failure-Inducing Input).
+//! In: a world that breaks an invariant. Out: one that breaks the same invariant with as
+//! little as could be found (delta debugging: halves first, then smaller parts, then one
+//! by one; Zeller and Hildebrandt: Simplifying and Isolating Failure-Inducing Input).
 
 use crate::plan::{Habits, How, Plan, Step};
 use crate::script::{Expect, Script};
 use crate::world::World;
 use crate::{Planted, Scenario};
 
-/// Worlds that one failure is worth.
+/// Most worlds that are run to shrink one failure.
 const BUDGET: usize = 3_000;
 
 struct Shrinking {
@@ -28,7 +29,7 @@ impl Shrinking {
         outcome.report.violations.iter().any(|found| found.invariant == self.invariant)
     }
 
-    /// Takes the plan if it breaks the same.
+    /// Keeps the plan if it breaks the same invariant.
     fn try_plan(&mut self, plan: Plan) -> bool {
         let breaks = plan != self.plan && self.breaks(self.scenario, &plan);
         if breaks {
@@ -37,7 +38,8 @@ impl Shrinking {
         breaks
     }
 
-    /// Leaves out of a list what can be left out. True if anything could.
+    /// Leaves out the items of a list that the failure does not need. True if there were
+    /// any.
     fn thin<T: Clone>(&mut self, list: impl Fn(&mut Plan) -> &mut Vec<T>, may_go: impl Fn(&T) -> bool) -> bool {
         let mut has_changed = false;
         let mut size = list(&mut self.plan).len().next_power_of_two();
@@ -121,13 +123,13 @@ impl Shrinking {
     }
 }
 
-/// To a whole millisecond.
+/// Rounds a time down to a whole millisecond.
 fn rounded(time: u64) -> u64 {
     time / 1_000_000 * 1_000_000
 }
 
-/// The smallest world found that breaks the first invariant that this one breaks. `None` if it breaks none, or does not do so again when it is done
-/// by plan.
+/// The smallest world found that breaks the first invariant that this seed's world
+/// breaks. `None` if it breaks none, or if it breaks none when its plan is run.
 pub fn shrink(scenario: Scenario) -> Option<Script> {
     let outcome = World::new(scenario, false).play();
     let invariant = outcome.report.violations.first()?.invariant;
@@ -155,7 +157,8 @@ pub fn shrink(scenario: Scenario) -> Option<Script> {
     }
     let Shrinking { scenario, plan, .. } = shrinking;
     let is_planted = scenario.planted != Planted::default();
-    // A bug of the product is to be mended, one that was planted to be found.
+    // A script of a product bug expects the bug to be mended. A planted fault must be
+    // found.
     let expects = if is_planted { vec![Expect::Violation(invariant.to_owned())] } else { Vec::new() };
     Some(Script { name: String::new(), scenario: Scenario { quiet: true, ..scenario }, plan, expects })
 }

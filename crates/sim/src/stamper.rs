@@ -1,6 +1,9 @@
-//! A function that reveals its state: it counts a flow's packets and writes the count into each, and with it a trace of which datagrams made it, in which order.
+//! A network function that reveals its state. The stamper counts a flow's packets and
+//! writes the count into each datagram, with a trace of which datagrams made it, in which
+//! order.
 //!
-//! What leaves the system then says how far the flow's state had come, and a checker outside can tell whether any of it was ever forgotten.
+//! A checker outside can therefore tell from released packets whether any state was ever
+//! forgotten.
 
 use crate::frames;
 use crate::peers::{self, Client};
@@ -13,35 +16,36 @@ holdfast_nf::flow_state! {
     pub struct Stamps {
         /// Forward and reverse.
         pub counts: [u64; 2],
-        /// What follows from all datagrams so far and their order.
+        /// Digest of all datagrams so far and their order, per direction.
         pub traces: [u32; 2],
     }
 }
 
-/// Where in a datagram's payload the counts are, forward and reverse, bytes.
+/// Offsets of the counts in a datagram's payload, forward and reverse, bytes.
 pub(crate) const COUNT_AT: [usize; 2] = [8, 16];
 
-/// What a trace becomes with this datagram.
+/// The trace after this datagram.
 pub(crate) fn follow(trace: u32, datagram: u32) -> u32 {
     (trace.rotate_left(5) ^ datagram).wrapping_mul(0x9e37_79b1)
 }
 
-/// What a datagram reveals.
+/// The stamp of a datagram, and whose it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Revealed {
-    /// Which connection it belongs to.
+    /// The connection it belongs to.
     pub(crate) id: u32,
-    /// Which way it goes: forward (0) or reverse.
+    /// Its direction: forward (0) or reverse (1).
     pub(crate) way: usize,
-    /// Which of the connection's datagrams it is.
+    /// Its number among the connection's datagrams.
     pub(crate) datagram: u32,
-    /// Packets of this way that the flow had seen.
+    /// Packets of this direction that the flow had seen.
     pub(crate) count: u64,
-    /// What followed from all of them.
+    /// Trace of all of them.
     pub(crate) trace: u32,
 }
 
-/// Reads a packet's stamp. `None` unless it is a client's datagram, or the first fragment of one.
+/// Reads a packet's stamp. `None` unless it is a client's datagram, or the first fragment
+/// of one.
 pub(crate) fn revealed(seen: &frames::Seen<'_>, clients: &[Client]) -> Option<Revealed> {
     if seen.protocol != proto::UDP || seen.is_later || seen.payload.len() < peers::WRITTEN {
         return None;
@@ -53,7 +57,7 @@ pub(crate) fn revealed(seen: &frames::Seen<'_>, clients: &[Client]) -> Option<Re
     Some(Revealed { id: client.id(), way, datagram, count, trace })
 }
 
-/// See the module.
+/// The network function, see the module.
 pub(crate) struct Stamper;
 
 impl NetworkFunction for Stamper {

@@ -1,10 +1,15 @@
-//! What every protection has to keep, run for every protection there is: one test per requirement and protection, `requirement/protection`.
+//! Requirements that every protection has to keep: one test per requirement and
+//! protection, `requirement/protection`.
 //!
-//! Rows are made from every combination of a plan's answers that go together. A protection becomes a row by its line in the table of answers. One that promises nothing (`none`) is held to what does not depend on a
-//! promise, and where a promise is checked it shows that the check can fail: with it the same faults must be seen to lose something.
+//! Rows are made from every combination of a plan's answers that go together. A
+//! protection becomes a row by its line in the table of answers. The row that promises
+//! nothing (`none`) is held to the requirements that do not depend on a promise. For the
+//! others it shows that the check can fail: the same faults must be seen to lose
+//! something under `none`.
 //!
-//! A failure is tried after every few events of a run. `HOLDFAST_SHARE=K/N` tries every N-th of these failures, beginning with the K-th, so that N runs with
-//! K = 0 … N-1 try all of them. Without it a third is tried; `0/1` tries all.
+//! A failure is tried after every few events of a run. `HOLDFAST_SHARE=K/N` tries every
+//! N-th of these failures, beginning with the K-th, so that N runs with K = 0 … N-1 try
+//! all of them. Without the variable a third is tried; `0/1` tries all.
 
 #[path = "conformance/full.rs"]
 mod full;
@@ -34,20 +39,23 @@ use std::process::ExitCode;
 
 const MICROSECOND: u64 = 1_000;
 const MILLISECOND: u64 = 1_000_000;
-/// By now every runtime has started and knows the others, whatever the network did.
+/// Time by which every runtime has started and knows the others, whatever the network
+/// did.
 const READY: u64 = 600 * MILLISECOND;
 
-/// A combination of answers, and state servers.
+/// A combination of answers, and the number of state servers.
 #[derive(Debug, Clone, Copy)]
 struct Mix {
     preset: Preset,
-    /// A state server assigns it.
+    /// A state server assigns the numbers.
     served: bool,
-    /// State servers among which flows are divided whose home is there.
+    /// State servers among which flows are divided that have their home there.
     servers: u16,
 }
 
-/// The part of all failures that this run tries: every `of`-th, beginning with number `first`. Where a fault is planted every run tries the same: it has to be found each time.
+/// The part of all failures that this run tries: every `of`-th, beginning with number
+/// `first`. With a planted fault every run tries the same ones, because the fault has to
+/// be found each time.
 #[derive(Debug, Clone, Copy)]
 struct Share {
     first: usize,
@@ -67,7 +75,7 @@ impl Share {
 
 static SHARE: std::sync::LazyLock<Share> = std::sync::LazyLock::new(Share::of_environment);
 
-/// So many of them in the rows that have several.
+/// Number of state servers in the rows with several.
 const SEVERAL: u16 = 3;
 
 impl Mix {
@@ -80,29 +88,31 @@ impl Mix {
         self.served || self.preset.is_paged()
     }
 
-    /// One of so many of the worlds is for this row: with a server what becomes of flows depends on their protection as it does without, and with several as with one. Where two rows
-    /// have its answers between them, a combination has half.
+    /// This row has every n-th of the worlds. With a state server a protection treats
+    /// flows as it does without, and with several servers as with one. A combination has
+    /// half if two rows have its answers between them.
     fn thinning(self) -> usize {
         if self.served || self.servers > 1 { 5 } else { 1 + usize::from(self.preset.forgets_by_count()) }
     }
 
-    /// One of so many of the worlds is played.
+    /// This row plays every n-th of the worlds.
     fn every(self) -> usize {
         self.thinning() * SHARE.of
     }
 
-    /// The same where every run plays the same ones.
+    /// The same for sweeps that are equal in every run.
     fn always_every(self) -> usize {
         self.thinning().max(3)
     }
 
-    /// Those of a range, `step` apart, that are played: of a range too short for the share still one.
+    /// Numbers of a range, `step` apart, that are played. A range too short for the share
+    /// still gives one.
     fn some_of(self, range: Range<u64>, step: u64) -> impl Iterator<Item = u64> {
         let begin = (SHARE.first * self.thinning()) as u64 * step % (range.end - range.start);
         (range.start + begin..range.end).step_by(step as usize * self.every())
     }
 
-    /// The server that a number means.
+    /// The state server that a number means.
     fn server(self, number: usize) -> Whom {
         Whom::StateServer(number as u16 % self.servers)
     }
@@ -110,7 +120,7 @@ impl Mix {
 
 type Check<T> = fn(T) -> Result<(), String>;
 
-/// Shown by worlds.
+/// Requirements that are shown by worlds.
 const REQUIREMENTS: &[(&str, Check<Mix>)] = &[
     ("transparent", transparent),
     ("output_commit", output_commit),
@@ -128,10 +138,11 @@ const REQUIREMENTS: &[(&str, Check<Mix>)] = &[
     ("both_ends_are_reset", refused::both_ends_are_reset),
 ];
 
-/// Of those with a state server.
+/// Requirements for rows with a state server.
 const OF_SERVER: &[(&str, Check<Mix>)] = &[("server_dies", server_dies)];
 
-/// Shown by two runtimes' halves of a protection alone: what they say to each other has nothing to do with what flows share.
+/// Requirements that are shown by two runtimes' halves of a protection alone: their
+/// records do not depend on what flows share.
 const OF_RECORDS: &[(&str, Check<Preset>)] = &[
     ("records_are_checked", records::are_checked),
     ("records_from_strangers", records::from_strangers),
@@ -143,7 +154,8 @@ const OF_RECORDS: &[(&str, Check<Preset>)] = &[
 
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
-    // To a plan `memory` and `partitioned` are the same: who has which part is up to the functions' pools.
+    // A plan does not tell `memory` from `partitioned`: the functions' pools decide who
+    // has which part.
     let differing = || Preset::combinations().filter(|plan| plan.shared != Shared::Memory).map(in_worlds);
     let mix = |preset: Preset, servers| Mix { preset, served: preset.shared == Shared::StateServer, servers };
     let with_one = || differing().map(move |preset| mix(preset, 1));
@@ -193,7 +205,8 @@ fn scenario(seed: u64, mix: Mix) -> Scenario {
     }
 }
 
-/// The same cases in every run with the same share: a failure is there again when it is looked for.
+/// The same cases in every run with the same share, so that a failure is there again when
+/// it is looked for.
 fn runner(cases: u32) -> TestRunner {
     let config = Config { cases, failure_persistence: None, ..Config::default() };
     TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &[SHARE.first as u8; 32]))
@@ -203,7 +216,7 @@ fn lines(violations: &[Violation]) -> String {
     violations.iter().map(|violation| format!("{}: {}", violation.invariant, violation.text)).collect::<Vec<_>>().join("; ")
 }
 
-/// Some of each kind, overlapping, of some tens of packets altogether.
+/// A few connections of each kind, overlapping, of some tens of packets altogether.
 fn few_connections() -> Vec<Connection> {
     (0..7)
         .map(|number| Connection {
@@ -245,7 +258,8 @@ fn by_flow(released: &[Exit]) -> BTreeMap<Flow, Vec<&[u8]>> {
     flows
 }
 
-/// Clients talk to servers, nothing fails: every flow's packets leave as they do without protection, byte for byte and in order.
+/// Clients talk to servers, nothing fails: every flow's packets leave as they do without
+/// protection, byte for byte and in order.
 fn transparent(mix: Mix) -> Result<(), String> {
     let connection = (any::<bool>(), 1u32..30, 0u64..40_000, 1_000u64..9_000).prop_map(|(tcp, packets, start, pause)| {
         Connection { tcp, packets, start: READY + start * MICROSECOND, pause: pause * MICROSECOND, ..Connection::default() }
@@ -253,7 +267,8 @@ fn transparent(mix: Mix) -> Result<(), String> {
     let workload = prop::collection::vec(connection, 1..16);
     runner((48 / mix.every() as u32).max(2))
         .run(&(workload, any::<u64>()), |(connections, seed)| {
-            // Who waits for a state server is there later, and which runtime is there first decides who has which numbers, where these are not the server's.
+            // A runtime that waits for a state server is ready later. Unless the server
+            // assigns the numbers, the runtimes' order decides who has which.
             let is_later = mix.preset.is_paged() && !mix.served;
             let plan = Plan { connections, calm: true, ..Plan::default() };
             let plan = if is_later { Plan { runtimes: 1, ..plan } } else { plan };
@@ -275,7 +290,7 @@ fn transparent(mix: Mix) -> Result<(), String> {
         .map_err(|error| error.to_string())
 }
 
-/// As [`sweep_over`]: the runtimes take turns in failing; every one owns flows.
+/// Like [`sweep_over`], with runtimes that take turns in failing; every one owns flows.
 fn sweep(
     scenario: Scenario,
     plan: &Plan,
@@ -286,8 +301,8 @@ fn sweep(
     sweep_over(scenario, plan, (Whom::Number, how), step, look)
 }
 
-/// Plays a plan with one failure after every `step`-th event of the run without it, from the first connection on until all have
-/// finished.
+/// Plays a plan with a failure after every `step`-th event of the undisturbed run, from
+/// the first connection on until all have finished.
 fn sweep_over(
     scenario: Scenario,
     plan: &Plan,
@@ -297,7 +312,7 @@ fn sweep_over(
 ) -> Result<(), String> {
     let mix = Mix { preset: scenario.preset, served: scenario.served, servers: scenario.servers };
     let undisturbed = play(scenario, plan.clone());
-    // To a promise that it does not give a protection is not held.
+    // A protection is not held to a promise that it does not give.
     let is_held = !plan.strict || scenario.preset.may_forget() == 0;
     if scenario.planted == Planted::default() && is_held {
         check_basics(mix, plan, &undisturbed)?;
@@ -323,8 +338,10 @@ fn sweep_over(
     Ok(())
 }
 
-/// A runtime is killed between any two events: whatever had left is remembered by whoever serves the flow afterwards, and every
-/// connection finishes. Without that promise, or when packets leave before their state is saved, the same sweep must see something forgotten.
+/// A runtime is killed between any two events: everything that had left is remembered by
+/// the runtime that serves the flow afterwards, and every connection finishes. Without
+/// that promise, or if packets leave before their state is saved, the same sweep must see
+/// something forgotten.
 fn output_commit(mix: Mix) -> Result<(), String> {
     let worlds = [(1, true, 5), (2, false, 11), (3, false, 11), (4, false, 11), (5, false, 11)];
     let plan = |calm| Plan { connections: few_connections(), calm, strict: true, ..Plan::default() };
@@ -355,8 +372,9 @@ fn output_commit(mix: Mix) -> Result<(), String> {
     Ok(())
 }
 
-/// A runtime is stopped between any two events, given up, and continued: it releases nothing any more, whatever it had in hand. The
-/// same sweep without fence and epochs must see it release something.
+/// A runtime is stopped between any two events, given up, and continued: it releases
+/// nothing any more, whatever it had in hand. The same sweep without fence and epochs
+/// must see it release something.
 fn single_owner(mix: Mix) -> Result<(), String> {
     let plan = Plan { connections: few_connections(), lasts: 8_000 * MILLISECOND, ..Plan::default() };
     let how = How::Pause(450 * MILLISECOND);
@@ -381,9 +399,12 @@ fn single_owner(mix: Mix) -> Result<(), String> {
     Ok(())
 }
 
-/// A process beside the runtime takes over between any two events: to everybody else the runtime has stood still for a moment. Every packet leaves all the same,
-/// byte for byte as if nothing had been and in its flow's order, under any protection and under none (the level `local`). Where the runtime dies for good as soon
-/// as the other has taken over (`local+remote`) its protection keeps what it promises. Without anybody beside it the same sweep must see that packets are missing.
+/// A process beside the runtime takes over between any two events: for everybody else the
+/// runtime has stood still for a moment. Every packet leaves all the same, byte for byte
+/// and in its flow's order, under any protection and under none (the level `local`). If
+/// the runtime dies for good as soon as the other has taken over (`local+remote`), its
+/// protection keeps what it promises. Without a process beside it the same sweep must see
+/// that packets are missing.
 fn local_standby(mix: Mix) -> Result<(), String> {
     let plan = |calm| Plan { connections: few_connections(), calm, strict: mix.preset.is_strict(), ..Plan::default() };
     let standstill = How::Pause(2 * MILLISECOND);
@@ -424,10 +445,11 @@ fn local_standby(mix: Mix) -> Result<(), String> {
     Ok(())
 }
 
-/// Runtimes die and hang, frames are lost, doubled and reordered: in the end every buffer of the living and of the dead is back.
+/// Runtimes die and hang, frames are lost, doubled and reordered: in the end every buffer
+/// of the living and of the dead is back.
 fn no_buffer_lost(mix: Mix) -> Result<(), String> {
     let (mut kills, mut drops) = (0, 0);
-    // As many worlds in every run, others in each.
+    // Every run plays as many worlds, but others.
     for seed in mix.some_of(0..60 * SHARE.of as u64, 1) {
         let outcome = holdfast_sim::World::new(Scenario { quiet: false, ..scenario(seed, mix) }, false).play();
         kills += outcome.report.faults.kills;
@@ -440,13 +462,15 @@ fn no_buffer_lost(mix: Mix) -> Result<(), String> {
     Ok(())
 }
 
-/// A runtime is killed, or stopped until it is given up, between any two events: no flow comes back with more forgotten than the protection
-/// says, and whatever was held for it comes back. The same sweep must see more forgotten where the intervals between snapshots are ignored,
-/// or the account of a recovery is closed too soon.
+/// A runtime is killed, or stopped until it is given up, between any two events: no flow
+/// comes back with more forgotten than the protection says, and everything that was held
+/// for it comes back. The same sweep must see more forgotten if the intervals between
+/// snapshots are ignored, or if a recovery is reported too soon.
 fn bounded_loss(mix: Mix) -> Result<(), String> {
     let mut connections = few_connections();
     connections.iter_mut().for_each(|one| one.packets *= 3);
-    // A replica is soon told: only close behind each other are packets many that it does not know of.
+    // A replica is told soon: only packets close behind each other are many of which it
+    // does not know.
     if mix.preset.forgets_by_count() {
         connections.iter_mut().for_each(|one| (one.pause, one.packets) = (one.pause / 50, one.packets * 2));
     }
@@ -463,12 +487,13 @@ fn bounded_loss(mix: Mix) -> Result<(), String> {
     if mix.preset.may_forget() == 0 {
         return Ok(());
     }
-    // A replica is claimed as soon as its owner's death is known: nothing is waited for.
+    // A replica is claimed as soon as its owner's death is known, without a wait.
     let waits = mix.preset.rebuild != Rebuild::Replica;
     for fault in [Fault::IgnoresInterval].into_iter().chain(waits.then_some(Fault::ReportsEarly)) {
         let mut lost = 0;
-        // A server answers as soon as the coordinator hears, unless the network has its say.
-        // Nor is there anything on its way to a replica otherwise.
+        // In a calm network a server answers as soon as the coordinator hears, and
+        // nothing is on its way to a replica. Only a restless network shows the fault
+        // then.
         let is_calm = !(mix.preset.is_paged() && fault == Fault::ReportsEarly || mix.preset.forgets_by_count());
         let step = if is_calm { 37 } else { 9 };
         sweep(Scenario { planted: fault.into(), ..scenario(1, mix) }, &plan(is_calm), How::Kill, step, |_, outcome| {
@@ -480,8 +505,9 @@ fn bounded_loss(mix: Mix) -> Result<(), String> {
     Ok(())
 }
 
-/// Two switches divide the ports, and their flows share the runtimes: a runtime dies between any two events, flows of both move, and where each has a host of its
-/// own these die one after the other. Every flow goes on at its own switch.
+/// Two switches divide the ports, and their flows share the runtimes. A runtime dies
+/// between any two events, flows of both switches move, and switches with a host of their
+/// own die one after the other. Every flow goes on at its own switch.
 fn several_switches(mix: Mix) -> Result<(), String> {
     let mut connections = few_connections();
     connections.iter_mut().for_each(|one| one.packets *= 3);
@@ -515,7 +541,7 @@ fn several_switches(mix: Mix) -> Result<(), String> {
             Plan { connections: connections.clone(), calm: true, steps, hosts: 3, switches: 2, runtimes: 4, ..Plan::default() };
         let mut outcome = play(scenario(seed, mix), plan.clone());
         require!(outcome.steps == 2 && outcome.report.faults.terms > 4, "seed {seed}: {:?}", outcome.report.faults);
-        // What is kept even when a whole host dies, only a strict one promises.
+        // Only a strict protection promises what it keeps when a whole host dies.
         if mix.preset.is_strict() {
             check_finished(mix, &plan, &outcome)?;
         } else {
@@ -526,8 +552,13 @@ fn several_switches(mix: Mix) -> Result<(), String> {
     Ok(())
 }
 
-/// The state server is killed between any two events, alone and together with a runtime, and begins with nothing: no packet is missing that would not be without it, no two flows have one
-/// number, and in the end no number is nobody's and yet not free. Where flows have their home there it and a runtime are two failures, of which no more is asked than that; nor of its death where it alone has the state of some: whatever these had leased is free again. The same sweep must see that numbers are given twice where it takes for free what it does not know.
+/// The state server is killed between any two events, alone and together with a runtime,
+/// and begins with nothing. Its death costs no packet, no two flows have one number, and
+/// in the end every number without a flow is free. If flows have their home there, server
+/// and runtime are two failures, and only numbers given twice count. A server's death
+/// alone is not tried if it has the only copy of some states: these flows are lost, and
+/// their numbers are free again. The same runs must see numbers given twice if the server
+/// takes unknown numbers for free.
 fn server_dies(mix: Mix) -> Result<(), String> {
     let mut connections = crowd(12);
     connections
@@ -536,7 +567,7 @@ fn server_dies(mix: Mix) -> Result<(), String> {
         .for_each(|(one, number)| (one.start, one.packets) = (one.start + number * 9 * MILLISECOND, 15));
     let plan = |calm, live| Plan { connections: connections.clone(), calm, live, ..Plan::default() };
     let away = How::Pause(30 * MILLISECOND);
-    // Where it alone has what flows are, they are lost with it.
+    // If a server has the only copy of flows' states, these flows are lost with it.
     let kept = [(71, true, 103), (72, false, 109)].into_iter().filter(|_| !mix.preset.has_absent_flows());
     for (seed, calm, step) in kept {
         let scenario = Scenario { tight: true, ..scenario(seed, mix) };
@@ -551,7 +582,8 @@ fn server_dies(mix: Mix) -> Result<(), String> {
             let time = READY + at * 4 * MILLISECOND;
             let step = |pause, whom, how| Step { when: When::Time(time + pause * MILLISECOND), whom, how };
             let steps = vec![step(0, Whom::Number(at as usize), first), step(at % 4, mix.server(at as usize), away)];
-            // What flows had leased that are lost with one of several, of others' nobody can tell while their state is at another one alone.
+            // With several servers, numbers of lost flows cannot be told from those of
+            // flows whose state only another server has.
             let is_told = !mix.preset.has_absent_flows() || mix.servers == 1;
             let plan = Plan { steps, ..plan(false, planted == Planted::default() && is_told) };
             let outcome = play(scenario, plan.clone());
@@ -559,7 +591,7 @@ fn server_dies(mix: Mix) -> Result<(), String> {
         })
     };
     let cut_off = How::Cut(Way::Both, 150 * MILLISECOND);
-    // Without a promise the dead's numbers are soon others'.
+    // Without a promise a dead runtime's numbers are soon other flows'.
     let firsts = if mix.preset.promises() { vec![cut_off, How::Kill] } else { vec![cut_off] };
     let is_twice = |violation: &Violation| matches!(violation.invariant, "leases" | "one owner");
     for (plan, mut outcome) in
@@ -579,8 +611,9 @@ fn server_dies(mix: Mix) -> Result<(), String> {
     Ok(())
 }
 
-/// Whenever the system says that its flows are safe, at first or again after a failure, any of the runtimes may be killed, and the state server where flows have their home there: nothing that
-/// left is forgotten. What promises nothing never says so.
+/// Whenever the system says that its flows are safe, at first or again after a failure,
+/// any runtime may be killed, or the state server if flows have their home there: nothing
+/// that left is forgotten. A protection that promises nothing never says so.
 fn settled_is_safe(mix: Mix) -> Result<(), String> {
     let mut connections = few_connections();
     connections.iter_mut().for_each(|one| one.packets *= 4);
@@ -617,23 +650,26 @@ fn settled_is_safe(mix: Mix) -> Result<(), String> {
         }
     }
     require!(kills * 10 > worlds * 16, "only {kills} kills in {worlds} worlds");
-    // The same without waiting for its word does lose something, so the word is worth something.
+    // The same kills without waiting for the system's word do lose something, so the word
+    // is worth something.
     let mut lost = 0;
     for seed in 31..37 {
         for pause in [0, 1, 2, 4] {
             let kill = |time, whom| Step { when: When::Time(time), whom, how: How::Kill };
             let begin = READY + 40 * MILLISECOND;
-            // What a server has two runtimes may lose.
+            // A server keeps what two runtimes lose: there the server has to die, too.
             let second = if mix.preset.is_paged() { mix.server(seed as usize) } else { Whom::Number(seed as usize) };
             let failures = vec![kill(begin, Whom::Number(seed as usize % 3)), kill(begin + pause * MILLISECOND, second)];
             let plan =
                 Plan { connections: connections.clone(), steps: failures, strict: mix.preset.is_strict(), ..Plan::default() };
-            // What may have been on its way as long as a restless network takes nobody counts.
+            // A restless network would excuse the loss: state may be under way there for
+            // longer.
             let plan = Plan { calm: mix.preset.is_paged(), ..plan };
             lost += usize::from(!play(scenario(seed, mix), plan).report.violations.is_empty());
         }
     }
-    // In these few worlds the states that packets did not wait for had come to their replicas.
+    // In these few worlds the states that packets did not wait for had reached their
+    // replicas.
     require!(lost > 0 || mix.served && mix.preset.forgets_by_count(), "two kills at once lost nothing either");
     Ok(())
 }

@@ -1,7 +1,9 @@
-//! Every file in `docs/protocols/conversations` is a test: a world as a text, and what its nodes say to each other, message by message.
+//! Every file in `docs/protocols/conversations` is a test: a world as a text, and the
+//! messages between its nodes, one by one.
 //!
-//! Above the line `----` stands a scenario as in `tests/scenarios`, and what of it is shown: `show from TIME for TIME`, and `hide TOPIC...`. Below it
-//! stands the conversation. `HOLDFAST_REWRITE=1` writes it anew.
+//! Above the line `----` stands a scenario as in `tests/scenarios`, and which part of it
+//! is shown: `show from TIME for TIME`, and `hide TOPIC...`. The conversation stands
+//! below. `HOLDFAST_REWRITE=1` writes it anew.
 
 #[path = "../../../tests/src/seconds.rs"]
 mod seconds;
@@ -15,7 +17,7 @@ const LINE: &str = "----\n";
 
 /// The part of a conversation that is shown.
 struct Shown {
-    /// Since the world's beginning, ns.
+    /// Time since the world's beginning, ns.
     from: u64,
     until: u64,
     hidden: Vec<String>,
@@ -29,7 +31,7 @@ fn time(word: &str) -> Result<u64, Failed> {
     Ok(digits.parse::<u64>()? * unit)
 }
 
-/// The scenario without the lines of this test, and what these say.
+/// The scenario without the lines of this test, and the part that these lines show.
 fn read(head: &str) -> Result<(Script, Shown), Failed> {
     let mut shown = Shown { from: 0, until: u64::MAX, hidden: Vec::new() };
     let mut scenario = String::new();

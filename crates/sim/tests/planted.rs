@@ -1,8 +1,10 @@
-//! The testers are tested: each fault that can be planted is, and has to be found, `planted/<fault>`.
+//! The testers are tested: each fault that can be planted is planted and has to be found,
+//! `planted/<fault>`.
 //!
-//! Most of them were once real. A row of the table says who finds a fault, and in how many worlds:
-//! four times as many as it took when the row was written or more, so that it stays true when seeds
-//! stand for other worlds. Rows that take long lie apart from one another.
+//! Most of the faults were once real. A row of the table says who finds a fault, and in
+//! how many worlds. The number is at least four times as many as it took when the row was
+//! written, so that the row stays true when seeds stand for other worlds. Rows that take
+//! long lie apart from one another.
 
 use holdfast_sim::{Fault, Outcome, Preset, Scenario, Script, World};
 use holdfast_sim::{LIMITED_FROM as LIMITED, PUBLISHED_FROM as PUBLISHED};
@@ -11,24 +13,25 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
-/// Who finds a fault.
+/// The finder of a fault.
 #[derive(Clone, Copy)]
 enum Finder {
-    /// One of so many worlds, which seeds from this one on stand for.
+    /// A world among several: the scenario of a seed, the first seed, and the number of
+    /// seeds.
     Worlds(fn(u64) -> Scenario, u64, u64),
-    /// Something is not as expected in this file of `tests/scenarios`.
+    /// A file of `tests/scenarios`, in which something is not as expected.
     File(&'static str),
 }
 use Finder::{File, Worlds};
 
-/// A fault, who finds it, each by himself, and a part of what they say of it.
+/// A fault, its finders, each of which finds it alone, and a part of what they say of it.
 type Row = (Fault, &'static [Finder], &'static str);
 
 fn drawn(seed: u64) -> Scenario {
     Scenario::of_seed(seed)
 }
 
-/// Under a weak protection.
+/// A world under a weak protection.
 fn weak(seed: u64) -> Scenario {
     Scenario { preset: Preset::NFACTOR, ..Scenario::of_seed(seed) }
 }
@@ -37,7 +40,8 @@ fn quiet(seed: u64) -> Scenario {
     Scenario { quiet: true, ..Scenario::of_seed(seed) }
 }
 
-/// Worlds with `reinforce` begin here, those with a state server, and those whose flows have their home at one.
+/// First seeds of worlds with `reinforce`, of those with a state server, and of those
+/// whose flows have their home at one.
 const REINFORCE: u64 = 1_000_000;
 const SERVED: u64 = 10_000_000;
 const PAGED: u64 = 20_000_000;
@@ -93,12 +97,14 @@ const TABLE: &[Row] = &[
 ];
 
 /// Faults that other tests find:
-/// - of state servers: servers and clients alone (`state/tests/lists.rs`, `node/tests/state_server.rs`);
+/// - of state servers: servers and clients alone (`state/tests/lists.rs`,
+///   `node/tests/state_server.rs`);
 /// - of channels: two endpoints (`node/src/channel/tests/lives.rs`);
-/// - of full tables and limits: a runtime or a switch alone (`node/tests/all/pressure.rs`,
-///   `node/tests/all/switch/sources.rs`), and every protection (conformance, `flood`);
-/// - of heirs that die themselves, and of the dead that nobody had watched: failures together (conformance,
-///   `counted_together`);
+/// - of full tables and limits: a runtime or a switch alone
+///   (`node/tests/all/pressure.rs`, `node/tests/all/switch/sources.rs`), and every
+///   protection (conformance, `flood`);
+/// - of heirs that die themselves, and of the dead that nobody had watched: failures
+///   together (conformance, `counted_together`);
 /// - of functions: the functions' scenarios (`functions/tests/scenarios/planted.rs`).
 const ELSEWHERE: &[Fault] = &[
     Fault::TakesMovedForOver,
@@ -116,12 +122,12 @@ const ELSEWHERE: &[Fault] = &[
     Fault::IgnoresHostLimits,
 ];
 
-/// What is wrong with a world.
+/// Everything that is wrong with a world.
 fn wrongs(outcome: &Outcome) -> Vec<String> {
     outcome.report.violations.iter().map(|violation| format!("{}: {}", violation.invariant, violation.text)).collect()
 }
 
-/// By whom a fault was found, and all that is said of it.
+/// The finder of a fault, and everything that it says.
 type Found = (String, Vec<String>);
 
 fn in_worlds(fault: Fault, world: fn(u64) -> Scenario, from: u64, within: u64) -> Result<Found, Failed> {
@@ -129,7 +135,7 @@ fn in_worlds(fault: Fault, world: fn(u64) -> Scenario, from: u64, within: u64) -
         .map(|seed| (seed, wrongs(&World::new(Scenario { planted: fault.into(), ..world(seed) }, false).play())));
     let found = played.find(|(_, wrong)| !wrong.is_empty());
     let (seed, wrong) = found.ok_or_else(|| format!("{fault:?} was not noticed in {within} worlds from seed {from} on"))?;
-    // It is the fault that is noticed: without it the same world is as it should be.
+    // The fault has to be what is noticed: without it the same world is as it should be.
     let alone = wrongs(&World::new(world(seed), false).play());
     if !alone.is_empty() {
         return Err(format!("seed {seed} breaks without {fault:?}, too: {}", alone.join("; ")).into());
@@ -164,7 +170,8 @@ fn find((fault, finders, said): Row) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Every fault is in the table or is found elsewhere, once; one of functions may be in the table, too.
+/// Every fault is in the table or is found elsewhere, once. A fault of functions may be
+/// in neither: the functions' scenarios find it.
 fn has_a_row() -> Result<(), Failed> {
     let rows = |fault: &Fault| TABLE.iter().map(|(row, ..)| row).chain(ELSEWHERE).filter(|row| *row == fault).count();
     let is_right = |fault: &Fault| rows(fault) == 1 || rows(fault) == 0 && Fault::OF_FUNCTIONS.contains(fault);

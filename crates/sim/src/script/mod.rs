@@ -1,4 +1,5 @@
-//! A world as a text: what it is made of, what is done to it, what is expected of it. One line, one thing.
+//! A world as a text: its ingredients, its steps, and what is expected of it, each on a
+//! line.
 //!
 //! ```text
 //! # The runtime with most flows dies; the others serve them.
@@ -11,7 +12,8 @@
 //! expect failovers 1
 //! ```
 //!
-//! In: such a text, or a plan. Out: worlds, or the text. A shrunk failure is printed in this form, and what is printed can be played.
+//! In: a text in this form, or a plan. Out: worlds, or the text. A shrunk failure is
+//! printed in this form, and can be played again.
 
 mod read;
 mod write;
@@ -24,14 +26,14 @@ use crate::scenario::Scenario;
 use crate::world::World;
 use holdfast_wire::DropReason;
 
-/// What is expected of a world when it is over.
+/// An expectation of a world when it is over.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Expect {
     /// This invariant is broken.
     Violation(String),
     /// Packets were dropped for this reason.
     Drops(DropReason),
-    /// So many runtimes were given up.
+    /// This many runtimes were given up.
     Failovers(usize),
     /// Flows moved.
     Moved,
@@ -39,16 +41,17 @@ pub enum Expect {
     Unfinished(usize),
 }
 
-/// See the module.
+/// A script, see the module.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Script {
-    /// Of several worlds in one text, which.
+    /// Name of the world, if one text describes several.
     pub name: String,
-    /// What it is made of.
+    /// The world's ingredients.
     pub scenario: Scenario,
-    /// What is done.
+    /// The plan.
     pub plan: Plan,
-    /// What is expected, besides that no invariant is broken, every connection finishes and every step is taken.
+    /// Expectations. Without any, no invariant is broken, every connection finishes and
+    /// every step is taken.
     pub expects: Vec<Expect>,
 }
 
@@ -61,12 +64,12 @@ impl Script {
         read::read(text)
     }
 
-    /// Plays it. What was not as expected comes with the outcome.
+    /// Plays the world. Disappointed expectations come with the outcome.
     pub fn play(&self, trace: bool) -> (Outcome, Vec<String>) {
         self.judge(self.world(trace).play())
     }
 
-    /// Plays it, and writes down what nodes said to each other.
+    /// Plays the world, and records the messages between nodes.
     pub fn converse(&self) -> (Outcome, Vec<String>) {
         self.judge(self.world(false).listening().play())
     }
@@ -108,7 +111,7 @@ impl Script {
             let is_named = |expect: &Expect| matches!(expect, Expect::Violation(name) if *name == found.invariant);
             !(self.expects.iter().any(is_named) || has_liveness && found.invariant == "liveness")
         });
-        // One bug may break more than one thing.
+        // A single bug may break more than one invariant.
         if !expects_violation {
             wrong.extend(surprises.map(|found| format!("{}: {}", found.invariant, found.text)));
         }

@@ -1,4 +1,4 @@
-//! A text, read as worlds.
+//! Reads worlds from a text.
 
 use super::write::{FACTS, RECORDS};
 use super::{Expect, Script};
@@ -17,9 +17,9 @@ use holdfast_wire::fault::{CAN_BE_PLANTED, Fault, Planted};
 /// A line that cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScriptError {
-    /// Its number, from 1.
+    /// The line's number, from 1.
     pub line: usize,
-    /// What was expected, and what was found.
+    /// The text that was expected, and the text that was found.
     pub text: String,
 }
 
@@ -33,7 +33,8 @@ impl core::error::Error for ScriptError {}
 
 type Read<T> = Result<T, ScriptError>;
 
-/// The number of the state server that is called so: `server` for the first, then `server-1`.
+/// The number of the state server with this name: `server` is the first, then comes
+/// `server-1`.
 fn server(word: &str) -> Option<u16> {
     let number = match word.strip_prefix("server")? {
         "" => 0,
@@ -78,7 +79,7 @@ impl<'a> Words<'a> {
         self.rest.last().copied()
     }
 
-    /// The word, if it comes next.
+    /// Takes the word, if it comes next.
     fn take(&mut self, word: &str) -> bool {
         let is_next = self.peek() == Some(word);
         if is_next {
@@ -104,7 +105,7 @@ impl<'a> Words<'a> {
         word.parse().or_else(|_| self.expected(what, Some(word)))
     }
 
-    /// One of some, by name.
+    /// Reads one of several names.
     fn one<T>(&mut self, what: &str, names: impl Iterator<Item = (T, &'static str)>) -> Read<T> {
         let names: Vec<(T, &str)> = names.collect();
         let list = names.iter().map(|(_, name)| *name).collect::<Vec<_>>().join(", ");
@@ -115,7 +116,7 @@ impl<'a> Words<'a> {
         }
     }
 
-    /// A time with its unit, exactly.
+    /// Reads a time with its unit, exactly.
     fn time(&mut self) -> Read<u64> {
         let what = "a time such as 20ms";
         let word = self.next(what)?;
@@ -228,7 +229,7 @@ impl<'a> Words<'a> {
         self.time()
     }
 
-    /// `takes 1us to 90us, loses 3, doubles 2, strays 5, repeats 1`
+    /// Reads `takes 1us to 90us, loses 3, doubles 2, strays 5, repeats 1`.
     fn habits(&mut self) -> Read<Habits> {
         self.word("takes")?;
         let low = self.time()?;
@@ -247,7 +248,8 @@ impl<'a> Words<'a> {
         Ok(habits)
     }
 
-    /// `tcp 10.0.0.2:4000 -> 203.0.113.10:80, 12 packets, one every 25ms`; of `udp` and `ping`, `12 large packets`
+    /// Reads `tcp 10.0.0.2:4000 -> 203.0.113.10:80, 12 packets, one every 25ms`; for
+    /// `udp` and `ping` also `12 large packets`.
     fn connection(&mut self, start: u64) -> Read<Connection> {
         let (tcp, ping) =
             self.one("a protocol", [((true, false), "tcp"), ((false, false), "udp"), ((false, true), "ping")].into_iter())?;
@@ -267,7 +269,7 @@ impl<'a> Words<'a> {
         Ok(Connection { tcp, ping, large, packets, start, pause: self.time()?, ends })
     }
 
-    /// What is done, and to whom.
+    /// Reads a step's action and its target.
     fn deed(&mut self) -> Read<(Whom, How)> {
         const VERBS: &str =
             "`open`, `rules`, `kill`, `stop`, `cut`, `unplug`, `slow`, `move`, `drain`, `restore`, `heal` or `expect`";
@@ -357,7 +359,7 @@ impl<'a> Words<'a> {
     }
 }
 
-/// A world as far as it has been read.
+/// A world, as far as it has been read.
 struct Reading {
     scenario: Scenario,
     plan: Plan,
@@ -381,7 +383,8 @@ impl Reading {
         Reading { scenario, plan: Plan { calm: true, ..Plan::default() }, expects: Vec::new(), latest: 0 }
     }
 
-    /// Steps come in the order of their times: each waits for the one before.
+    /// Reads a step. Steps come in the order of their times, because each waits for the
+    /// one before.
     fn step(&mut self, words: &mut Words<'_>, when: When) -> Read<()> {
         let (whom, how) = words.deed()?;
         let step = Step { when, whom, how };
@@ -559,7 +562,8 @@ impl Reading {
 /// A name, and the words that it stands for.
 type Each = (String, Vec<String>);
 
-/// `each WORD in A | B | C`: the text stands for as many worlds, with each in the place of `$WORD`; of several, for every combination.
+/// Reads `each WORD in A | B | C`: the text stands for as many worlds, with each value in
+/// the place of `$WORD`. Several such lines stand for every combination.
 fn read_eaches(text: &str) -> Read<Vec<Each>> {
     let mut found = Vec::new();
     for (at, line) in text.lines().enumerate() {
@@ -585,7 +589,7 @@ fn read_eaches(text: &str) -> Read<Vec<Each>> {
     Ok(found)
 }
 
-/// Every combination of the words that names stand for.
+/// Every combination of the words that the names stand for.
 fn combinations(eaches: &[Each]) -> Vec<Vec<(&str, &str)>> {
     let mut all: Vec<Vec<(&str, &str)>> = vec![Vec::new()];
     for (name, values) in eaches {

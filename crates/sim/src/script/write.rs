@@ -1,4 +1,4 @@
-//! A world, written down.
+//! Writes a world as a text.
 
 use super::{Expect, Script};
 use crate::plan::{ANYBODY, Clock, Connection, End, Fact, Habits, How, Plan, Step, Way, When, Whom};
@@ -58,12 +58,12 @@ pub(super) const RECORDS: &[(u8, &str)] = &[
     (message::STATE_OVER, "state-over"),
 ];
 
-/// A record's name, or its number.
+/// A record's name, or its number if it has none.
 pub(crate) fn record_name(kind: u8) -> String {
     RECORDS.iter().find(|(of, _)| *of == kind).map_or_else(|| kind.to_string(), |(_, name)| (*name).to_owned())
 }
 
-/// A time, as short as it can be said exactly.
+/// A time, written as shortly as is exact.
 struct Time(u64);
 
 impl Display for Time {
@@ -143,7 +143,7 @@ pub(super) const FACTS: &[(Fact, &str)] = &[
     (Fact::Serves, "serves"),
 ];
 
-/// A step, as a line.
+/// A step as a line.
 pub(super) fn step(step: &Step) -> String {
     let who = whom(step.whom);
     let rest = if matches!(step.whom, Whom::Host(_)) { "others" } else { "hub" };
@@ -176,7 +176,7 @@ pub(super) fn step(step: &Step) -> String {
     format!("{} {what}", when(step.when))
 }
 
-/// An expectation, as a line.
+/// An expectation as a line.
 pub(super) fn expect(expect: &Expect) -> String {
     match expect {
         Expect::Violation(name) => format!("expect violation {name}"),
@@ -275,13 +275,13 @@ impl Display for Script {
         if plan.lasts != plain.lasts {
             writeln!(f, "lasts {}", Time(plan.lasts))?;
         }
-        // Their order is their numbers.
+        // Connections are numbered in this order.
         plan.connections.iter().try_for_each(|one| writeln!(f, "{}", connection(one)))?;
         let mut lines: Vec<(u64, String)> = Vec::new();
         lines.extend(plan.rules.iter().map(|(time, chain)| (*time, format!("at {} rules chain {chain}", Time(*time)))));
         let mut latest = 0;
         for one in &plan.steps {
-            // What waits for something comes after what was before it.
+            // A step that waits for something comes after the steps before it.
             latest = one.time().unwrap_or(latest).max(latest);
             lines.push((latest, step(one)));
         }

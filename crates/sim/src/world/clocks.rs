@@ -1,4 +1,4 @@
-//! Every node's own clock. What one says means nothing to another.
+//! Every node's own clock. The time of one clock means nothing to another node.
 
 use super::hosts::Site;
 use super::{BEGIN, World};
@@ -25,33 +25,34 @@ fn clock_of(plan: &Plan, node: NodeId) -> Clock {
     plan.clocks.iter().find(|(of, _)| *of == node).map_or(Clock::default(), |(_, clock)| *clock)
 }
 
-/// Whose clock a host's is: that of one host has the switch's name, of several each its manager's.
+/// The node whose clock a host has: the switch with one host, the host's manager with
+/// several.
 fn clock_node(hosts: u16, at: Site) -> NodeId {
     if hosts > 1 { manager_of(at as u16) } else { SWITCH }
 }
 
-/// What a host's clock shows when the world begins.
+/// Time that a host's clock shows when the world begins.
 pub(super) fn of_host_at_beginning(plan: &Plan, at: Site) -> u64 {
     at_beginning(plan, clock_node(plan.hosts, at))
 }
 
-/// What this node's clock shows when the world begins.
+/// Time that this node's clock shows when the world begins.
 pub(super) fn at_beginning(plan: &Plan, node: NodeId) -> u64 {
     forward(clock_of(plan, node), BEGIN)
 }
 
 impl World {
-    /// What this node's clock shows.
+    /// Time that this node's clock shows.
     pub(super) fn local(&self, node: NodeId) -> u64 {
         forward(clock_of(&self.plan, node), self.now)
     }
 
-    /// What a host's clock shows.
+    /// Time that a host's clock shows.
     pub(super) fn host_time(&self, at: Site) -> u64 {
         self.local(clock_node(self.plan.hosts, at))
     }
 
-    /// When a host's clock shows that.
+    /// The world's time at which a host's clock shows `local`.
     pub(super) fn host_world_time(&self, at: Site, local: u64) -> u64 {
         self.world_time(clock_node(self.plan.hosts, at), local)
     }
@@ -60,7 +61,7 @@ impl World {
         self.local(COORDINATOR)
     }
 
-    /// When this node's clock shows that.
+    /// The world's time at which this node's clock shows `local`.
     pub(super) fn world_time(&self, node: NodeId, local: u64) -> u64 {
         let clock = clock_of(&self.plan, node);
         match local {
@@ -75,7 +76,8 @@ impl World {
 mod tests {
     use super::*;
 
-    /// A node sets its clock for a time: when the world wakes it, its clock shows that time, and shortly before it did not.
+    /// A node sets a timer. When the world wakes it, its clock shows that time; shortly
+    /// before it did not.
     #[test]
     fn a_node_is_woken_when_its_own_clock_says_so() {
         for drift in [-200, -1, 0, 7, 200] {

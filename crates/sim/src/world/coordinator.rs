@@ -1,4 +1,5 @@
-//! The coordinator of a world: a process of its own, which may die at any time and begins again from its log.
+//! The coordinator of a world: a process of its own, which may die at any time and begins
+//! again from its log.
 
 use super::hosts::WITNESS;
 use super::streams::{Lane, Of};
@@ -11,24 +12,25 @@ use holdfast_protection::Peer;
 use holdfast_wire::DropCounters;
 use holdfast_wire::fault::{Fault, is_planted};
 
-/// Its lives, one after the other.
+/// The coordinator's incarnations, one after the other.
 pub(super) struct Lives {
     config: CoordinatorConfig,
-    /// The present one, unless it is away.
+    /// The present incarnation, unless it is away.
     now: Option<Coordinator>,
-    /// What lies on the disk.
+    /// Records on the disk.
     log: Vec<Vec<u8>>,
     turn_at: u64,
-    /// It dies as soon as it has something to write down: some of that is written.
+    /// The coordinator dies as soon as it has something to write; only some of that is
+    /// written.
     dies_writing: bool,
-    /// Planted: since when it only pretends to write.
+    /// Planted fault: since when the coordinator only pretends to write.
     pretends_since: Option<u64>,
     pub(super) faults_left: u64,
-    /// It is slow: no turn before.
+    /// End of a slow coordinator's pause: no turn before.
     busy_until: u64,
-    /// When it died, every flow would have survived a failure.
+    /// When the coordinator died, every flow would have survived a failure.
     was_safe: bool,
-    /// The lives of the state servers that the last one knew.
+    /// The state servers' incarnations that the last one knew.
     servers: Vec<Option<Peer>>,
     drops: DropCounters,
 }
@@ -50,12 +52,12 @@ impl Lives {
         }
     }
 
-    /// It is there, and nothing more is going to be done to it.
+    /// True if the coordinator runs, and nothing more is going to be done to it.
     pub(super) fn is_spared(&self) -> bool {
         self.faults_left == 0 && !self.dies_writing && self.now.is_some()
     }
 
-    /// Who it is, if it is there.
+    /// The coordinator's node and incarnation, if it runs.
     pub(super) fn peer(&self) -> Option<Peer> {
         self.now.is_some().then_some(self.config.me)
     }
@@ -80,17 +82,18 @@ impl Lives {
         self.now.as_ref().is_some_and(|coordinator| coordinator.protected() == Protected::Yes)
     }
 
-    /// As it says, or said last.
+    /// True if the coordinator says, or said last, that every flow would survive a
+    /// failure.
     pub(super) fn says_safe(&self) -> bool {
         if self.now.is_some() { self.is_protected() } else { self.was_safe }
     }
 
-    /// The lives of the state servers that it knows, or knew.
+    /// The state servers' incarnations that the coordinator knows, or knew last.
     pub(super) fn state_servers(&self) -> Vec<Option<Peer>> {
         self.now.as_ref().map_or_else(|| self.servers.clone(), |coordinator| coordinator.state_servers().collect())
     }
 
-    /// As it says: the death of any host would be survived.
+    /// True if the coordinator says that the death of any host would be survived.
     pub(super) fn survives_host(&self) -> bool {
         self.now.as_ref().is_some_and(Coordinator::survives_host)
     }
@@ -99,7 +102,7 @@ impl Lives {
         self.now.as_ref().is_some_and(|coordinator| coordinator.failovers().any(|failover| failover.dead == peer))
     }
 
-    /// No drain is under way, if anybody knows.
+    /// True if no drain is under way. `None` without a coordinator.
     pub(super) fn is_undrained(&self) -> Option<bool> {
         self.now.as_ref().map(|coordinator| coordinator.drains().iter().all(|drain| drain.ended_at.is_some()))
     }
@@ -119,7 +122,8 @@ impl Lives {
         self.now.iter().flat_map(Coordinator::failovers).map(|failover| failover.lost(switches)).sum()
     }
 
-    /// The accounts: while it is away, those with which its next life would begin.
+    /// The coordinator's ledgers. While it is away: those with which its next incarnation
+    /// would begin.
     pub(super) fn ledgers(&self) -> Vec<Ledger> {
         match &self.now {
             Some(coordinator) => coordinator.ledgers().to_vec(),
@@ -135,7 +139,8 @@ impl Lives {
         drops
     }
 
-    /// Nothing was ever written down if it died as soon as it was made: then it is as if it had never been.
+    /// The next incarnation, restored from the log. Without any record it begins as if
+    /// there had never been one.
     fn restored(&self, now: u64) -> Option<Coordinator> {
         let config = self.config.clone();
         if self.log.is_empty() {
@@ -220,9 +225,10 @@ impl World {
         self.turn_coordinator_at(due.max(self.now + 10 * MICROSECOND));
     }
 
-    /// New rules. They are given again to a coordinator that was away.
+    /// Sets new rules. A coordinator that was away is given them again.
     pub(super) fn set_rules(&mut self, rules: Vec<Rule>) {
-        // Nobody may be there to ask, or to say which rules are in force: the operator is told so.
+        // If no host serves, or no whole switch says which rules are in force, the
+        // operator is told so.
         let in_force = self.hosts.served().filter(|switch| switch.is_whole()).map(|switch| switch.rules().version()).max();
         let (Some(at), Some(in_force)) = (self.hosts.serving(0), in_force) else { return };
         let manager = &mut self.hosts[at].hub.manager;
@@ -232,7 +238,7 @@ impl World {
         self.turn_hub(at);
     }
 
-    /// An operator's wish. False if it is not carried out.
+    /// Gives an operator's order. False if it is not carried out.
     pub(super) fn order(&mut self, order: &Order) -> bool {
         let now = self.coordinator_time();
         let is_done = self.coordinator.now.as_mut().is_some_and(|coordinator| coordinator.order(order, now).is_ok());
@@ -240,14 +246,15 @@ impl World {
         is_done
     }
 
-    /// It dies in the middle of writing, as soon as it has something to write. False if it is away, or is to do so already.
+    /// Lets the coordinator die in the middle of writing, as soon as it has something to
+    /// write. False if it is away, or is to do so already.
     pub(super) fn kill_coordinator_writing(&mut self) -> bool {
         let is_there = !self.coordinator.is_away() && !self.coordinator.dies_writing;
         self.coordinator.dies_writing |= is_there;
         is_there
     }
 
-    /// It is away for so long, or for as long as the seed says.
+    /// Kills the coordinator for `away` ns, or for as long as the seed says if that is 0.
     pub(super) fn kill_coordinator(&mut self, away: u64) {
         (self.coordinator.dies_writing, self.coordinator.pretends_since) = (false, None);
         self.coordinator.was_safe = self.is_safe();
@@ -266,13 +273,13 @@ impl World {
         self.perhaps_meanwhile(away);
     }
 
-    /// With its host, until then.
+    /// Stops the coordinator with its host, until then.
     pub(super) fn stop_coordinator(&mut self, until: u64) {
         self.coordinator.busy_until = self.coordinator.busy_until.max(until);
         self.turn_coordinator_at(until);
     }
 
-    /// Its host must be there.
+    /// Starts the next incarnation, or waits until its host is there.
     pub(super) fn start_coordinator(&mut self) {
         if let Some(time) = self.hosts[WITNESS].not_there_until(self.now) {
             return self.at(time, Event::CoordinatorStarts);
@@ -291,7 +298,8 @@ impl World {
         self.turn_coordinator_at(self.now);
     }
 
-    /// What people and the switch were told, the next life knows.
+    /// Checks that the next incarnation knows everything that people and the switch were
+    /// told.
     fn check_memory(&mut self, coordinator: &Coordinator) {
         let managers = || self.hosts.all().filter(|host| !host.is_away).map(|host| &host.hub.manager);
         let knows_drain = |told: &&Drain| {

@@ -1,4 +1,4 @@
-//! What a world begins with: the network's habits and the connections.
+//! Draws what a world begins with: the network's habits and the connections.
 
 use super::{BEGIN, MICROSECOND, MILLISECOND};
 use crate::frames::echo_port;
@@ -9,7 +9,7 @@ use crate::random::Random;
 use crate::refuser::limited;
 use holdfast_wire::header::proto;
 
-/// Drawn per seed.
+/// A link's habits, drawn from the seed.
 pub(super) fn habits(random: &mut Random) -> Habits {
     Habits {
         delay: (MICROSECOND, MICROSECOND * random.range(2, 300)),
@@ -27,7 +27,7 @@ fn ends(number: usize, tcp: bool) -> (End, End) {
     (([10, 0, 0, 2 + (number % 3) as u8], 1000 + number as u16), if tcp { TCP_SERVER } else { UDP_SERVER })
 }
 
-/// As a plan says.
+/// The clients of a plan's connections.
 pub(super) fn clients(connections: &[Connection]) -> Vec<Client> {
     let make = |(number, connection): (usize, &Connection)| {
         let &Connection { tcp, ping, large, packets, start, pause, .. } = connection;
@@ -43,7 +43,7 @@ pub(super) fn clients(connections: &[Connection]) -> Vec<Client> {
     connections.iter().enumerate().map(make).collect()
 }
 
-/// As the seed says.
+/// Connections drawn from the seed.
 pub(super) fn connections(random: &mut Random) -> Vec<Connection> {
     let count = random.range(2, 10);
     (0..count)
@@ -57,10 +57,12 @@ pub(super) fn connections(random: &mut Random) -> Vec<Connection> {
         .collect()
 }
 
-/// Draws connections for a world with published hosts: datagrams in fragments, connections from
-/// outside, from inside to published ends, from published hosts, and a pair with one reply key.
+/// Draws connections for a world with published hosts: datagrams in fragments,
+/// connections from outside, from inside to published ends, from published hosts, and a
+/// pair with one reply key.
 pub(super) fn of_published(random: &mut Random, connections: &mut Vec<Connection>) {
-    // A fragment's identification has four bits for its connection: at most 16 connections.
+    // A fragment's identification has four bits for its connection: at most 16
+    // connections.
     connections.truncate(5);
     let drawn = |random: &mut Random, (local, remote): (End, End), protocol: u8, large: bool| {
         let (tcp, ping) = (protocol == proto::TCP, protocol == proto::ICMP);
@@ -104,7 +106,8 @@ pub(super) fn of_published(random: &mut Random, connections: &mut Vec<Connection
         if random.chance(500) {
             both.swap(0, 1);
         }
-        // Connections alternate between two switches: one in between gives the pair the same switch.
+        // Connections alternate between two switches. A connection in between gives the
+        // pair the same switch.
         let is_large = random.chance(500);
         let between = drawn(random, (([10, 0, 0, 2], port + 1), UDP_SERVER), proto::UDP, is_large);
         let [first, second] = both;

@@ -1,4 +1,4 @@
-//! How a world ends: connections, buffers and memories are counted.
+//! The end of a world: connections, buffers and remembered states are counted.
 
 use super::hosts::WITNESS;
 use super::looks::served;
@@ -11,7 +11,7 @@ use holdfast_protection::Peer;
 use holdfast_wire::{DropReason, PacketPool};
 
 impl World {
-    /// Counts everything, then takes it apart and counts again.
+    /// Counts everything, then takes the world apart and counts again.
     pub(super) fn finish(mut self) -> Outcome {
         self.count_moved(WITNESS);
         let finished: Vec<bool> = (0..self.clients.len()).map(|at| self.is_done(at)).collect();
@@ -26,7 +26,8 @@ impl World {
             self.check_parts();
             self.check_buffers();
         }
-        // A runtime sends both frames together: one is lost alone only where the network loses frames.
+        // A runtime sends both frames together: only a network that loses frames loses
+        // one alone.
         let loses = !self.plan.calm && self.inside.lose > 0;
         let is_heard = |at: &usize| self.server.has_heard_of(self.switch_of_client(*at), &self.clients[*at]);
         let heard = (0..self.clients.len()).filter(is_heard).map(|at| self.clients[at].id()).collect();
@@ -55,7 +56,8 @@ impl World {
                 let when = When::Time(self.now - BEGIN);
                 self.done.push(Step { when, whom: Whom::World, how: How::Heal });
             }
-            // A drained runtime's return was written down when it was drained; perhaps the world was over before.
+            // A drained runtime's return was recorded when the drain began. The world may
+            // have ended before it.
             let now = self.now - BEGIN;
             self.done.retain(|step| step.time().is_none_or(|time| time <= now));
             self.done.sort_by_key(Step::time);
@@ -99,7 +101,7 @@ impl World {
 
     fn check_liveness(&mut self) {
         let mut stuck = Vec::new();
-        // What began anew may have been cut off in the middle.
+        // A connection that began anew may have been cut off in the middle.
         let begun_anew = |id: u32| self.loss.as_ref().is_some_and(|loss| loss.begun_anew.contains(&id));
         let clients = self.clients.iter().enumerate().filter(|(at, client)| !begun_anew(client.id()) && !self.has_lost(*at));
         for (at, client) in clients {
@@ -117,7 +119,7 @@ impl World {
         }
     }
 
-    /// What was ever revealed is known to the runtimes that serve now.
+    /// Checks that the runtimes that serve now know everything that was ever revealed.
     fn check_remembered(&mut self) {
         let heard = self.serving();
         let serving = served(&self.processes, &heard, self.chains);
@@ -129,7 +131,7 @@ impl World {
         }
     }
 
-    /// No packet without an end: every buffer is free, or held for a reason.
+    /// Checks that every packet has an end: every buffer is free, or held for a reason.
     fn check_buffers(&mut self) {
         for (peer, process) in &self.processes {
             let accounted = process.pool.free() + process.runtime.held() + process.rx.len();
@@ -152,7 +154,7 @@ impl World {
         }
     }
 
-    /// What a host's manager does with a dead process's buffers.
+    /// Frees a dead process's buffers, as a host's manager does.
     fn take_apart(&mut self, peer: Peer, mut process: Process) {
         process.runtime.abandon(&mut process.pool);
         for packet in process.rx.drain(..) {
@@ -166,7 +168,7 @@ impl World {
         self.unprotected += process.runtime.counts().unprotected;
         let counts = process.runtime.counts();
         self.faults.fetched += counts.fetched;
-        // They are lost with it only.
+        // States that only a state server had are lost only with it.
         if counts.lost > 0 && self.faults.server_kills == 0 {
             let text = format!("runtime {} lost {} flows whose state the state server had", peer.node, counts.lost);
             self.checkers.violate("output commit", text);

@@ -1,5 +1,7 @@
-//! What a seed does to its world. First it draws which kinds of things happen at all: a world in which everything happens hides what a few
-//! of them do together. Everything is written down as [steps](super::steps), so that a plan can do it again.
+//! The fault schedule: what a seed does to its world. The schedule first draws which
+//! kinds of things happen at all, because a world in which everything happens hides what
+//! a few of them do together. All of it is recorded as [steps](super::steps), so that a
+//! plan can do it again.
 
 use super::hosts::{Site, WITNESS};
 use super::{BEGIN, Event, MICROSECOND, MILLISECOND, World, draw, rules};
@@ -9,7 +11,7 @@ use crate::scenario::Scenario;
 use holdfast_node::address::{COORDINATOR, FIRST_RUNTIME, NodeId, SWITCH, manager_of};
 
 const SECOND: u64 = 1_000 * MILLISECOND;
-/// How many hosts, if there are several.
+/// Number of hosts in a world of several.
 const HOSTS: u16 = 3;
 
 /// Which kinds of failures a runtime may have in this world.
@@ -20,13 +22,13 @@ struct Kinds {
     cut: bool,
 }
 
-/// See the module.
+/// The fault schedule, see the module.
 pub(super) struct Fate {
     random: Random,
     kinds: Kinds,
     pub(super) faults_left: u64,
     moves_left: u64,
-    /// How often these happen.
+    /// Numbers of the faults of each kind.
     pub(super) coordinator_faults: u64,
     pub(super) hub_faults: u64,
     coordinator_cuts: u64,
@@ -34,12 +36,15 @@ pub(super) struct Fate {
     drains: bool,
 }
 
-/// Between these, ms; no two things happen at the same moment, so that it does not matter which comes first then.
+/// A time between `low` and `high` ms, drawn in ns: no two things happen at the same
+/// moment, so their order there does not matter.
 fn some_time(random: &mut Random, low: u64, high: u64) -> u64 {
     random.range(low * MILLISECOND, high * MILLISECOND)
 }
 
-/// Whether a seed's world has several hosts: what they keep even when one of them dies, only a strict protection promises, and none where flows have their home at a server on one of them.
+/// Whether a seed's world has several hosts. Only a strict protection promises what they
+/// keep when one of them dies; no protection does if flows have their home at a server on
+/// one of them.
 fn hosts_of(scenario: &Scenario) -> bool {
     !scenario.quiet
         && scenario.preset.is_strict()
@@ -47,41 +52,45 @@ fn hosts_of(scenario: &Scenario) -> bool {
         && Random::new(scenario.seed ^ 0x686f_7374).chance(350)
 }
 
-/// Whether hosts seal their packets, by a number of its own: seeds mean otherwise what they meant before there were seals.
+/// Whether hosts seal their packets. A sequence of its own decides, so that a seed's
+/// other draws do not depend on it.
 fn is_sealed(scenario: &Scenario) -> bool {
     hosts_of(scenario) && Random::new(scenario.seed ^ 0x7365_616c).chance(500)
 }
 
-/// How often all machines are too busy at once in a seed's world, by a number of its own, too.
+/// How often all machines are too busy at once in a seed's world; from a sequence of its
+/// own, too.
 fn starvations_of(scenario: &Scenario) -> u64 {
     let mut random = Random::new(scenario.seed ^ 0x7374_6172);
     if !scenario.quiet && random.chance(250) { random.range(1, 4) } else { 0 }
 }
 
-/// Damaged frames per thousand in a seed's world: some in a quarter of the worlds of several hosts,
-/// by a number of its own, too.
+/// Damaged frames per thousand in a seed's world: some in a quarter of the worlds of
+/// several hosts. From a sequence of its own, too.
 fn damaged_of(scenario: &Scenario) -> u64 {
     let mut random = Random::new(scenario.seed ^ 0x6461_6d61);
     if hosts_of(scenario) && random.chance(250) { random.range(1, 30) } else { 0 }
 }
 
-/// Two networks join the hosts of some worlds that seal their packets, by a number of its own, too.
+/// Number of networks that join the hosts: two in some worlds that seal their packets.
+/// From a sequence of its own, too.
 fn networks_of(scenario: &Scenario) -> u8 {
     if is_sealed(scenario) && Random::new(scenario.seed ^ 0x7061_7468).chance(400) { 2 } else { 1 }
 }
 
-/// In some of the worlds of several hosts two of these serve, by a number of its own, too.
+/// Number of switches: two in some worlds of several hosts, so that two hosts serve. From
+/// a sequence of its own, too.
 fn switches_of(scenario: &Scenario) -> u16 {
     if hosts_of(scenario) && Random::new(scenario.seed ^ 0x7377_6974).chance(400) { 2 } else { 1 }
 }
 
-/// Whether port links fail now and then in place of hosts, in some worlds of several hosts, by a
-/// number of its own, too.
+/// Whether port links fail now and then in place of hosts, in some worlds of several
+/// hosts. From a sequence of its own, too.
 fn unplugs(scenario: &Scenario) -> bool {
     hosts_of(scenario) && Random::new(scenario.seed ^ 0x706c_7567).chance(300)
 }
 
-/// The world and the fate that a scenario's seed stands for.
+/// The world and the fault schedule that a scenario's seed stands for.
 pub(super) fn draw(scenario: &Scenario) -> (Plan, Fate) {
     let mut random = Random::new(scenario.seed);
     let runtimes = 3;
@@ -144,7 +153,7 @@ pub(super) fn draw(scenario: &Scenario) -> (Plan, Fate) {
 }
 
 impl World {
-    /// Everything that is to happen is put into the future.
+    /// Schedules everything that is to happen.
     pub(super) fn begin_fate(&mut self, mut fate: Fate) {
         let random = &mut fate.random;
         let mut due: Vec<(u64, Event)> = Vec::new();
@@ -176,7 +185,7 @@ impl World {
         make(self.now - BEGIN)
     }
 
-    /// A runtime fails, if the system is safe: the contract is one failure at a time.
+    /// Lets a runtime fail, if the system is safe: the contract is one failure at a time.
     pub(super) fn fault(&mut self) {
         let may_fail = self.may_fail();
         let now = self.now;
@@ -187,21 +196,23 @@ impl World {
             }
             self.strike();
         }
-        // The contract is one failure at a time with re-protection between; how soon after it is the seed's business.
+        // The contract is one failure at a time, with re-protection between. How soon the
+        // next one follows is left to the seed.
         let Some(fate) = self.fate() else { return };
         let pause = some_time(&mut fate.random, 0, 900) * fate.random.range(0, 2);
         let next = if fate.faults_left > 0 { Event::Fault } else { Event::Heal };
         self.at(now + pause, next);
     }
 
-    /// One of those there are is killed, stopped or cut off.
+    /// Kills, stops or cuts off a runtime, or does something to a host.
     fn strike(&mut self) {
         let there: Vec<NodeId> = self.processes.keys().map(|peer| peer.node).collect();
         let when = self.now_as(When::Safe);
         let Some(Fate { random, kinds, faults_left, .. }) = self.fate() else { return };
         let node = there[random.range(0, there.len() as u64) as usize];
         let pause = random.range(100, 1500) * MILLISECOND;
-        // As often shorter than it takes to be given up as longer.
+        // Cuts of every length up to 2 s, by magnitude: some end before the node is given
+        // up, some later.
         let magnitude = random.range(4, 12);
         let cut = random.range(1, 1 << magnitude) * MILLISECOND;
         let way = [Way::Out, Way::In, Way::Both][random.range(0, 3) as usize];
@@ -217,7 +228,7 @@ impl World {
         self.carry_out(step);
     }
 
-    /// Of several hosts one may fail instead of a runtime.
+    /// Draws the failure of a host in place of a runtime's, in a world of several.
     fn host_strike(&mut self) -> Option<Step> {
         let (is_possible, when) = (self.hosts.are_several() && self.may_lose_host(), self.now_as(When::Safe));
         let random = &mut self.fate.as_mut().filter(|_| is_possible)?.random;
@@ -230,7 +241,7 @@ impl World {
         is_wanted.then_some(Step { when, whom: Whom::Host(host), how })
     }
 
-    /// Somebody wants flows elsewhere; now, or in the middle of what goes on.
+    /// Orders flows to move, whatever else goes on.
     pub(super) fn order_move(&mut self) {
         let (when, nodes, now) = (self.now_as(When::Time), self.nodes(), self.now);
         let Some(Fate { random, moves_left, .. }) = self.fate() else { return };
@@ -247,7 +258,7 @@ impl World {
         self.at(now + pause, Event::Move);
     }
 
-    /// One that was taken out of service comes back after a while.
+    /// Brings a runtime that was taken out of service back after a while.
     pub(super) fn drained(&mut self, node: NodeId) {
         let now = self.now;
         if let Some(fate) = self.fate() {
@@ -255,13 +266,13 @@ impl World {
             let when = self.now_as(When::Time);
             self.done.push(Step { when, whom: Whom::Node(node), how: How::Drain });
             self.at(now + pause, Event::Restore(node));
-            // So much later, or when it is done.
+            // The runtime comes back at this time, or when its drain is over.
             let when = When::Time(now + pause - BEGIN);
             self.done.push(Step { when, whom: Whom::Node(node), how: How::Restore });
         }
     }
 
-    /// The coordinator dies: at once, or in the middle of writing.
+    /// Kills the coordinator: at once, or in the middle of writing.
     pub(super) fn coordinator_fault(&mut self) {
         if self.coordinator.is_away() || self.coordinator.is_dying() {
             return self.at(self.now + 20 * MILLISECOND, Event::CoordinatorFault);
@@ -273,7 +284,8 @@ impl World {
         self.carry_out(Step { when, whom: Whom::Coordinator, how });
     }
 
-    /// Everything else is over: if there is nothing left to be written in the middle of which the coordinator could die, it dies now.
+    /// Everything else is over. If the coordinator was to die while writing and has
+    /// nothing left to write, it dies now.
     pub(super) fn hurry_coordinator(&mut self) {
         if self.coordinator.is_dying() && self.coordinator.faults_left == 0 {
             let when = self.now_as(When::Time);
@@ -310,7 +322,8 @@ impl World {
     pub(super) fn starvation_begins(&mut self) {
         let (when, healed) = (self.now_as(When::Time), self.healed);
         let mut random = Random::new(self.scenario.seed ^ self.now);
-        // Pauses range from unnoticeable ones to some beyond the timeout of a silent node.
+        // Pauses range from unnoticeable ones to some beyond the timeout of a silent
+        // node.
         let (factor, time) = (1 << random.range(10, 17), random.range(200, 3_000) * MILLISECOND);
         if self.fate.is_some() && !healed {
             self.carry_out(Step { when, whom: Whom::World, how: How::Slow(factor, time) });
@@ -318,7 +331,8 @@ impl World {
     }
 
     pub(super) fn hub_fault(&mut self) {
-        // What is in its log is lost: where that is needed, its death is a failure like others.
+        // The hub's log is lost with it. If the protection needs the log, the hub's death
+        // is a failure like others.
         let has_log = self.scenario.preset.has_log();
         let when = if has_log { self.now_as(When::Safe) } else { self.now_as(When::Time) };
         let may_fail = !has_log || self.may_fail();
@@ -333,7 +347,7 @@ impl World {
         self.carry_out(Step { when, whom, how: How::Kill });
     }
 
-    /// The coordinator has been killed: perhaps a runtime fails before it is back.
+    /// The coordinator has been killed: perhaps lets a runtime fail before it is back.
     pub(super) fn perhaps_meanwhile(&mut self, away: u64) {
         let (now, was_safe) = (self.now, self.coordinator.was_safe());
         let Some(fate) = self.fate() else { return };
@@ -343,7 +357,7 @@ impl World {
         }
     }
 
-    /// A runtime fails while there is no coordinator.
+    /// Lets a runtime fail while there is no coordinator.
     pub(super) fn fault_meanwhile(&mut self) {
         let is_left = self.fate.as_ref().is_some_and(|fate| fate.faults_left > 0);
         let is_whole = self.all_run() && !self.cuts.any(self.now);
@@ -353,7 +367,7 @@ impl World {
         }
     }
 
-    /// Everything that was to be done has been done.
+    /// Heals the world: everything that was to be done has been done.
     pub(super) fn fate_is_over(&mut self) {
         let when = self.now_as(When::Time);
         self.carry_out(Step { when, whom: Whom::World, how: How::Heal });

@@ -1,5 +1,5 @@
-//! Fragments at the edges of a host's switches, where a fragment waits for the first one of its datagram,
-//! which has the ports.
+//! Fragments at the edges of a host's switches, where a fragment waits for the first one
+//! of its datagram, which has the ports.
 
 use super::hosts::Host;
 use holdfast_node::edge::fragment::{FragmentLimits, Fragmented, Fragments};
@@ -41,8 +41,8 @@ impl Host {
         drops
     }
 
-    /// Finds a fragment's flow, as an edge does, and hands the switch also the fragments that
-    /// waited for it.
+    /// Finds a fragment's flow, as an edge does, and hands the switch also the fragments
+    /// that waited for this one.
     pub(super) fn handle_fragment(&mut self, switch: u16, packet: Packet, now: u64) -> DropCounters {
         let Some(fragments) = self.fragments.get_mut(usize::from(switch)) else {
             self.pool.put(packet);

@@ -1,5 +1,7 @@
-//! The hosts of a world. On each is a hub, switch and manager, which die together, and whose next life finds the processes as they are. Of several hosts
-//! one serves the ports of a switch at a time; any may die with everything on it, be stopped, or be cut off from the others.
+//! The hosts of a world. Each has a hub with its switches and a manager, which die
+//! together; their next incarnation finds the processes as they are. In a world of
+//! several hosts one at a time serves the ports of a switch. Any host may die with
+//! everything on it, be stopped, or be cut off from the others.
 
 use super::served::Servers;
 use super::streams::{Lane, Of};
@@ -23,16 +25,15 @@ use std::collections::VecDeque;
 
 /// A host's number.
 pub(super) type Site = usize;
-/// Where the coordinator lives. Of several hosts this one has neither ports nor runtimes.
+/// The coordinator's host. In a world of several hosts it has neither ports nor runtimes.
 pub(super) const WITNESS: Site = 0;
 
 /// Frames that fit into a host's rings.
 const UNREAD_LIMIT: usize = 4096;
-/// A host that is not heard for so long, or hears nobody, is given up.
+/// Time-out after which a host is given up that is not heard, or hears nobody.
 pub(super) const PATIENCE: u64 = 300 * MILLISECOND;
 const BUFFERS: usize = 1024;
 
-/// One of them.
 pub(super) struct Host {
     pub(super) hub: Hub,
     pub(super) pool: MemoryPool,
@@ -41,15 +42,16 @@ pub(super) struct Host {
     life: u32,
     /// The hub has died, or the host with everything on it.
     pub(super) is_away: bool,
-    /// When the next life begins.
+    /// Time at which the next incarnation begins.
     back_at: u64,
-    /// Everything on it died with the hub.
+    /// Everything on the host died with the hub.
     pub(super) is_dead: bool,
-    /// When the links of the host's ports come up again.
+    /// Time at which the links of the host's ports come up again.
     unplugged_until: u64,
-    /// It is stopped, with everything on it, and when it goes on.
+    /// Set while the host is stopped, with everything on it: the time at which it goes
+    /// on.
     pub(super) stopped_until: Option<u64>,
-    /// What nobody has read yet: from the host's processes, or from other hosts.
+    /// Frames not read yet: from the host's processes, or from other hosts.
     unread: VecDeque<(Option<Peer>, Vec<u8>)>,
     /// Fragment tables of its switches' edges; none in worlds without fragments.
     pub(super) fragments: Vec<Fragments>,
@@ -60,7 +62,7 @@ impl Host {
         !self.is_away && self.stopped_until.is_none()
     }
 
-    /// While nothing can be started here: when to look again.
+    /// While nothing can be started on this host: when to look again.
     pub(super) fn not_there_until(&self, now: u64) -> Option<u64> {
         self.stopped_until.or(self.is_dead.then_some(now + MILLISECOND))
     }
@@ -72,19 +74,20 @@ impl Host {
     }
 }
 
-/// See the module.
+/// The hosts, see the module.
 pub(super) struct Hosts {
     all: Vec<Host>,
     flows: usize,
     seed: u64,
     logs: Vec<usize>,
-    /// They have the cluster's keys.
+    /// Hosts have the cluster's keys.
     are_sealed: bool,
-    /// That join them.
+    /// Number of networks that join the hosts.
     networks: u8,
     /// Some connections are in fragments.
     has_fragments: bool,
-    /// Per switch, where packets from outside arrive: at the host that has said last that the addresses are there.
+    /// Per switch, the host at which packets from outside arrive: the last one that has
+    /// said that the addresses are there.
     ports: Vec<Site>,
     pub(super) faults_left: u64,
 }
@@ -103,7 +106,8 @@ impl core::ops::IndexMut<Site> for Hosts {
     }
 }
 
-/// What the coordinator knows of so many hosts and switches, of each of which there are so many chains.
+/// The coordinator's view of so many hosts and switches, with `of_each` chains for each
+/// switch.
 pub(super) fn config(hosts: u16, switches: u16, of_each: u16) -> HostsConfig {
     let place = |switch: u16| SwitchPlace {
         chains: (switch * of_each..(switch + 1) * of_each).collect(),
@@ -119,18 +123,19 @@ pub(super) fn config(hosts: u16, switches: u16, of_each: u16) -> HostsConfig {
     }
 }
 
-/// Whoever is at the ports of a switch, as a name for what is drawn.
+/// The name under which is drawn what happens at the ports of a switch.
 pub(super) fn outside(switch: u16) -> Peer {
     Peer { node: switch, incarnation: 0 }
 }
 
-/// How frames with messages travel inside the box.
+/// Configuration of the channels inside the box.
 pub(super) fn fabric() -> FabricConfig {
     FabricConfig { cluster: 7, min_timeout: 5 * MILLISECOND, max_timeout: 200 * MILLISECOND, ..FabricConfig::default() }
 }
 
 impl Hosts {
-    /// So many, with so many switches, sealing their packets or not, with room for so many flows at each switch.
+    /// Room for `count` hosts with `switches` switches, each switch with room for `flows`
+    /// flows. Hosts have the cluster's keys if `are_sealed`.
     pub(super) fn new(
         scenario: &Scenario,
         (count, switches): (u16, u16),
@@ -148,7 +153,7 @@ impl Hosts {
         self.has_fragments = true;
     }
 
-    /// Adds the next one.
+    /// Adds the next host, of `count`.
     pub(super) fn add(&mut self, count: u16, now: u64) {
         let hub = self.life(self.all.len(), 1, count, now);
         self.all.push(Host {
@@ -175,7 +180,7 @@ impl Hosts {
         self.all.iter()
     }
 
-    /// There are several.
+    /// True for several hosts.
     pub(super) fn are_several(&self) -> bool {
         self.all.len() > 1
     }
@@ -185,28 +190,29 @@ impl Hosts {
         0..self.ports.len() as u16
     }
 
-    /// The one that serves the ports of a switch, if one does. One that is stopped serves nobody.
+    /// The host that serves the ports of a switch, if one does. A stopped host serves no
+    /// ports.
     pub(super) fn serving(&self, switch: u16) -> Option<Site> {
         self.all.iter().position(|host| host.runs() && host.hub.serves(switch))
     }
 
-    /// The switches whose ports are served, where they are.
+    /// The switches whose ports are served, at the hosts that serve them.
     pub(super) fn served(&self) -> impl Iterator<Item = &Switch> {
         let place = |switch: u16| self.serving(switch).and_then(|at| self.all[at].hub.switches().nth(switch.into()));
         self.switches().filter_map(place)
     }
 
-    /// Another than this one serves those of this switch.
+    /// True if another host than this one serves the ports of this switch.
     fn another_serves(&self, at: Site, switch: u16) -> bool {
         self.sites().any(|other| other != at && self.all[other].runs() && self.all[other].hub.serves(switch))
     }
 
-    /// Every one is there.
+    /// True if every host runs.
     pub(super) fn all_run(&self) -> bool {
         self.all.iter().all(Host::runs)
     }
 
-    /// All are there, and nothing more is going to be done to them.
+    /// True if all hosts run, and nothing more is going to be done to them.
     pub(super) fn are_spared(&self) -> bool {
         self.faults_left == 0 && self.all_run()
     }
@@ -226,7 +232,8 @@ impl Hosts {
         })
     }
 
-    /// A life of a host's hub. Of several hosts its switches are nobody at first.
+    /// An incarnation of a host's hub. In a world of several hosts its switches have no
+    /// incarnation yet: the coordinator decides which host serves.
     fn life(&self, at: Site, life: u32, count: u16, now: u64) -> Hub {
         let joins = count > 1;
         let (incarnation, succeeds) = if joins { (0, false) } else { (life, life > 1) };
@@ -258,7 +265,8 @@ impl World {
         self.processes.iter().filter(|(_, process)| process.host == at).map(|(peer, _)| *peer).collect()
     }
 
-    /// Hub and processes of a host die together. It comes back, empty, after so long, or when the seed says.
+    /// Hub and processes of a host die together. The host comes back, empty, after `away`
+    /// ns, or when the seed says if that is 0.
     pub(super) fn kill_host(&mut self, at: Site, away: u64) {
         self.faults.host_kills += 1;
         self.say(format_args!("kill host {at}"));
@@ -285,7 +293,8 @@ impl World {
         self.hosts[at].is_dead = true;
     }
 
-    /// Nothing of a host moves for so long; then everything goes on where it was.
+    /// Stops everything on a host for so long, after which everything goes on where it
+    /// was.
     pub(super) fn stop_host(&mut self, at: Site, time: u64) {
         self.faults.host_stops += 1;
         self.say(format_args!("stop host {at}"));
@@ -332,7 +341,8 @@ impl World {
         self.turn_hub_at(at, self.now);
     }
 
-    /// It goes on: what has come meanwhile is read first, as far as a turn reads it.
+    /// A stopped host goes on. Frames that have come meanwhile are read first, as far as
+    /// a turn reads them.
     pub(super) fn resume_host(&mut self, at: Site) {
         self.say(format_args!("host {at} goes on"));
         self.hosts[at].stopped_until = None;
@@ -340,7 +350,7 @@ impl World {
         if self.hosts[at].is_away {
             return;
         }
-        // Other hosts' frames first, as on a machine.
+        // Other hosts' frames come first, as on a machine.
         let (others, own): (Vec<_>, Vec<_>) =
             core::mem::take(&mut self.hosts[at].unread).into_iter().partition(|(from, _)| from.is_none());
         for (from, frame) in others.into_iter().chain(own) {
@@ -350,7 +360,8 @@ impl World {
         self.turn_hub(at);
     }
 
-    /// It is away for so long, or for as long as the seed says. What it had in hand is lost.
+    /// Kills a host's hub for `away` ns, or for as long as the seed says if that is 0.
+    /// Packets that the hub has in hand are lost.
     pub(super) fn kill_hub(&mut self, at: Site, away: u64) {
         self.faults.hub_kills += 1;
         self.say(format_args!("kill hub {} of host {at}", self.hosts[at].life));
@@ -414,7 +425,7 @@ impl World {
         self.turn_hub(at);
     }
 
-    /// Flows that moved, as this life of the hub knows.
+    /// Counts the flows that moved, as this incarnation of the hub knows.
     pub(super) fn count_moved(&mut self, at: Site) {
         if at == WITNESS {
             self.faults.moved += self.hosts[at].hub.manager.moves().iter().map(|order| order.moved).sum::<u64>();
@@ -429,7 +440,7 @@ impl World {
         }
     }
 
-    /// A packet comes to a switch's port, of its clients or of its servers.
+    /// A packet comes to a switch's port: from its clients (0) or from its servers (1).
     pub(super) fn ingress(&mut self, switch: u16, frame: &[u8], port: u8) {
         let at = self.hosts.ports[usize::from(switch)];
         let host = &self.hosts[at];
@@ -453,15 +464,16 @@ impl World {
         self.after_hub(at);
     }
 
-    /// A frame comes to a host: from one of its processes, or from another host. The rings outlive the hub: what is in them waits for the next one, and
-    /// until that one knows whom it may hear.
+    /// A frame comes to a host: from one of its processes, or from another host. The
+    /// rings outlive the hub: frames in them wait until its next incarnation runs and
+    /// knows whom it may hear.
     pub(super) fn hub_receives(&mut self, at: Site, from: Option<Peer>, frame: Vec<u8>) {
         if self.hub_reads(at, from, frame) {
             self.turn_hub(at);
         }
     }
 
-    /// True if it did.
+    /// True if the hub could read the frame now.
     fn hub_reads(&mut self, at: Site, from: Option<Peer>, frame: Vec<u8>) -> bool {
         let is_there = self.hosts[at].runs();
         match from {
@@ -497,7 +509,7 @@ impl World {
         true
     }
 
-    /// What somebody has forged comes to a host: nothing comes of it.
+    /// A forged frame comes to a host, which must not take it in.
     pub(super) fn hub_refuses(&mut self, at: Site, frame: Vec<u8>) {
         if !self.hosts[at].runs() {
             return;
@@ -575,7 +587,7 @@ impl World {
             let frame = packet.bytes().to_vec();
             let packet = self.check_chain(at, packet);
             self.hosts[at].pool.put(packet);
-            // A network shows a frame to every host.
+            // A network shows every frame to every host.
             for to in self.hosts.sites().filter(|to| *to != at) {
                 for path in path.map_or(0..2, |path| path..path + 1) {
                     self.carry_between(path, at, to, frame.clone());
@@ -594,7 +606,7 @@ impl World {
             }
             let is_refused = packet.meta.flags & Flags::TURNED != 0;
             let frame = packet.bytes().to_vec();
-            // The edge answers what was refused.
+            // The edge answers a refused packet.
             let answer = (is_refused && packet.parse().is_ok() && reset(&mut packet)).then(|| packet.bytes().to_vec());
             self.hosts[at].pool.put(packet);
             let frame = if is_refused {
@@ -622,20 +634,21 @@ impl World {
         self.hosts[at].out = out;
     }
 
-    /// Whether a process of this host runs, or only waits for a processor, and its link is not cut.
+    /// Whether a process of this host runs, or only waits for a processor, and its link
+    /// is not cut.
     fn is_alive(&self, at: Site, peer: Peer) -> bool {
         let process = self.processes.get(&peer).filter(|process| process.host == at && !process.paused);
         process.is_some() && !self.cuts.are_felt(peer.node, self.now)
     }
 
-    /// What a host's manager wants done.
+    /// Does what a host's manager asks for.
     fn fulfil(&mut self, at: Site, wish: Wish) {
         match wish {
             Wish::Start(peer) => {
                 let drawn = self.streams.of(Of::Start, peer).range(2, 60) * MILLISECOND;
                 let delay = match self.plan.restart {
                     0 => drawn,
-                    // The first start is none after a failure.
+                    // The first start does not follow a failure.
                     _ if self.done.is_empty() => MILLISECOND,
                     delay => delay,
                 };
@@ -648,8 +661,8 @@ impl World {
                 self.at(self.now + MILLISECOND, Event::ExitNoticed(at, peer));
             }
             Wish::Fence(peer) => {
-                // A hub's next incarnation also fences peers that were given up before: these do
-                // not count.
+                // A hub's next incarnation also fences peers that were given up before:
+                // these do not count.
                 let is_first = !self.coordinator.is_away() && !self.coordinator.has_given_up(peer);
                 if is_first && self.is_alive(at, peer) && !self.hosts.are_several() {
                     self.fenced_alive.push(peer);

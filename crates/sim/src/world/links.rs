@@ -1,4 +1,4 @@
-//! The ways that frames take in a world, and what happens to them there.
+//! The links that frames take in a world, and what happens to them there.
 
 use super::hosts::{PATIENCE, Site, WITNESS};
 use super::served::Servers;
@@ -12,7 +12,8 @@ use holdfast_node::fcs;
 use holdfast_protection::Peer;
 use std::collections::BTreeMap;
 
-/// Links between a node and its hub, or between a host and the others, that carry nothing, until when. A host goes by its manager's name.
+/// Links that are cut, between a node and its hub or between a host and the others, and
+/// until when. A host goes by its manager's name.
 #[derive(Default)]
 pub(super) struct Cuts(BTreeMap<(NodeId, bool), u64>);
 
@@ -30,7 +31,7 @@ impl Cuts {
         self.0.clear();
     }
 
-    /// Something is cut.
+    /// True if any link is cut.
     pub(super) fn any(&self, now: u64) -> bool {
         self.0.values().any(|until| *until > now)
     }
@@ -51,10 +52,12 @@ impl Cuts {
     }
 }
 
-/// For so long two networks are whole, and then one of them is not.
+/// Time for which two networks are whole; then one of them is broken for as long, ns.
 const SPELL: u64 = 4 * PATIENCE;
 
-/// Which of two networks does not lead to a host, or from it, at this time. Never both, and never one after the other without a while between: that is no failure of a host.
+/// An outage: one of two networks does not lead to a host, or from it. The two are never
+/// broken together, nor one right after the other, so that an outage is no failure of a
+/// host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Outage {
     host: NodeId,
@@ -63,7 +66,7 @@ struct Outage {
 }
 
 impl Outage {
-    /// `time`: since the world's beginning.
+    /// The outage at `time`, ns since the world's beginning.
     fn at(seed: u64, hosts: u16, time: u64) -> Option<Outage> {
         let spell = time / SPELL;
         let mut random = Random::new(seed ^ spell.wrapping_mul(0x6e65_7477));
@@ -78,11 +81,11 @@ impl Outage {
     }
 }
 
-/// Damaged messages whose checksum is right all the same, per thousand.
+/// Damaged messages whose checksum is right nevertheless, per thousand.
 const UNNOTICED: u64 = 250;
 
-/// Flips a bit of the sender's incarnation or of the frame's counter and recomputes the checksum,
-/// so that no receiver can detect it.
+/// Flips a bit of the sender's incarnation or of the frame's counter and recomputes the
+/// checksum, so that no receiver can detect it.
 fn lie(frame: &mut [u8], bit: usize) {
     const INCARNATION_AT: usize = 26;
     const COUNTER_AT: usize = 58;
@@ -102,8 +105,9 @@ impl World {
             self.faults.cut_off += 1;
             return;
         }
-        // Messages are never sealed in simulated worlds, because checkers read them. Where packets
-        // are sealed, messages have no checksum either: no receiver could detect damage.
+        // Messages are never sealed in simulated worlds, because checkers read them. If
+        // packets are sealed, messages have no checksum either: no receiver could detect
+        // damage.
         let is_checked = !self.plan.sealed || !frames::is_messages(&frame);
         if self.plan.damaged > 0 && is_checked && !self.healed {
             let random = self.streams.of(Of::Damage, between);
@@ -128,10 +132,12 @@ impl World {
             self.faults.cut_off += 1;
             return;
         }
-        // A frame that is sent at the world's last moment, at which it heals, too, arrives nowhere in any case.
+        // A frame that is sent at the world's last moment arrives nowhere in any case;
+        // the world heals then, too.
         let is_ill = !self.healed && self.now < self.deadline;
         let random = self.streams.of(Of::Lane(lane), peer);
-        // Drawn whether they are wanted or not: what is drawn next does not depend on it.
+        // Chances are drawn whether they apply or not, so that later draws do not depend
+        // on that.
         let mut happens = |chance: u64| random.chance(chance) && is_ill;
         let (is_lost, is_doubled, is_stale) = (happens(habits.lose), happens(habits.double), happens(habits.stale));
         if is_lost {
@@ -165,7 +171,7 @@ impl World {
         }
     }
 
-    /// A frame comes that was on its way for long: to whoever lives there now.
+    /// Delivers a frame that was under way for long to the node's present incarnation.
     pub(super) fn stale_arrives(&mut self, lane: Lane, peer: Peer, frame: Vec<u8>) {
         match lane {
             Lane::ToRuntime => {

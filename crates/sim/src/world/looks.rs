@@ -1,4 +1,4 @@
-//! What is looked at while a world runs.
+//! Probes: looks at a world's state while it runs.
 
 use super::served::Servers;
 use super::{BEGIN, Process, World};
@@ -15,7 +15,8 @@ use holdfast_wire::header::{proto, tcp_flags};
 use std::collections::{BTreeMap, BTreeSet};
 use zerocopy::FromBytes;
 
-/// Those of the processes that are heard at some switch, of so many chains.
+/// Processes that are heard at some switch, with the chains of which they are heard;
+/// `chains` in all.
 pub(super) fn served<'a>(processes: &'a BTreeMap<Peer, Process>, heard: &[Vec<Peer>], chains: u16) -> Vec<Served<'a>> {
     let of_each = usize::from(chains) / heard.len();
     let of = |peer: &Peer| (0..chains.into()).filter(|chain| heard[chain / of_each].contains(peer)).collect();
@@ -29,7 +30,7 @@ impl World {
         self.checkers.given_up();
         let Some(loss) = &mut self.loss else { return };
         let routes = self.hosts.served().flat_map(|switch| switch.routes());
-        // What was to come from there is lost with it, too.
+        // Flows that were still to come from the dead runtime are lost with it, too.
         let was_to_come = |route: &Route| {
             let flows = self.processes.get(&route.owner).and_then(|process| process.runtime.flows(route.chain.into()));
             let header = flows.and_then(|flows| Some(flows.header(flows.find(&route.key, flows.hash(&route.key))?.slot)));
@@ -37,14 +38,15 @@ impl World {
             is_empty && route.moved_from.is_some_and(|(from, _)| from == dead)
         };
         let routes: Vec<Route> = routes.filter(|route| route.owner == dead || was_to_come(route)).copied().collect();
-        // Who was given up before may have been stopped, and go on: nobody asks it.
+        // A runtime that was given up before may have been stopped and go on: nobody asks
+        // it.
         let counts = |peer: &Peer| *peer != dead && !self.coordinator.has_given_up(*peer);
         let living = self.processes.iter().filter(|(peer, _)| counts(peer)).map(|(_, process)| &process.runtime);
         let pages = Servers::pages(&self.servers);
         loss.given_up(dead, &routes, &living.collect::<Vec<_>>(), &pages, &self.clients, &mut self.checkers);
     }
 
-    /// Those that died while nobody was there to see it are known to be dead from now on.
+    /// Runtimes that died without a hub to notice it are known to be dead from now on.
     pub(super) fn given_up_unheard(&mut self) {
         self.checkers.given_up();
         let Some(loss) = &mut self.loss else { return };
@@ -54,7 +56,7 @@ impl World {
         dead.into_iter().for_each(|peer| loss.given_up_unheard(peer, &living, &pages, &self.clients));
     }
 
-    /// A packet of this chain leaves.
+    /// Checks a packet of this chain that leaves.
     pub(super) fn check_released(&mut self, frame: &[u8], chain: u16, stamp: u64) {
         self.keep_released(frame);
         self.checkers.note_released(frame, chain, &self.clients);
@@ -70,8 +72,9 @@ impl World {
         }
     }
 
-    /// A packet of this chain that was refused comes back to be answered: as its sender knows it, and as safe as any that leaves. True if it is a segment of a connection that
-    /// has a limit: its sender has to hear the answer.
+    /// Checks a refused packet of this chain that comes back to be answered. The packet
+    /// has the addresses that its sender knows, and is as safe as any that leaves. True
+    /// for a segment of a connection with a limit: its sender has to hear the answer.
     pub(super) fn check_refused(&mut self, frame: &[u8], (chain, stamp): (u16, u64)) -> bool {
         let seen = frames::look(frame);
         let is_limited = |client: &&Client| seen.as_ref().is_some_and(|seen| client.is_limited_one(seen));
@@ -86,8 +89,8 @@ impl World {
             self.checkers.check_turned(client, (chain, stamp), (processes, &pages), is_settled);
             return true;
         }
-        // A segment from inside without a flow is answered with a reset, whether a client has sent
-        // it or a published host; there is no flow to check.
+        // A segment from inside without a flow is answered with a reset, whether a client
+        // or a published host has sent it. There is no flow to check.
         if let Some(seen) = seen.as_ref().filter(|seen| seen.protocol == proto::TCP)
             && (self.clients.iter().any(|client| client.has_sent(seen))
                 || peers::is_inside(seen.source) && self.server.has_sent(chain / self.of_each(), seen))
@@ -131,7 +134,8 @@ impl World {
         }
     }
 
-    /// Per switch, the runtimes that the host that serves it would hear, if one does.
+    /// Per switch, the runtimes that the host that serves it would hear; empty if no host
+    /// serves it.
     pub(super) fn serving(&mut self) -> Vec<Vec<Peer>> {
         self.hosts.switches().map(|switch| self.heard_at(switch)).collect()
     }
@@ -157,7 +161,8 @@ impl World {
         self.check_numbers(&heard);
     }
 
-    /// Of every flow that is served, whether the number behind its outside port could be leased to another now.
+    /// Checks for every served flow whether the number behind its outside port could be
+    /// leased to another flow now.
     fn check_numbers(&mut self, heard: &[Vec<Peer>]) {
         let mut held = Vec::new();
         for served in served(&self.processes, heard, self.chains) {
@@ -193,7 +198,7 @@ impl World {
         }
     }
 
-    /// What a runtime has of its balancer's gauge is what its flows are.
+    /// Checks that a runtime's part of its balancer's gauge is the count of its flows.
     pub(super) fn check_parts(&mut self) {
         // The balancer that every chain has is its last function.
         let chains = self.scenario.chains(1, 1);
@@ -209,7 +214,7 @@ impl World {
             });
             for (chain, part) in parts {
                 let Some(flows) = process.runtime.flows(chain.into()) else { continue };
-                // Of a flow that is moving, or whose state is not here, it cannot be seen.
+                // A flow that is moving, or whose state is paged out, cannot be counted.
                 let is_seen = |slot: Slot, header: &ActorHeader| {
                     header.role == role::REPLICA || header.role == role::OWNER && flows.is_present(slot)
                 };
@@ -217,7 +222,7 @@ impl World {
                 let mut counted = vec![0; part.len()];
                 for (slot, _) in flows.iter().filter(|(_, header)| is_calm && header.role == role::OWNER) {
                     let balanced = flows.state(slot).get(at..).and_then(|state| Balanced::read_from_prefix(state).ok());
-                    // One that only passes has no backend.
+                    // A flow that only passes has no backend.
                     let backend = balanced.and_then(|(balanced, _)| balanced.backend.item());
                     backend.and_then(|backend| counted.get_mut(backend)).into_iter().for_each(|flows| *flows += 1);
                 }
@@ -241,9 +246,11 @@ impl World {
         }
     }
 
-    /// What the hub let out of a frame that came from `peer`: nothing, if that one has been given up.
+    /// Checks what the hub let out of a frame from `peer`: nothing, if that peer has been
+    /// given up.
     pub(super) fn check_fenced(&mut self, peer: Peer, let_out: usize) {
-        // Of several hosts the one that serves may not have heard of it: then none of those that recover has the route.
+        // With several hosts, the host that serves may not have heard of it: then no
+        // recovering runtime has the route.
         if let_out > 0 && !self.hosts.are_several() && self.coordinator.has_given_up(peer) {
             self.checkers.violate(
                 "one owner",

@@ -1,9 +1,12 @@
-//! One simulated world: one host or several, with hubs and runtimes, clients and servers, and a network that does what the seed says.
+//! A simulated world: one host or several, with hubs and runtimes, clients and servers,
+//! and a network that does what the seed says.
 //!
-//! Theory of operation. Everything that happens is an event at a simulated time; events at one time happen in the order in which they were
-//! made. Nodes are the production state machines; the world carries their frames, with delay, loss, duplication and reordering, stops and
-//! kills their processes, and tells the coordinator of deaths as a host's manager would. After the faults it heals, and then
-//! every connection that the protection promises to save has to finish. Two runs of one seed give one hash.
+//! Theory of operation. Everything that happens is an event at a simulated time; events
+//! at one time happen in the order in which they were made. Nodes are the production
+//! state machines. The world carries their frames, with delay, loss, duplication and
+//! reordering. The world stops and kills their processes, and reports deaths as a host's
+//! manager would. After the faults it heals: from then on every connection that the
+//! protection promises to save has to finish. Two runs of one seed give one hash.
 
 mod clocks;
 mod coordinator;
@@ -54,25 +57,25 @@ use std::collections::{BTreeMap, BinaryHeap};
 const MICROSECOND: u64 = 1_000;
 const MILLISECOND: u64 = 1_000_000;
 const SECOND: u64 = 1_000_000_000;
-/// Simulated time begins here: stamps are never zero.
+/// Begin of simulated time: stamps are never zero.
 const BEGIN: u64 = 1000 * SECOND;
 const BUFFERS: usize = 1024;
-/// No packet of a restless network overtakes one that was sent so much earlier, ns.
+/// In a restless network no packet overtakes one that was sent this much earlier, ns.
 const LONGEST_WAY: u64 = 200 * MILLISECOND;
 
 enum Event {
     ToHub(Site, Peer, Vec<u8>),
-    /// To a host, from another one.
+    /// To a host, from another host.
     FromHost(Site, Vec<u8>),
-    /// To a host, from somebody who is none.
+    /// To a host, from a stranger on the network.
     FromStranger(Site, Vec<u8>),
     ToRuntime(Peer, Vec<u8>),
     ToCoordinator(Peer, Vec<u8>),
     ToStateServer(Peer, Vec<u8>),
-    /// At the ports of a switch.
+    /// At the ports of a switch, from a client or a server.
     FromClient(u16, Vec<u8>),
     FromServer(u16, Vec<u8>),
-    /// A late fragment, sent from inside (true) or outside by this switch.
+    /// A late fragment, sent from inside (true) or outside by way of this switch.
     Sent(bool, u16, Vec<u8>),
     ToServer(u16, Vec<u8>),
     ToClient(u16, Vec<u8>),
@@ -81,7 +84,8 @@ enum Event {
     TurnCoordinator,
     TurnStateServer(u16),
     ClientTimer(usize),
-    /// The server of a client that was reset may have heard nothing of that.
+    /// Keep-alive timer of a reset client's server, which may not have heard of the
+    /// reset.
     KeepAlive(usize),
     Started(Site, Peer),
     ExitNoticed(Site, Peer),
@@ -89,9 +93,9 @@ enum Event {
     HostResumes(Site),
     /// The links of this host's ports are up again.
     Plugged(Site),
-    /// A frame that was on its way for long.
+    /// A frame that was under way for long.
     Stale(Lane, Peer, Vec<u8>),
-    /// It is time for a plan's step.
+    /// A plan's step is due.
     Step,
     Fault,
     Move,
@@ -119,21 +123,23 @@ struct Process {
     rx: Vec<Packet>,
     paused: bool,
     turn_at: u64,
-    /// It is slow: no turn before.
+    /// End of a slow process's pause: no turn before.
     busy_until: u64,
 }
 
-/// See the module.
+/// A world, see the module.
 pub struct World {
     scenario: Scenario,
-    /// Chains of every runtime.
+    /// Number of chains of every runtime.
     chains: u16,
-    /// What is done to it; where a seed decides that, what it begins with.
+    /// The plan; in a drawn world, what the world begins with.
     plan: Plan,
     fate: Option<Fate>,
-    /// Of packets for a runtime whose ring is small, by switch and stamp, whether the first copy found room.
+    /// For packets to a runtime whose ring is small, by switch and stamp: whether the
+    /// first copy found room.
     fits: BTreeMap<(Peer, (NodeId, u64)), bool>,
-    /// Which packet a runtime had in hand when it was killed: its switch and its stamp.
+    /// The packet that a runtime had in hand when it was killed: its switch and its
+    /// stamp.
     in_hand: BTreeMap<Peer, (NodeId, u64)>,
     /// Last words of runtimes, which outlive all processes of their hosts.
     last_words: BTreeMap<Peer, (Site, LastWord)>,
@@ -154,40 +160,41 @@ pub struct World {
     inside: Habits,
     outside: Habits,
     cuts: Cuts,
-    /// How many times as slow, and until when.
+    /// Per node that is slow: its pause after each turn, in turns, and until when.
     slow: BTreeMap<NodeId, (u64, u64)>,
-    /// While the machine is busy: factor by which nodes are slower, and until when.
+    /// While the machine is busy: mean pause after each turn, in turns, and until when.
     starved: (u64, u64),
     /// When the machine became busy.
     starved_since: u64,
-    /// When the last wait that began while the machine was busy is over.
+    /// End of the last wait that began while the machine was busy.
     waiting_until: u64,
     /// Runtimes that were fenced although they ran and their links were up.
     fenced_alive: Vec<Peer>,
     healed: bool,
     faults: Faults,
     checkers: Checkers,
-    /// Where the protection is a weak one.
+    /// Set if the protection is a weak one.
     loss: Option<Loss>,
     hash: u64,
     count: u64,
     last_arrival: BTreeMap<(Lane, Peer), u64>,
     trace: bool,
-    /// Messages between nodes, if somebody listens.
+    /// Messages between nodes, if they are recorded.
     conversation: Option<RefCell<Conversation>>,
     deadline: u64,
     quiet_since: Option<u64>,
     quiet_from: Option<u64>,
-    /// The steps that were taken.
+    /// Steps that were taken.
     done: Vec<Step>,
-    /// The message that the next step waits for.
+    /// The message that the next step waits for was seen.
     was_seen: bool,
-    /// Of the plan: how many runtimes were killed or stopped, and at how many boundaries since the last step the system called itself safe.
+    /// For a plan's steps: runtimes that were killed or stopped, and event boundaries
+    /// since the last step at which the system called itself safe.
     runtime_failures: usize,
     settled_since: u64,
     settled: u64,
     released: Vec<Exit>,
-    /// Connections and datagrams of which their sender was told that they were refused.
+    /// Connections and datagrams whose sender was told that they were refused.
     refused: Vec<(u32, u32)>,
     /// See [`Outcome::resets`].
     resets: Vec<(u32, bool, Reset)>,
@@ -207,7 +214,8 @@ impl World {
         world
     }
 
-    /// A world with the scenario's protection, chain and network, in which happens what the plan says.
+    /// A world in which happens what the plan says, with the scenario's protection, chain
+    /// and network.
     pub fn planned(scenario: Scenario, plan: Plan, trace: bool) -> World {
         let mut world = World::of(Scenario { quiet: true, ..scenario }, plan, trace);
         let times: Vec<u64> = world.plan.steps.iter().filter_map(Step::time).collect();
@@ -234,7 +242,7 @@ impl World {
         probe.visit_pools(|id: PoolId, pool| pools.push((id, pool.size())));
         let pages = scenario.pages(chains, plan.flows * usize::from(plan.runtimes));
         let has_server = scenario.served || !pages.is_empty();
-        // Whatever a server does not assign the coordinator does.
+        // The coordinator assigns the numbers that no state server assigns.
         let lists: Vec<u32> = if scenario.served { pools.drain(..).map(|(_, size)| size).collect() } else { Vec::new() };
         let mut statistics = Vec::new();
         probe.visit_parts(|_, part| statistics.extend(part.is_shared().then_some(part.own().len() as u32)));
@@ -275,7 +283,7 @@ impl World {
         let clients = draw::clients(&plan.connections);
         checkers.rivals = rivals(&clients, plan.switches).collect();
         checkers.overtaking = if plan.calm { 0 } else { LONGEST_WAY };
-        // What is behind a cut is on its way until that is over, and a little longer.
+        // Frames behind a cut are under way until it is over, and a little longer.
         let is_cut = plan.steps.iter().any(|step| matches!(step.how, How::Cut(..)));
         let on_the_way = if plan.calm && !is_cut { 2 * MILLISECOND } else { LONGEST_WAY };
         let loss = (scenario.preset.may_forget() > 0).then(|| Loss::new(scenario.preset, on_the_way));
@@ -345,7 +353,7 @@ impl World {
         world
     }
 
-    /// The same world, and its outcome says what nodes said to each other.
+    /// The same world, with the messages between nodes in its outcome.
     #[must_use]
     pub fn listening(mut self) -> World {
         let ends = self.clients.iter().map(Client::ends);
@@ -353,12 +361,12 @@ impl World {
         self
     }
 
-    /// Runs it to its end.
+    /// Runs the world to its end.
     pub fn run(self) -> Report {
         self.play().report
     }
 
-    /// Runs it to its end, and tells everything.
+    /// Runs the world to its end, and returns everything about it.
     pub fn play(mut self) -> Outcome {
         let _planting = plant(self.scenario.planted);
         while let Some(Reverse((time, number, body))) = self.events.pop() {
@@ -374,7 +382,7 @@ impl World {
             self.handle(event);
             self.checkers.check_ended(&self.clients, self.processes.values().map(|process| &process.runtime));
             self.follow_plan();
-            // One that was drawn has shown enough; one that was planned is wanted whole.
+            // A drawn world has shown enough by now; a planned one is wanted whole.
             if self.fate.is_some() && self.checkers.violations.len() > 8 {
                 break;
             }
@@ -389,8 +397,8 @@ impl World {
             return false;
         }
         self.quiet_from.get_or_insert(self.count);
-        // A second of silence, so that everything on its way arrives and every buffer is back: after the
-        // last wait for a processor.
+        // Silence follows the last wait for a processor, so that everything under way
+        // arrives and every buffer is back.
         let since = *self.quiet_since.get_or_insert(time);
         time > since.max(self.waiting_until) + self.silence()
     }
@@ -477,7 +485,7 @@ impl World {
         }
     }
 
-    /// A frame reaches a process beside the hubs.
+    /// Records a frame that reaches a runtime, the coordinator or a state server.
     fn listen(&self, event: &Event) {
         match event {
             Event::ToRuntime(peer, frame) if self.processes.contains_key(peer) => self.hear(frame),
@@ -487,7 +495,7 @@ impl World {
         }
     }
 
-    /// A hub reads a frame, which is perhaps for a node there.
+    /// Records a frame that a hub reads, if it is for a switch or a manager there.
     fn listen_at(&self, site: Site, frame: &[u8]) {
         let to = frames::destination(frame).unwrap_or(0);
         let is_served = switch_number(to).is_some_and(|to| self.hosts.serving(to) == Some(site));
@@ -634,7 +642,8 @@ impl World {
 
     fn runtime_receives(&mut self, peer: Peer, frame: &[u8]) {
         let Some(process) = self.processes.get_mut(&peer) else { return };
-        // A stopped process's ring fills up; what does not fit is lost, as on a machine, where packets leave some of the buffers that a process may have to messages, too.
+        // A stopped process's ring fills up, and what does not fit is lost. As on a
+        // machine, packets leave some of the process's buffers to messages.
         let kept = if frames::is_messages(frame) { BUFFERS / 16 } else { BUFFERS / 4 };
         if process.pool.free() < kept {
             return;
@@ -642,7 +651,7 @@ impl World {
         let ring = self.plan.ring;
         let room = ring - if frames::is_messages(frame) { 0 } else { ring / 8 };
         if ring > 0 {
-            // A ring doubles nothing: what has become of one copy of a packet has become of it.
+            // A ring duplicates nothing: all copies of a packet fare like the first.
             let is_full = process.rx.len() >= room;
             let known = frames::in_hand(frame).and_then(|packet| match self.fits.entry((peer, packet)) {
                 Entry::Occupied(known) => Some(*known.get()),
@@ -674,7 +683,7 @@ impl World {
         }
     }
 
-    /// The manager could not put it into a runtime's ring.
+    /// Tells the hub of a frame that the manager could not put into a runtime's ring.
     fn undelivered(&mut self, at: Site, frame: &[u8]) {
         let host = &mut self.hosts[at];
         if !host.runs() {
@@ -734,7 +743,8 @@ impl World {
         }
     }
 
-    /// Whether the other connection with this one's reply key has finished, so that this one cannot.
+    /// Whether the other connection with this one's reply key has finished, so that this
+    /// one cannot.
     fn has_lost(&self, at: usize) -> bool {
         let rival = self.checkers.rivals.get(&self.clients[at].id());
         let is_done = |rival: &u32| self.clients.iter().any(|one| one.id() == *rival && one.progress() == Progress::Done);
@@ -745,7 +755,7 @@ impl World {
         (at % usize::from(self.plan.switches)) as u16
     }
 
-    /// Chains of each switch.
+    /// Number of chains of each switch.
     fn of_each(&self) -> u16 {
         self.chains / self.plan.switches
     }

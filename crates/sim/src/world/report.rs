@@ -1,8 +1,8 @@
-//! What a world tells about itself.
+//! The results of a world's run.
 
 use crate::checkers::Violation;
 
-/// What was done to a world.
+/// Counts of what was done to a world.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Faults {
     /// Processes killed.
@@ -21,9 +21,9 @@ pub struct Faults {
     pub skewed: u64,
     /// Messages that came again long after.
     pub stale: u64,
-    /// Frames that somebody on the hosts' network made of what had been sealed.
+    /// Frames that a stranger on the hosts' network made of sealed ones.
     pub forged: u64,
-    /// Frames between hosts with a bit turned over.
+    /// Frames between hosts with a flipped bit.
     pub damaged: u64,
     /// Frames that found a runtime's ring full.
     pub overflowed: u64,
@@ -31,15 +31,15 @@ pub struct Faults {
     pub moves: u64,
     /// Flows that moved.
     pub moved: u64,
-    /// States of flows that had gone to the state server alone, and came back.
+    /// States of flows that were at the state server alone and came back.
     pub fetched: u64,
     /// Runtimes taken out of service.
     pub drains: u64,
-    /// Lives of the coordinator ended.
+    /// Incarnations of the coordinator that were killed.
     pub coordinator_kills: u64,
-    /// Lives of the state server ended.
+    /// Incarnations of state servers that were killed.
     pub server_kills: u64,
-    /// Lives of the hub, switch and manager, ended.
+    /// Incarnations of a hub, with switches and manager, that were killed.
     pub hub_kills: u64,
     /// Hosts that died with everything on them.
     pub host_kills: u64,
@@ -60,7 +60,7 @@ pub struct Faults {
 }
 
 impl Faults {
-    /// Adds another world's.
+    /// Adds another world's counts.
     pub fn add(&mut self, other: &Faults) {
         self.kills += other.kills;
         self.pauses += other.pauses;
@@ -91,7 +91,7 @@ impl Faults {
     }
 }
 
-/// What a run of a world gave.
+/// The report of a world's run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
     /// The seed.
@@ -108,7 +108,7 @@ pub struct Report {
     pub connections: usize,
     /// Connections that finished.
     pub finished: usize,
-    /// The most packets of one flow that a failure undid, counted among those that had left some time before it. Only a weak protection
-    /// makes it more than 0.
+    /// Most packets of one flow that a failure undid, among those that had left some time
+    /// before it. Only a weak protection makes it more than 0.
     pub undone: u64,
 }

@@ -1,4 +1,4 @@
-//! Rules that change while a world runs.
+//! Service-chain rules that change while a world runs.
 
 use super::hosts::Site;
 use super::{MILLISECOND, World};
@@ -10,14 +10,16 @@ use holdfast_wire::nsh::{self, Flags};
 use holdfast_wire::selector::Selector;
 use holdfast_wire::{FlowKey, Packet};
 
-/// Every flow that begins takes this one of the chains of its switch, of which each has so many.
+/// Rules that give every new flow chain `chain` of its switch, which has `of_each`
+/// chains.
 pub(super) fn all_to(chain: u16, switches: u16, of_each: u16) -> Vec<Rule> {
     let rule = |switch| Rule { selector: Selector::any(), chain: switch * of_each + chain, cluster: 0 };
     (0..switches).map(rule).collect()
 }
 
-/// When the rules change, ns after the world's beginning, and to which chain. In a third of the worlds that are drawn they do, while connections
-/// begin and runtimes die. What else is drawn does not depend on it.
+/// Rule changes: times, ns after the world's beginning, and chains. A third of the drawn
+/// worlds have some while connections begin and runtimes die. Other draws do not depend
+/// on them.
 pub(super) fn drawn(scenario: &Scenario) -> Vec<(u64, u16)> {
     if scenario.quiet || !scenario.seed.is_multiple_of(3) {
         return Vec::new();
@@ -36,9 +38,10 @@ impl World {
         self.set_rules(all_to(chain, self.plan.switches, self.of_each()));
     }
 
-    /// What a host sends to a runtime. If its switch sends it there, and it is a client's packet, its chain is looked at.
+    /// Looks at a frame that a host sends to a runtime. If its own switch sends a
+    /// client's packet there, the packet's chain is checked.
     pub(super) fn check_chain(&mut self, at: Site, mut packet: Packet) -> Packet {
-        // What a host passes on for another may have been under way for long.
+        // Packets that a host passes on for another may have been under way for long.
         let is_own = |source| self.hosts[at].hub.serving().any(|switch| mac_of_life(switch.me()) == source);
         if self.chains > 1
             && nsh::decapsulate(&mut packet).is_some_and(|outer| outer.index == nsh::index::TO_RUNTIME && is_own(outer.source))

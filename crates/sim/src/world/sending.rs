@@ -1,4 +1,5 @@
-//! Packets that clients and servers send and receive, inside and outside: whole, or in fragments.
+//! Packets that clients and servers send and receive, inside and outside: whole, or in
+//! fragments.
 
 use super::streams::{Lane, Of};
 use super::{Event, MILLISECOND, World, hosts};
@@ -9,13 +10,14 @@ use crate::published;
 use holdfast_protection::Peer;
 use holdfast_wire::header::{proto, tcp_flags};
 
-/// Bytes of the first fragment behind its IPv4 header: the transport header, and all that a chain writes.
+/// Bytes of the first fragment behind its IPv4 header: the transport header, and
+/// everything that a chain writes.
 const FIRST: usize = 8 + peers::WRITTEN;
-/// Between two probes of a server whose client may be gone, ns.
+/// Time between two probes of a server whose client may be gone, ns.
 const KEEP_ALIVE: u64 = 300 * MILLISECOND;
 
-/// Pairs of connections with one reply key, each both ways: from one end to two services with one
-/// backend, by one switch.
+/// Pairs of connections with one reply key, each in both orders: from one end to two
+/// services with one backend, by one switch.
 pub(super) fn rivals(clients: &[Client], switches: u16) -> impl Iterator<Item = (u32, u32)> {
     let of = move |(at, client): (usize, &Client)| {
         let (local, remote, protocol) = client.ends();
@@ -32,7 +34,7 @@ pub(super) fn rivals(clients: &[Client], switches: u16) -> impl Iterator<Item = 
 }
 
 impl World {
-    /// Clients take turns among the switches.
+    /// Sends a client's frame. Clients take turns among the switches.
     pub(super) fn client_sends(&mut self, at: usize, frame: Vec<u8>) {
         let (switch, is_inside, is_large) =
             (self.switch_of_client(at), self.clients[at].is_inside(), self.plan.connections[at].large);
@@ -59,14 +61,14 @@ impl World {
         }
     }
 
-    /// A datagram's fragments with their delays, ns, in the order in which they are sent. A
-    /// fragment may be doubled, and now and then one is missing.
+    /// A datagram's fragments with their delays, ns, in the order in which they are sent.
+    /// A fragment may be doubled, and now and then one is missing.
     fn pieces(&mut self, switch: u16, frame: &[u8]) -> Vec<(u64, Vec<u8>)> {
         let is_ill = !self.healed && !self.plan.calm;
         let random = self.streams.of(Of::Fragments, hosts::outside(switch));
         let (rest, order, late) = (random.range(1, 5) as usize, random.range(0, 3), random.range(1, 120) * MILLISECOND);
         let (is_doubled, is_alone, is_late) = (random.chance(150), random.chance(50), random.chance(250));
-        // The identification is made of connection and number, so no two datagrams on their way
+        // Connection and number make the identification, so no two datagrams under way
         // share one.
         let name = frame.get(42..50).and_then(|name| name.first_chunk::<8>()).map_or(0, |name| u64::from_be_bytes(*name));
         let id = ((name >> 32) << 12 | name & 0xfff) as u16;
@@ -108,8 +110,9 @@ impl World {
             |client: &Client| client.is_inside() == is_inside && client.ends() == (seen.destination, seen.source, seen.protocol);
         match self.clients.iter().position(is_client) {
             Some(at) => self.client_receives(at, switch, seen),
-            // The flow was lost, and a late reply to it came in as a packet for a published host,
-            // which has asked nobody: if it answered, the two would answer each other for ever.
+            // The flow was lost, and a late reply to it came in as a packet for a
+            // published host, which has asked nobody. If the host answered, the two would
+            // answer each other for ever.
             None if is_inside && self.is_server(seen.source) => {}
             None if !is_inside || published::outside_of(seen.protocol, seen.destination).is_some() => {
                 self.server_receives(is_inside, switch, seen, was_in_fragments);
@@ -146,12 +149,15 @@ impl World {
         }
     }
 
-    /// A reset has come to an end that took it so. None is dropped that comes in place of a segment, where the flow is as it was. One that answers a segment may be: more may have
-    /// come to the segment's sender, which has asked for what follows since, and will hear of that.
+    /// Notes how an end took a reset. A reset in place of a segment is never dropped,
+    /// because the flow is as it was. A reset that answers a segment may be: its receiver
+    /// may have got more since and asked for what follows, and that is answered with a
+    /// reset, too.
     fn note_reset(&mut self, id: u32, is_client: bool, how: Option<Reset>, seen: &frames::Seen<'_>) {
         let Some(how) = how else { return };
         self.resets.push((id, is_client, how));
-        // Answers have no acknowledgement, but to a SYN that came once more, as to one of nobody's.
+        // Answers have no acknowledgement, except to a repeated SYN, which is answered
+        // like a SYN of no connection.
         let is_answer = seen.flags & tcp_flags::ACK == 0 || is_client && seen.sequence == 0;
         if how == Reset::Ignored && !is_answer && self.scenario.preset.is_strict() {
             let who = if is_client { "client" } else { "server" };
@@ -159,7 +165,8 @@ impl World {
         }
     }
 
-    /// A server asks whether the client that was reset is still there, until it is reset itself.
+    /// A server asks whether the client that was reset is still there, until the server
+    /// is reset itself.
     pub(super) fn keep_alive(&mut self, at: usize) {
         let switch = self.switch_of_client(at);
         if let Some(probe) = self.server.keep_alive(switch, &self.clients[at]) {
@@ -176,8 +183,8 @@ impl World {
 
     fn server_receives(&mut self, is_inside: bool, switch: u16, seen: frames::Seen<'_>, in_fragments: bool) {
         let drawn = self.streams.of(Of::Sequence, Peer::default()).draw() as u32;
-        // In a calm world two runs may differ only by what the chain does: initial sequence numbers
-        // are fixed.
+        // In a calm world two runs may differ only by what the chain does: initial
+        // sequence numbers are fixed.
         let random = if self.plan.calm { 7 } else { drawn };
         if let Some(how) = self.server.judges(switch, &seen) {
             let client = peers::whose(&self.clients, &seen).map_or(0, |(client, _)| client.id());
@@ -188,7 +195,7 @@ impl World {
         }
     }
 
-    /// Whether a connection has finished, or the other one with its reply key has.
+    /// Whether a connection has finished, or the other connection with its reply key has.
     pub(super) fn is_done(&self, at: usize) -> bool {
         self.clients[at].progress() == Progress::Done && !self.is_half_reset(at) || self.has_lost(at)
     }

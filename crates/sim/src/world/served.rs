@@ -1,5 +1,6 @@
-//! The state servers of a world: one that assigns its numbers and adds up its gauges, and others that have some of the flows. Each is a process of its own on the coordinator's host, which may die at any time
-//! and begins again with nothing.
+//! The state servers of a world. The first assigns all numbers and sums the gauges; flows
+//! are divided among all of them. Each is a process of its own on the coordinator's host.
+//! A server may die at any time, and begins again with nothing.
 
 use super::hosts::{self, WITNESS};
 use super::streams::{Lane, Of};
@@ -16,12 +17,15 @@ use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::{DropCounters, FlowKey};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Between two looks at what is due.
+/// Time between two looks at what is due.
 const TICK: u64 = 10 * MILLISECOND;
-/// A number that no flow has is noticed after a lease, is asked for a while later, and rests.
+/// Time in which a number that no flow has is noticed (after a lease), asked for, and
+/// rested.
 const SETTLED: u64 = 5 * SECOND;
 
-/// What a world's server does with its numbers. It rests them for longer than it takes to notice and to get over a death: no copy of a flow that has ended claims one that is another's by then.
+/// Limits of a world's numbers. Their rest is longer than it takes to notice a death and
+/// to recover from it: no copy of an ended flow claims a number that is another flow's by
+/// then.
 fn limits(size: u32, is_tight: bool) -> Limits {
     Limits {
         size,
@@ -34,35 +38,38 @@ fn limits(size: u32, is_tight: bool) -> Limits {
     }
 }
 
-/// So many numbers of each list there are where they are tight: the pool's first ones.
+/// Numbers of each list in a tight world: the pool's first ones.
 const FEW: u32 = 16;
 
 /// A list, and a number of it.
 type Index = (u32, u32);
 
-/// One's lives, one after the other.
+/// The incarnations of one state server, one after the other.
 struct ServerProcess {
     config: StateServerConfig,
-    /// The present one, unless it is away.
+    /// The present incarnation, unless it is away.
     now: Option<StateServer>,
     turn_at: u64,
     busy_until: u64,
 }
 
-/// See the module.
+/// The state servers, see the module.
 pub(super) struct Servers {
-    /// The first has the lists.
+    /// All state servers; the first has the lists.
     all: Vec<ServerProcess>,
     pub(super) faults_left: u64,
     drops: DropCounters,
-    /// Numbers that it takes for some flow's, and that no runtime says is its, and since when.
+    /// Numbers that the server takes for some flow's and that no runtime has, and since
+    /// when.
     unclaimed: BTreeMap<Index, u64>,
-    /// What a gauge is there and at the runtimes that live, and since when that is not the same.
+    /// A difference between the server's gauges and those of the living runtimes
+    /// together, and since when.
     unequal: Option<(u64, String)>,
 }
 
 impl Servers {
-    /// Those of the scenario: the first of these lists of numbers, and behind them of gauges; all of pages.
+    /// The scenario's state servers. The first gets the lists: those of numbers, then the
+    /// gauges. All get the pages.
     pub(super) fn new(
         sizes: impl Iterator<Item = u32>,
         gauges: impl Iterator<Item = u32>,
@@ -105,22 +112,22 @@ impl Servers {
         self.all[at].now = StateServer::new(config);
     }
 
-    /// How many there are to be.
+    /// Number of state servers, those that are away included.
     pub(super) fn count(&self) -> u16 {
         self.all.len() as u16
     }
 
-    /// Who they are, those that are there.
+    /// Each server's node and incarnation; `None` while it is away.
     pub(super) fn peers(&self) -> impl Iterator<Item = Option<Peer>> + '_ {
         self.all.iter().map(|process| process.now.is_some().then_some(process.config.me))
     }
 
-    /// All are there, and nothing more is going to be done to them.
+    /// True if all servers run, and nothing more is going to be done to them.
     pub(super) fn is_spared(&self) -> bool {
         self.faults_left == 0 && self.all.iter().all(|process| process.now.is_some())
     }
 
-    /// What was written back of flows, if there are any.
+    /// Finds a flow's written-back state, in a world that has state servers.
     pub(super) fn pages<'a>(servers: &'a Option<Servers>) -> impl Fn(usize, &FlowKey) -> Option<(&'a Flows, Slot)> + 'a {
         move |chain, key| servers.as_ref()?.find(chain, key)
     }
@@ -131,7 +138,7 @@ impl Servers {
         pages.filter_map(|flows| Some((flows, flows.find(key, flows.hash(key))?.slot))).next()
     }
 
-    /// The one that has the lists.
+    /// The state server that has the lists.
     fn first(&self) -> Option<&StateServer> {
         self.all.first()?.now.as_ref()
     }
@@ -199,7 +206,8 @@ impl World {
         self.turn_server_at(number, due.max(self.now + 10 * MICROSECOND));
     }
 
-    /// It is away for so long, or for as long as the seed says. False if it is away already, or there is none.
+    /// Kills a state server for `away` ns, or for as long as the seed says if that is 0.
+    /// False if the server is away already, or does not exist.
     pub(super) fn kill_server(&mut self, number: u16, away: u64) -> bool {
         let Some(Servers { all, drops, .. }) = self.servers.as_mut() else { return false };
         let Some(process) = all.get_mut(usize::from(number)) else { return false };
@@ -215,20 +223,20 @@ impl World {
         true
     }
 
-    /// With their host.
+    /// Kills all state servers with their host.
     pub(super) fn kill_servers(&mut self, away: u64) {
         let count = self.servers.as_ref().map_or(0, Servers::count);
         (0..count).for_each(|number| _ = self.kill_server(number, away));
     }
 
-    /// With their host, until then.
+    /// Stops all state servers with their host, until then.
     pub(super) fn stop_servers(&mut self, until: u64) {
         let all = self.servers.iter_mut().flat_map(|servers| &mut servers.all);
         all.for_each(|process| process.busy_until = process.busy_until.max(until));
         self.turn_servers_at(until);
     }
 
-    /// Its host must be there.
+    /// Starts a server's next incarnation, or waits until its host is there.
     pub(super) fn start_server(&mut self, number: u16) {
         if let Some(time) = self.hosts[WITNESS].not_there_until(self.now) {
             return self.at(time, Event::StateServerStarts(number));
@@ -249,7 +257,8 @@ impl World {
         self.turn_server_at(number, self.now);
     }
 
-    /// Something happens to the servers, as a seed of its own decides: seeds mean otherwise what they would mean without one.
+    /// Schedules the servers' faults. A sequence of their own decides, so that a seed's
+    /// other draws do not depend on it.
     pub(super) fn begin_servers_fate(&mut self) {
         let (seed, is_quiet) = (self.scenario.seed, self.scenario.quiet);
         let Some(servers) = self.servers.as_mut().filter(|_| !is_quiet) else { return };
@@ -262,7 +271,8 @@ impl World {
 
     pub(super) fn server_fault(&mut self) {
         let (now, seed, is_healed) = (self.now, self.scenario.seed, self.healed);
-        // What flows have there alone makes its death a failure, and the contract is one at a time.
+        // A server that has the only copy of flows' states fails when it dies, and the
+        // contract is one failure at a time.
         let is_failure = self.scenario.preset.is_paged();
         let may_fail = !is_failure || self.may_fail();
         let Some(servers) = self.servers.as_mut() else { return };
@@ -290,7 +300,8 @@ impl World {
         }
     }
 
-    /// What the server takes for nobody's no flow has, and everything is something.
+    /// Checks that no flow has a number that the server takes for free, and that every
+    /// number is accounted for.
     pub(super) fn check_server(&mut self, held: &[(u16, u32)]) {
         self.check_gauges();
         let now = self.now;
@@ -300,7 +311,7 @@ impl World {
         let server = server.server();
         let mut wrong = Vec::new();
         let of_flows: BTreeSet<(u32, u32)> = held.iter().map(|(chain, number)| (u32::from(*chain), *number)).collect();
-        // Each chain's NAT has the only pool, and the list of the chain's number.
+        // The NAT has the only pool of its chain, and the list with the chain's number.
         for (chain, number) in held {
             if server.list(u32::from(*chain)).is_some_and(|list| list.is_free(*number)) {
                 wrong.push(format!("a flow has {number} of list {chain}, which is nobody's for the state server"));
@@ -317,7 +328,8 @@ impl World {
                     pools.any(|process| {
                         let mut is_held = false;
                         process.runtime.visit_pools(|id, pool| {
-                            // That a pool takes it for a flow's is not enough.
+                            // A number that a pool takes for a flow's does not count
+                            // unless a flow has it.
                             let is_flows = pool.backend().is_held(number) && of_flows.contains(&(list, number));
                             is_held |= u32::from(id.chain) == list && (is_flows || pool.backend().is_free(number))
                         });
@@ -336,7 +348,7 @@ impl World {
         }
     }
 
-    /// What the server's gauges are, and what those that live have of them together.
+    /// Compares the server's gauges with what the living runtimes have of them together.
     fn check_gauges(&mut self) {
         let is_quiet = self.quiet_since.is_some() && self.all_run();
         let Some(Servers { all, unequal, .. }) = &mut self.servers else { return };
@@ -362,7 +374,8 @@ impl World {
         }
     }
 
-    /// In the end a gauge is what those that live have of it together.
+    /// Checks at the world's end that a gauge equals what the living runtimes have of it
+    /// together.
     pub(super) fn check_sums(&mut self) {
         let Some(servers) = self.servers.as_ref().filter(|servers| servers.first().is_some()) else { return };
         let Some((since, text)) = &servers.unequal else { return };
@@ -372,7 +385,7 @@ impl World {
         }
     }
 
-    /// In the end no number is taken for a flow's that none has.
+    /// Checks at the world's end that no number is taken for a flow's that no flow has.
     pub(super) fn check_leaks(&mut self) {
         let Some(servers) = self.servers.as_ref().filter(|servers| servers.first().is_some()) else { return };
         let unclaimed = &servers.unclaimed;
@@ -383,7 +396,8 @@ impl World {
         }
     }
 
-    /// So long it is quiet before a world ends: numbers that no flow has are noticed by then, if that is looked at.
+    /// Silence before a world ends, ns. If the plan demands liveness, it is long enough
+    /// to notice numbers that no flow has.
     pub(super) fn silence(&self) -> u64 {
         if self.servers.is_some() && self.plan.live { SETTLED + SECOND } else { SECOND }
     }

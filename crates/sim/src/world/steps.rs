@@ -1,4 +1,5 @@
-//! What is done to a world, step by step: by a plan, or by [fate](super::fate), which writes down what it did as one.
+//! Steps that are done to a world: by a plan, or by [fate](super::fate), which records
+//! what it did as one.
 
 use super::hosts::{Site, WITNESS};
 use super::served::Servers;
@@ -14,13 +15,13 @@ use holdfast_node::runtime::Runtime;
 use holdfast_protection::Peer;
 
 impl World {
-    /// Between two events: the plan's next step, if it is time for it.
+    /// Takes the plan's next step between two events, if it is due.
     pub(super) fn follow_plan(&mut self) {
         if self.fate.is_some() {
             return;
         }
         let next = self.plan.steps.get(self.done.len()).copied();
-        // What was done before is known: only then does the system's word count.
+        // The system's word counts only once it knows of every earlier failure.
         let noticed = self.coordinator.failovers() >= self.runtime_failures;
         let is_settled = noticed && self.coordinator.is_protected();
         self.settled += u64::from(is_settled);
@@ -37,17 +38,18 @@ impl World {
         };
         self.settled_since += u64::from(is_settled);
         if is_time && self.carry_out(step) {
-            // What follows from it is waited for.
+            // The world waits for what follows from the step.
             self.settled_since = 0;
             (self.quiet_since, self.quiet_from) = (None, None);
         }
     }
 
-    /// A frame that the next step may be waiting for.
+    /// Looks at a frame that the next step may be waiting for.
     pub(super) fn watch(&mut self, is_sent: bool, lane: Lane, frame: &[u8]) {
         let Some(step) = self.plan.steps.get(self.done.len()) else { return };
         let is_outwards = matches!(lane, Lane::ToHub | Lane::FromCoordinator | Lane::FromStateServer);
-        // Frames between two processes pass the hub: what counts is who made them, and for whom they are.
+        // Frames between two processes pass the hub: only their first sender and their
+        // last receiver count.
         let (who, kind, of) = match step.when {
             When::Sent(of, kind) if is_sent => (frames::source(frame), kind, of),
             When::Reached(of, kind) if !is_sent => (frames::destination(frame), kind, of),
@@ -60,39 +62,45 @@ impl World {
         self.was_seen |= there && frames::records(frame).any(|record| record == kind);
     }
 
-    /// As the system says, or said last before its coordinator died: another failure would be survived.
+    /// True if the system says, or said last before its coordinator died, that it would
+    /// survive another failure.
     fn may_fail_now(&self) -> bool {
         self.may_fail() || self.coordinator.is_away() && self.may_fail_meanwhile() && self.all_run()
     }
 
-    /// While the coordinator is away: nothing was wrong when it died, and nobody has lost a log since.
+    /// For use while the coordinator is away: true if nothing was wrong when it died, and
+    /// no log and no flow's home has been lost since.
     pub(super) fn may_fail_meanwhile(&self) -> bool {
         self.coordinator.was_safe() && self.has_logs() && self.has_home()
     }
 
-    /// Every switch is there, if what it has logged is needed; of one that is not the coordinator may not have heard yet.
+    /// True if every switch is there, or none of their logs is needed. The coordinator
+    /// may not have heard yet that a switch is missing.
     fn has_logs(&self) -> bool {
         let are_all_whole = || self.hosts.served().filter(|switch| switch.is_whole()).count() == usize::from(self.plan.switches);
         !self.scenario.preset.has_log() || self.hosts.all_run() && are_all_whole()
     }
 
-    /// Nothing is wrong, as the system says and as one sees.
+    /// True if nothing is wrong, as the system says and as the world sees.
     pub(super) fn may_fail(&self) -> bool {
         self.is_safe() && self.all_run() && !self.cuts.any(self.now) && self.has_logs() && self.has_home()
     }
 
-    /// The state servers that the coordinator knows are there, if flows have their home there.
+    /// True if the state servers that the coordinator knows are there, or no flow has its
+    /// home there.
     pub(super) fn has_home(&self) -> bool {
         let there: Vec<Option<Peer>> = self.servers.iter().flat_map(Servers::peers).collect();
         !self.scenario.preset.is_paged() || there.iter().all(Option::is_some) && there == self.coordinator.state_servers()
     }
 
-    /// Nothing is wrong, and the system says that a host may die.
+    /// True if nothing is wrong, and the system says that it would survive the death of a
+    /// host.
     pub(super) fn may_lose_host(&self) -> bool {
         self.may_fail() && self.coordinator.survives_host()
     }
 
-    /// As the system says: another failure would be survived.
+    /// True if the system says that it would survive another failure. Without a promise
+    /// it only has to be ready.
     pub(super) fn is_safe(&self) -> bool {
         let promises = self.scenario.preset.promises();
         self.coordinator.is_ready() && (!promises || self.coordinator.is_protected())
@@ -104,7 +112,7 @@ impl World {
         are_hosts_there && are_all && self.processes.values().all(|process| !process.paused)
     }
 
-    /// The runtime that is meant.
+    /// The runtime that a step means.
     fn runtime(&self, whom: Whom) -> Option<Peer> {
         let there: Vec<(Peer, usize)> = self
             .processes
@@ -124,7 +132,7 @@ impl World {
         (0..self.chains).filter_map(|chain| runtime.flows(chain.into())).map(|flows| flows.owned()).sum()
     }
 
-    /// Takes a step, if it can be taken now, and writes it down.
+    /// Takes a step and records it. False if it cannot be taken now.
     pub(super) fn carry_out(&mut self, step: Step) -> bool {
         let node = match step.whom {
             Whom::Node(node) => Some(node),
@@ -185,7 +193,7 @@ impl World {
         is_taken
     }
 
-    /// Of several hosts, one that is there.
+    /// Does something to one of several hosts. False if it is not there.
     fn strike_host(&mut self, at: Site, how: How) -> bool {
         if !self.hosts.are_several() || !self.hosts.sites().contains(&at) || !self.hosts[at].runs() {
             return false;
@@ -203,8 +211,8 @@ impl World {
         true
     }
 
-    /// What a node need not be there for.
-    /// False if that is nothing that happens to one of its kind.
+    /// Does to a node what can happen even while it is not there. False if this does not
+    /// happen to nodes of its kind.
     fn do_to(&mut self, node: NodeId, how: How) -> bool {
         match how {
             How::Cut(way, time) => {
@@ -241,7 +249,8 @@ impl World {
         self.note_failure(peer);
         self.say(format_args!("kill runtime {}.{}", peer.node, peer.incarnation));
         let host = self.processes.get(&peer).map_or(WITNESS, |process| process.host);
-        // It would have begun with what came first. Innocent, so nobody is found with it a second time.
+        // The next packet in the ring becomes a suspect, as if the runtime had begun with
+        // it. The packet is innocent, so no second runtime is found with it.
         let in_hand =
             self.processes.get(&peer).and_then(|process| process.rx.iter().find_map(|frame| frames::in_hand(frame.bytes())));
         self.in_hand.extend(in_hand.map(|packet| (peer, packet)));
@@ -252,7 +261,7 @@ impl World {
 
     pub(super) fn note_failure(&mut self, peer: Peer) {
         let was_safe = self.coordinator.says_safe();
-        // Packets that came since the machine became busy may still be unread.
+        // Packets that were sent since the machine became busy may still be unread.
         let sent_by = if self.is_busy() { self.starved_since } else { self.now };
         if let Some(loss) = &mut self.loss {
             loss.failed(peer, sent_by, was_safe);
@@ -287,19 +296,20 @@ impl World {
         self.starved = (factor, self.now + time);
     }
 
-    /// Nodes wait for a processor: the machine is busy, or a wait that began while it was goes on.
+    /// True if nodes wait for a processor: the machine is busy, or a wait that began
+    /// while it was goes on.
     fn is_busy(&self) -> bool {
         self.now < self.starved.1.max(self.waiting_until)
     }
 
-    /// A node has had its turn, and does nothing until then.
+    /// A node has had its turn, and does nothing until `until`.
     pub(super) fn note_wait(&mut self, until: u64) {
         if self.now < self.starved.1 {
             self.waiting_until = self.waiting_until.max(until);
         }
     }
 
-    /// How many times as long as a turn this node does nothing after it.
+    /// Pause of this node after a turn, in turns.
     pub(super) fn slowness(&mut self, node: NodeId) -> u64 {
         let own = self.slow.get(&node).filter(|(_, until)| *until > self.now).map_or(0, |(factor, _)| *factor);
         match self.starved {
@@ -332,7 +342,7 @@ impl World {
         }
     }
 
-    /// A runtime is taken out of service.
+    /// Takes a runtime out of service; asks again later if that is refused.
     pub(super) fn order_drain(&mut self, node: NodeId) {
         if !self.coordinator.is_ready() || !self.order(&Order::Drain { node, force: true }) {
             self.at(self.now + 10_000 * MICROSECOND, Event::Drain(node));
@@ -344,10 +354,11 @@ impl World {
     }
 
     pub(super) fn restore(&mut self, node: NodeId) {
-        // Without a coordinator nobody knows.
+        // Without a coordinator the state of the drain is unknown.
         let is_over = self.coordinator.is_undrained().unwrap_or(false);
         if !is_over || !self.order(&Order::Restore(node)) {
-            // It failed before it was done, and was started again; or it is not done yet.
+            // If the order is refused, the runtime failed before it was drained, and was
+            // started again. If the drain is not over, ask later.
             if !is_over {
                 self.at(self.now + 50_000 * MICROSECOND, Event::Restore(node));
             }
@@ -356,7 +367,7 @@ impl World {
         self.say(format_args!("runtime {node} comes back into service"));
     }
 
-    /// The numbers of the runtimes.
+    /// Node numbers of the runtimes.
     pub(super) fn nodes(&self) -> core::ops::Range<NodeId> {
         FIRST_RUNTIME..FIRST_RUNTIME + self.plan.runtimes
     }

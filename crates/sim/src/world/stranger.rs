@@ -1,4 +1,6 @@
-//! Somebody on the network between the hosts of a world who has no key: plays back what a host has taken, cuts it, changes it, or sends it as if it had never been sealed.
+//! A stranger without a key on the network between the hosts of a world. The stranger
+//! plays back packets that a host has taken in, cuts them, changes them, or sends them as
+//! if they had never been sealed.
 
 use super::hosts::{PATIENCE, Site};
 use super::streams::Of;
@@ -10,10 +12,11 @@ use holdfast_node::seal::{SealConfig, is_sealed};
 use holdfast_protection::Peer;
 use holdfast_wire::header::ETHERTYPE_NSH;
 
-/// Of a thousand packets that a host takes, so many are worth something to somebody.
+/// Packets that the stranger makes use of, of a thousand that a host takes in.
 const INTEREST: u64 = 30;
 const MACS_LEN: usize = 12;
-/// What a sealed packet is known by ends here. Changed before, it is a message to a hub, which its receiver refuses.
+/// End of the bytes by which a sealed packet is known. A change before it makes the
+/// packet a message to a hub, which its receiver refuses.
 const KNOWN_BY: u64 = 16;
 
 /// The keys of a world's hosts.
@@ -21,7 +24,7 @@ pub(super) fn ring() -> KeyRing {
     KeyRing::new(vec![Key { number: 1, secret: [0x5a; 32] }]).unwrap_or_else(|error| unreachable!("{error}"))
 }
 
-/// How a host seals in one life.
+/// Seal configuration of one incarnation of a host.
 pub(super) fn config(seed: u64, host: u16, hosts: u16, incarnation: u32) -> SealConfig {
     let drawn = Random::new(Random::new(seed).draw() ^ (u64::from(host) << 32 | u64::from(incarnation))).draw();
     let life = NonZeroU64::new(drawn).unwrap_or(NonZeroU64::MIN);
@@ -29,7 +32,8 @@ pub(super) fn config(seed: u64, host: u16, hosts: u16, incarnation: u32) -> Seal
 }
 
 impl World {
-    /// A host has taken a packet of another one in. Until the world heals somebody may have seen it.
+    /// A host has taken in another host's packet. The stranger may have seen it, until
+    /// the world heals.
     pub(super) fn note_taken(&mut self, at: Site, frame: &[u8]) {
         if self.healed || !is_sealed(frame) {
             return;
@@ -48,7 +52,8 @@ impl World {
             }
             _ => forged[MACS_LEN..MACS_LEN + 2].copy_from_slice(&ETHERTYPE_NSH.to_be_bytes()),
         }
-        // At once, or when the host may be in another life.
+        // The forged frame comes at once, or when the host may be in its next
+        // incarnation.
         let time = self.now + random.range(0, 1_500) * MILLISECOND;
         self.faults.forged += 1;
         self.at(time, Event::FromStranger(at, forged));

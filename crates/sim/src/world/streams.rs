@@ -1,29 +1,30 @@
-//! What is left to chance in a world: one sequence per purpose and node, so that what is drawn for one does not change what another gets.
+//! Random sequences of a world: one per purpose and node, so that draws for one do not
+//! change what another gets.
 
 use crate::random::Random;
 use holdfast_protection::Peer;
 use std::collections::BTreeMap;
 
-/// What something is drawn for.
+/// The purpose of a draw.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Of {
-    /// A frame's way, by lane.
+    /// A frame's travel, by lane.
     Lane(Lane),
-    /// When a node gets to look at what has come.
+    /// When a node gets to look at what has arrived.
     Waking,
     /// How long a process takes to start.
     Start,
     /// When the manager hears of a process's end.
     Notice,
-    /// For how long coordinator or hub are away.
+    /// How long coordinator, state server or hub are away.
     Away,
-    /// What of a batch of records was written before the end.
+    /// How much of a batch of records was written before the end.
     Written,
     /// A server's first sequence number.
     Sequence,
-    /// For how long a host is away.
+    /// How long a host is away.
     HostAway,
-    /// What somebody on the hosts' network does with a packet for a host.
+    /// Use that the stranger makes of a packet for a host.
     Stranger,
     /// Damage to a frame between hosts.
     Damage,
@@ -33,7 +34,7 @@ pub(super) enum Of {
     Starved,
 }
 
-/// A way that frames take in order.
+/// A direction of a simulated connection, whose frames arrive in order unless they stray.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Lane {
     ToRuntime,
@@ -44,15 +45,15 @@ pub(super) enum Lane {
     FromServer,
     ToCoordinator,
     FromCoordinator,
-    /// From a host to another; by both managers' names.
+    /// From a host to another; named by both managers.
     Between,
-    /// The same by the second network.
+    /// The same over the second network.
     Beside,
     ToStateServer,
     FromStateServer,
 }
 
-/// See the module.
+/// The sequences, see the module.
 #[derive(Default)]
 pub(super) struct Streams {
     seed: u64,

@@ -1,4 +1,5 @@
-//! Worlds as texts: what is written is read again, and what cannot be read is said with its line.
+//! Worlds as texts: a text that was written is read again, and a text that cannot be read
+//! gives an error with its line.
 
 use holdfast_sim::{Fault, Habits, PUBLISHED_FROM as PUBLISHED, Plan, Scenario, Script, World, shrink};
 
@@ -9,7 +10,8 @@ fn error(text: &str) -> String {
     Script::read(text).expect_err(text).to_string()
 }
 
-/// Somebody mistypes: the line is named, what would have been right there, and what was found instead.
+/// A line has a typing error: the message names the line, what would have been right
+/// there, and what was found instead.
 #[test]
 fn a_line_that_cannot_be_read_says_what_was_expected() {
     assert_eq!(error("seed 1\nat soon kill owner"), "line 2: expected a time such as 20ms, found `soon`");
@@ -38,7 +40,8 @@ fn a_line_that_cannot_be_read_says_what_was_expected() {
     );
 }
 
-/// Hundreds of worlds are written down as they happened. Read again they are the same, and played they break nothing either.
+/// Hundreds of worlds are written down as they happened. The texts are read again and
+/// give the same worlds.
 #[test]
 fn what_a_seed_did_is_written_down_and_read_again() {
     let mut steps = 0;
@@ -62,7 +65,8 @@ fn what_a_seed_did_is_written_down_and_read_again() {
     assert!(steps > 500, "only {steps} steps were taken");
 }
 
-/// A network may be lossy for fragments alone, while its links do what those of a calm one do: that is no calm one.
+/// A network may be lossy for fragments alone, while its links do what those of a calm
+/// one do: then it is not calm.
 #[test]
 fn calm_links_are_no_calm_network() {
     for (calm, habits) in [(true, None), (false, None), (false, Some([Habits::CALM; 2]))] {
@@ -73,7 +77,8 @@ fn calm_links_are_no_calm_network() {
     }
 }
 
-/// A world is done again by plan: the same packets leave at the same time.
+/// A drawn world is done again by its plan: the same frames are lost, and the same
+/// connections finish.
 #[test]
 fn what_a_seed_did_is_done_again_by_plan() {
     let mut released = 0;
@@ -90,7 +95,7 @@ fn what_a_seed_did_is_done_again_by_plan() {
     assert!(released > 1000, "only {released} packets left");
 }
 
-/// One name stands for several words: as many worlds.
+/// A name stands for several words, and the text for as many worlds.
 #[test]
 fn each_makes_a_world_per_word() {
     let scripts = Script::read("each who in owner | hub\nat 20ms kill $who").unwrap();
@@ -99,7 +104,8 @@ fn each_makes_a_world_per_word() {
     assert!(scripts[1].to_string().contains("at 20ms kill hub\n"), "{}", scripts[1]);
 }
 
-/// A bug is planted, and the first seed that finds it is made small: a handful of lines remains, and it still finds it.
+/// A bug is planted, and the first world that finds it is made small: a handful of lines
+/// remains, which still finds it.
 fn shrinks(fault: Fault, most_steps: usize) {
     let scenarios = (0..1000).map(|seed| Scenario { planted: fault.into(), ..Scenario::of_seed(seed) });
     let mut broken = scenarios.filter(|scenario| !World::new(*scenario, false).run().violations.is_empty());

@@ -1,4 +1,4 @@
-//! Worlds by the hundred, and the checkers checked.
+//! Worlds by their seeds: some of each kind.
 
 use holdfast_sim::{COMBINED_FROM as COMBINED, LIMITED_FROM as LIMITED, PUBLISHED_FROM as PUBLISHED};
 use holdfast_sim::{Planted, Report, Scenario, presets, run};
@@ -9,7 +9,7 @@ const REINFORCE: u64 = 1_000_000;
 const SERVED: u64 = 10_000_000;
 /// Seeds from here on stand for worlds whose flows have their home at a state server.
 const PAGED: u64 = 20_000_000;
-/// Seeds from here on stand for the same with several of them.
+/// Seeds from here on stand for worlds with several state servers.
 const DIVIDED: u64 = 30_000_000;
 
 fn broken(report: &Report) -> String {
@@ -18,7 +18,9 @@ fn broken(report: &Report) -> String {
     format!("seed {}: {}", report.seed, lines.join("; "))
 }
 
-/// Runtimes die and hang, frames are lost, doubled and reordered; every connection lives and nothing that left is forgotten. Some worlds of each kind: `make sim` plays thousands.
+/// Runtimes die and hang, frames are lost, doubled and reordered. Every connection lives,
+/// and nothing that left is forgotten. Some worlds of each kind are played here; `make
+/// sim` plays thousands.
 #[test]
 fn nothing_breaks_under_faults() {
     let (mut kills, mut coordinators, mut meanwhile, mut servers) = (0, 0, 0, 0);

@@ -4,7 +4,7 @@ use crate::{MILLISECOND, Mix, READY, check_basics, check_finished, require, scen
 use holdfast_sim::{Connection, Exit, Fault, How, Outcome, Plan, Planted, SILENT, Scenario, Step, When, Whom, play};
 use holdfast_wire::DropReason;
 
-/// Flows per runtime where tables are meant to be full: twelve in all.
+/// Flows per runtime in worlds with full tables: twelve in all.
 const SMALL: usize = 4;
 
 pub(crate) fn crowd(count: u64) -> Vec<Connection> {
@@ -19,8 +19,8 @@ pub(crate) fn crowd(count: u64) -> Vec<Connection> {
         .collect()
 }
 
-/// More connections come than there is room for: those that came first go on as if nothing were, the others' packets are dropped
-/// with a reason.
+/// More connections come than there is room for. The first ones go on as if nothing were;
+/// the others' packets are dropped with a reason.
 pub(crate) fn full_table(mix: Mix) -> Result<(), String> {
     let plan = Plan { connections: crowd(15), flows: SMALL, calm: true, lasts: 4_000 * MILLISECOND, ..Plan::default() };
     let outcome = play(scenario(21, mix), plan.clone());
@@ -32,10 +32,11 @@ pub(crate) fn full_table(mix: Mix) -> Result<(), String> {
     Ok(())
 }
 
-/// A flood opens several times as many connections to a silent server as tables have room for.
-/// Established connections go on, and new ones are served; also when a runtime dies meanwhile,
-/// under strict protections. Two planted faults show why: if half-open flows are never evicted, new
-/// connections are not served, and if established ones are, these break.
+/// A flood opens several times as many connections to a silent server as tables have room
+/// for. Established connections go on, and new ones are served; also when a runtime dies
+/// meanwhile, under strict protections. Two planted faults show why: if half-open flows
+/// are never evicted, new connections are not served, and if established ones are, these
+/// break.
 pub(crate) fn flood(mix: Mix) -> Result<(), String> {
     const OLD: usize = 6;
     const NEW: usize = 6;
@@ -87,8 +88,10 @@ pub(crate) fn flood(mix: Mix) -> Result<(), String> {
     Ok(())
 }
 
-/// A runtime dies while every table is full, and is away for a while: the others cannot hold all its flows and their replicas. What
-/// finds no place is dropped with a reason; flows that have one go on; when the runtime is back, all do.
+/// A runtime dies while every table is full, and is away for a while: the others cannot
+/// hold all its flows and their replicas. Packets without a place for their flow or its
+/// replica are dropped with a reason, and flows that have a place go on. When the runtime
+/// is back, all do.
 pub(crate) fn full_of_replicas(mix: Mix) -> Result<(), String> {
     let (killed, back) = (READY + 200 * MILLISECOND, READY + 700 * MILLISECOND);
     let kill = Step { when: When::Time(killed), whom: Whom::Owner, how: How::Kill };
@@ -105,16 +108,16 @@ pub(crate) fn full_of_replicas(mix: Mix) -> Result<(), String> {
     let (before, meanwhile, after) =
         (served(READY, killed), served(killed + 50 * MILLISECOND, back), served(back + 200 * MILLISECOND, u64::MAX));
     require!(before.len() == 12 && after.len() == 12, "served before: {before:?}, after: {after:?}");
-    // Replicas for which nobody waits keep nobody from leaving.
+    // A packet that does not wait for its replica leaves without one.
     let most = if mix.preset.forgets_by_count() { 12 } else { 11 };
     require!((SMALL..=most).contains(&meanwhile.len()), "with full tables were served: {meanwhile:?}");
     if mix.preset.is_paged() {
-        // A full table refuses no flow: one without a place here stays where it was.
+        // A full table refuses no flow: a flow without a place here stays at its home.
         require!(outcome.unprotected == 0, "{} packets left unprotected", outcome.unprotected);
         return Ok(());
     }
     if mix.preset.promises() && !mix.preset.is_strict() {
-        // A weak one lets packets leave all the same, and counts them.
+        // A weak protection lets packets leave all the same, and counts them.
         require!(outcome.drops.get(DropReason::FlowTableFull) > 0, "nobody refused a snapshot");
         require!(outcome.unprotected > 0, "packets of flows without a snapshot were not counted");
         return Ok(());

@@ -1,4 +1,5 @@
-//! Two protections face to face, without a runtime around them: records and packets go from one to the other when the test says so.
+//! Two protections face to face, without a runtime around them: records and packets pass
+//! between them when the test says so.
 
 use holdfast_nf::zerocopy::FromBytes;
 use holdfast_protection::flows::{ActorHeader, role};
@@ -9,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 pub(crate) const LAYOUT: u64 = 0x1111_2222_3333_4444;
 const STATE_LEN: usize = 40;
-/// Room for all flows of a test as owned ones and replicas, or for less.
+/// Room for all flows of a test, owned ones and replicas; then room for fewer.
 pub(crate) const ROOMY: usize = 16;
 pub(crate) const CROWDED: usize = 6;
 
@@ -20,7 +21,7 @@ pub(crate) struct Message {
     pub(crate) body: Vec<u8>,
 }
 
-/// A record with its ends.
+/// A record with its sender and receiver.
 #[derive(Debug, Clone)]
 pub(crate) struct Sent {
     pub(crate) from: Peer,
@@ -32,7 +33,7 @@ pub(crate) fn key(flow: u16) -> FlowKey {
     FlowKey { source_port: 1000 + flow, destination_port: 80, protocol: 17, ..FlowKey::default() }
 }
 
-/// One runtime's share of a chain.
+/// A runtime's share of a chain.
 pub(crate) struct Side {
     pub(crate) me: Peer,
     plan: Preset,
@@ -41,11 +42,12 @@ pub(crate) struct Side {
     pub(crate) out: Outbox,
     pool: MemoryPool,
     peers: Vec<Peer>,
-    /// Stamped time, ns: a second later each time that room is given.
+    /// Stamped time, ns: a second later each time room is given.
     now: u64,
-    /// Records on their way here.
+    /// Records under way to this side.
     pub(crate) records: VecDeque<Message>,
-    /// Packets handed over to here: number of the commit, contents. Without contents it is a mark.
+    /// Packets handed over to this side: number of the commit, contents. A mark has no
+    /// contents.
     pub(crate) handed: VecDeque<(u32, Vec<u8>)>,
 }
 
@@ -65,7 +67,7 @@ impl Side {
         }
     }
 
-    /// So many bytes of records fit into each channel from now on.
+    /// Gives each channel room for so many bytes of records from now on.
     pub(crate) fn set_room(&mut self, room: usize) {
         self.now += 1_000_000_000;
         self.out.begin(0, self.now);
@@ -78,7 +80,7 @@ impl Side {
         self.protection.set_peers(&mut self.flows, peers, &[], &mut self.out);
     }
 
-    /// The protection says that this side may die.
+    /// True if the protection says that this side may die.
     pub(crate) fn is_settled(&self) -> bool {
         let safety = self.protection.safety(&self.flows);
         self.plan.promises() && safety.unprotected == 0 && !safety.resynchronising
@@ -89,7 +91,7 @@ impl Side {
         Some((found.slot, self.flows.header(found.slot).role))
     }
 
-    /// How far this side knows a flow.
+    /// The count of a flow as this side knows it.
     pub(crate) fn count(&self, flow: u16) -> u64 {
         let state = |slot| self.flows.state(slot).first_chunk::<8>().map_or(0, |bytes| u64::from_be_bytes(*bytes));
         self.find(flow).map_or(0, |(slot, _)| state(slot))
@@ -101,7 +103,8 @@ impl Side {
         Some(packet)
     }
 
-    /// A packet of a flow passes the chain, which counts it and writes the count into it. The first one opens the flow under `epoch`.
+    /// A packet of a flow passes the chain, which counts it and writes the count into it.
+    /// The first packet opens the flow under `epoch`.
     pub(crate) fn process(&mut self, flow: u16, epoch: u32) {
         let slot = match self.find(flow) {
             Some((slot, role::OWNER)) => slot,
@@ -127,7 +130,7 @@ impl Side {
         self.protection.commit(&mut self.flows, slot, packet, false, &mut self.out);
     }
 
-    /// A flow that is owned here ends.
+    /// Ends a flow that is owned here.
     pub(crate) fn end(&mut self, flow: u16) -> bool {
         let Some((slot, role::OWNER)) = self.find(flow) else { return false };
         self.protection.ended(&mut self.flows, slot, &mut self.out);
@@ -149,7 +152,7 @@ impl Side {
         self.protection.handle_handed(&mut self.flows, from, packet, &mut self.out);
     }
 
-    /// `dead` has failed; the switch gives every claim a new epoch.
+    /// `dead` has failed, and the switch gives every claim a new epoch.
     pub(crate) fn recover(&mut self, dead: Peer, epoch: u32) {
         self.set_peers(&[]);
         self.protection.recover(&mut self.flows, dead, &mut self.out);
@@ -163,7 +166,7 @@ impl Side {
         self.protection.restore(&mut self.flows, dead, &mut self.out);
     }
 
-    /// The route of a flow that wanted it is here.
+    /// The route of a claimed flow leads here now.
     pub(crate) fn claimed(&mut self, slot: Slot, epoch: u32) {
         if self.flows.header(slot).role == role::CLAIMING {
             self.flows.header_mut(slot).epoch = Epoch::new(epoch);
@@ -171,7 +174,8 @@ impl Side {
         }
     }
 
-    /// What the protection wants done is done: records and packets are returned, everything else ends here.
+    /// Does what the protection asks for. Records and packets are returned; everything
+    /// else ends here.
     pub(crate) fn carry_out(&mut self) -> Effects {
         let mut effects = Effects { unprotected: core::mem::take(&mut self.out.released_unprotected), ..Effects::default() };
         effects.records = self
@@ -200,15 +204,16 @@ impl Side {
         effects
     }
 
-    /// Every flow actor, as bytes: what a record that was refused must not have changed.
+    /// Every flow actor as bytes: a refused record must not have changed them.
     pub(crate) fn snapshot(&self) -> (BTreeMap<Slot, Vec<u8>>, usize, usize) {
         let blocks = self.flows.iter().map(|(slot, _)| (slot, self.flows.block(slot).to_vec())).collect();
         (blocks, self.flows.owned(), self.protection.held())
     }
 
-    /// No buffer is anywhere but in the pool or in the protection's hands, and the table agrees with the slots.
+    /// Checks that the protection holds no more buffers than are out, and that the table
+    /// agrees with the slots.
     pub(crate) fn check(&self) -> Result<(), String> {
-        // Packets of a batch that was not flushed yet are not among those held back.
+        // Packets of a batch that is not flushed yet are out, but not held back.
         let missing = self.pool.total() - self.pool.free();
         if missing < self.protection.held() {
             return Err(format!("{} packets are held, but only {missing} are out", self.protection.held()));
@@ -227,7 +232,7 @@ impl Side {
         Ok(())
     }
 
-    /// The process ends: every buffer comes back.
+    /// Ends the process. Every buffer must come back.
     pub(crate) fn take_apart(mut self) -> Result<(), String> {
         self.carry_out();
         self.protection.abandon(&mut self.out);
@@ -237,12 +242,12 @@ impl Side {
     }
 }
 
-/// What came out of a protection.
+/// The outputs of a protection.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Effects {
     pub(crate) released: Vec<Vec<u8>>,
     pub(crate) handed: Vec<(Peer, u32, Vec<u8>)>,
-    /// What follows everything handed over so far.
+    /// Marks, each behind everything handed over so far.
     pub(crate) marks: Vec<(Peer, u32)>,
     pub(crate) dropped: Vec<DropReason>,
     pub(crate) records: Vec<(Peer, Message)>,
@@ -261,7 +266,8 @@ pub(crate) fn read(contents: &[u8]) -> (u16, u64) {
 /// The highest count of a flow in states that were under way.
 fn newest_in(records: &VecDeque<Message>, flow: u16) -> u64 {
     let state = |message: &Message| {
-        // A number, the layout, the flow actor's header; the chain's state begins with the count.
+        // The number, the layout and the flow actor's header come first. The chain's
+        // state begins with the count.
         let block = message.body.get(12..).filter(|_| message.kind == kind::STATE)?;
         let (header, state) = ActorHeader::read_from_prefix(block).ok()?;
         let count = u64::from_be_bytes(*state.first_chunk::<8>()?);
@@ -270,7 +276,8 @@ fn newest_in(records: &VecDeque<Message>, flow: u16) -> u64 {
     records.iter().filter_map(state).max().unwrap_or(0)
 }
 
-/// See the module. What leaves is compared with what either side knows.
+/// A pair of protections, see the module. Packets that leave are compared with what
+/// either side knows.
 pub(crate) struct Pair {
     preset: Preset,
     room: usize,
@@ -285,7 +292,7 @@ pub(crate) struct Pair {
     marks: usize,
     incarnations: u32,
     epoch: u32,
-    /// A record was forged: what is released then proves nothing.
+    /// A record was forged: packets released from then on prove nothing.
     pub(crate) forged: bool,
 }
 
@@ -294,7 +301,7 @@ impl Pair {
         Pair::with(preset, ROOMY)
     }
 
-    /// With `flows` slots on each side.
+    /// A pair with `flows` slots on each side.
     pub(crate) fn with(preset: Preset, flows: usize) -> Pair {
         let peer = |at: u16| Peer { node: 16 + at, incarnation: 1 + u32::from(at) };
         let mut sides = [0, 1].map(|at| Side::new(preset, peer(at), LAYOUT, flows));
@@ -315,7 +322,8 @@ impl Pair {
         }
     }
 
-    /// A packet of a flow at the side that has it; even flows begin at the first, odd ones at the second.
+    /// Processes a packet of a flow at the side that has it. Even flows begin at the
+    /// first side, odd ones at the second.
     pub(crate) fn process(&mut self, flow: u16) {
         let owner = (0..2).find(|&at| matches!(self.sides[at].find(flow), Some((_, role::OWNER))));
         let at = owner.unwrap_or(usize::from(flow % 2));
@@ -337,7 +345,7 @@ impl Pair {
         }
     }
 
-    /// Carries out what a side wants.
+    /// Does what a side asks for, and checks what it released.
     pub(crate) fn settle(&mut self, at: usize) -> Result<Effects, String> {
         let effects = self.sides[at].carry_out();
         let me = self.sides[at].me;
@@ -380,7 +388,7 @@ impl Pair {
         Ok(effects)
     }
 
-    /// The next record for this side arrives.
+    /// Delivers the next record for this side.
     pub(crate) fn deliver(&mut self, at: usize) -> Result<(), String> {
         let Some(message) = self.sides[at].records.pop_front() else { return Ok(()) };
         let from = self.sides[1 - at].me;
@@ -395,7 +403,8 @@ impl Pair {
         self.settle(at).map(|_| ())
     }
 
-    /// The next packet for this side arrives. One and a record may overtake each other.
+    /// Delivers the next packet for this side. Packets and records may overtake each
+    /// other.
     pub(crate) fn deliver_handed(&mut self, at: usize) -> Result<(), String> {
         let Some((commit, contents)) = self.sides[at].handed.pop_front() else { return Ok(()) };
         let from = self.sides[1 - at].me;
@@ -406,7 +415,7 @@ impl Pair {
         self.settle(at).map(|_| ())
     }
 
-    /// One turn of each side, to which everything arrives.
+    /// A turn of each side, to which everything is delivered.
     pub(crate) fn talk(&mut self) -> Result<(), String> {
         for at in 0..2 {
             self.sides[at].flush();
@@ -421,13 +430,13 @@ impl Pair {
         Ok(())
     }
 
-    /// They talk until there is nothing more to say.
+    /// Both sides talk until there is nothing more to say.
     pub(crate) fn drain(&mut self) -> Result<(), String> {
         for _ in 0..200 {
             self.sides.iter_mut().for_each(|side| side.set_room(1 << 20));
             let (before, marks) = (self.history.len(), self.marks);
             self.talk()?;
-            // A question whether a copy is as it should be is asked at any time.
+            // A side may ask at any time whether a copy is as it should be.
             let is_asking = |sent: &Sent| matches!(sent.message.kind, kind::CHECK | kind::SAVED);
             let was_quiet = self.history[before..].iter().all(is_asking) && self.marks == marks;
             if was_quiet && !self.sides.iter().any(|side| side.protection.is_busy()) {
@@ -442,12 +451,14 @@ impl Pair {
         Err("two protections never came to rest".to_owned())
     }
 
-    /// A side may be killed under the contract: the protection says so, or promises nothing.
+    /// True if a side may be killed under the contract: the protection says so, or
+    /// promises nothing.
     pub(crate) fn may_fail(&self, at: usize) -> bool {
         self.sides[at].is_settled() || !self.preset.promises()
     }
 
-    /// A side is killed, the other recovers its flows, and a new one takes the place: whatever had left under the promise is known.
+    /// Kills a side. The other recovers its flows, and a new one takes the place:
+    /// everything that had left under the promise is known.
     pub(crate) fn fail(&mut self, at: usize) -> Result<(Peer, VecDeque<Message>), String> {
         let (dead, other) = (self.sides[at].me, 1 - at);
         self.incarnations += 1;
@@ -463,7 +474,8 @@ impl Pair {
             for (flow, count) in &mut self.revealed {
                 let (known, under_way) = (self.sides[other].count(*flow), newest_in(&late, *flow));
                 let may_forget = u64::from(self.preset.may_forget());
-                // Its first snapshot was under way, or had been refused and its owner had not heard of it yet.
+                // The flow's first snapshot was under way, or had been refused and its
+                // owner had not heard of it yet.
                 let was_young = may_forget > 0 && known == 0 && (under_way > 0 || self.room < ROOMY);
                 if self.ended.contains(flow) || was_young {
                     *count = 0;
@@ -475,7 +487,7 @@ impl Pair {
                     ));
                 }
                 if may_forget > 0 {
-                    // What was forgotten leaves again.
+                    // Forgotten counts leave again.
                     *count = known.min(*count);
                 }
             }

@@ -1,4 +1,5 @@
-//! A protection's own records: good, broken, and from those who should not send any.
+//! A protection's own records: good ones, broken ones, and those from peers that should
+//! not send any.
 
 use crate::pair::{CROWDED, LAYOUT, Message, Pair, ROOMY, Sent, Side, key};
 use crate::{require, runner};
@@ -10,7 +11,8 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 use std::cell::Cell;
 
-/// Two sides that have talked about six flows, one of which has ended; nothing is under way.
+/// Two sides that have talked about six flows, one of which has ended; nothing is under
+/// way.
 fn after_a_talk(preset: Preset) -> Result<Pair, String> {
     let mut pair = Pair::new(preset);
     for round in 0..3 {
@@ -25,7 +27,8 @@ fn after_a_talk(preset: Preset) -> Result<Pair, String> {
     Ok(pair)
 }
 
-/// Feeds a record that must be refused: there is a reason to count, and nothing else has happened.
+/// Feeds a record that must be refused: there is a reason to count, and nothing else has
+/// happened.
 fn refuse(side: &mut Side, from: Peer, message: &Message) -> Result<DropReason, String> {
     match take_in_vain(side, from, message)? {
         Some(reason) => Ok(reason),
@@ -33,7 +36,7 @@ fn refuse(side: &mut Side, from: Peer, message: &Message) -> Result<DropReason, 
     }
 }
 
-/// Feeds a record that changes nothing. Why it was refused, if it was.
+/// Feeds a record that must change nothing. Returns why it was refused, if it was.
 fn take_in_vain(side: &mut Side, from: Peer, message: &Message) -> Result<Option<DropReason>, String> {
     let before = side.snapshot();
     let reason = side.take_record(from, message).err();
@@ -48,15 +51,16 @@ fn take_in_vain(side: &mut Side, from: Peer, message: &Message) -> Result<Option
     Ok(reason)
 }
 
-/// Records that are cut short or too long, of a kind that does not exist, or of another chain's layout are refused with a reason and
-/// change nothing; so is a record that came before. The good record among them is still accepted.
+/// Records that are cut short or too long, of a kind that does not exist, or of another
+/// chain's layout are refused with a reason and change nothing; so is a record that came
+/// before. The good record among them is still accepted.
 pub(crate) fn are_checked(preset: Preset) -> Result<(), String> {
     let pair = after_a_talk(preset)?;
     require!(pair.released > 20, "only {} packets were released", pair.released);
     let kinds: std::collections::BTreeSet<u8> = pair.history.iter().map(|sent| sent.message.kind).collect();
     require!(!preset.promises() || kinds.len() > 1, "records of kinds {kinds:?} only");
 
-    // Every record again at each of its lengths, just before it comes whole.
+    // Every record is fed again, cut to each of its lengths, just before it comes whole.
     let mut sides = [Pair::new(preset), Pair::new(preset)].map(|pair| {
         let [first, second] = pair.sides;
         let _ = second.take_apart();
@@ -106,8 +110,8 @@ pub(crate) fn are_checked(preset: Preset) -> Result<(), String> {
         .map_err(|error| error.to_string())
 }
 
-/// Records from an incarnation that is dead or was before the present one, and acknowledgements from someone who was sent nothing,
-/// are refused with a reason and change nothing.
+/// Records from a dead incarnation or from one before it, and acknowledgements from a
+/// peer that was sent nothing, are refused with a reason and change nothing.
 pub(crate) fn from_strangers(preset: Preset) -> Result<(), String> {
     let mut pair = after_a_talk(preset)?;
     let (old, late) = {
@@ -132,7 +136,7 @@ pub(crate) fn from_strangers(preset: Preset) -> Result<(), String> {
     for message in &late {
         refuse(&mut pair.sides[0], old, message)?;
     }
-    // What answers a record of ours, from someone to whom none was sent.
+    // Answers to a record of ours, from a peer to which none was sent.
     let answers = history.iter().filter(|sent| matches!(sent.message.kind, kind::SAVED | kind::REFUSED));
     for Sent { message, .. } in answers {
         refuse(&mut pair.sides[0], Peer { node: 40, incarnation: 1 }, message)?;
@@ -143,17 +147,20 @@ pub(crate) fn from_strangers(preset: Preset) -> Result<(), String> {
     second.take_apart()
 }
 
-/// A replica without room refuses a flow's state while the channel back to the owner is full: when there is room in the channel again the
-/// owner learns of the refusal before anything that covers it. The packet does not leave, and nobody calls the flow safe.
+/// A replica without room refuses a flow's state while the channel back to the owner is
+/// full. When the channel has room again, the owner learns of the refusal before anything
+/// that covers it. The packet does not leave, and the flow is not called safe.
 pub(crate) fn refusals_are_told(preset: Preset) -> Result<(), String> {
     let mut pair = Pair::with(preset, CROWDED);
-    // As many as there is room for, at the second side; then one more at the first, which has room itself.
+    // The second side opens as many flows as it has room for. The first side, which has
+    // room itself, opens one more.
     for flow in 0..CROWDED as u16 {
         pair.process(flow * 2 + 1);
     }
     pair.sides[1].flush();
     pair.sides[1].carry_out();
-    // Its own states are lost here, as in no channel: nothing may wait for them, or the next record's answer would cover them.
+    // The second side's own states are lost here, as in no channel: nothing may wait for
+    // them, or the answer to the next record would cover them.
     let Side { protection, out, .. } = &mut pair.sides[1];
     protection.abandon(out);
     pair.sides[1].carry_out();
@@ -174,7 +181,8 @@ pub(crate) fn refusals_are_told(preset: Preset) -> Result<(), String> {
     second.take_apart()
 }
 
-/// A packet is handed over whose state will not come for long, if ever: it waits alone. The packets of others leave as without it.
+/// A packet is handed over whose state will not come for long, if ever: the packet waits
+/// alone. Other flows' packets leave as without it.
 pub(crate) fn strays_hold_up_nobody(preset: Preset) -> Result<(), String> {
     let mut released = Vec::new();
     for with_strays in [false, true] {
@@ -199,7 +207,8 @@ pub(crate) fn strays_hold_up_nobody(preset: Preset) -> Result<(), String> {
     Ok(())
 }
 
-/// A flow is announced to the runtime that is asked to hold its replica just then: what comes is kept whether the flow itself comes or not.
+/// A flow is announced to the runtime that is asked just then to hold its replica. The
+/// state that comes is kept, whether the flow itself comes or not.
 pub(crate) fn of_an_announced_flow(preset: Preset) -> Result<(), String> {
     let mut pair = Pair::new(preset);
     let side = &mut pair.sides[1];
@@ -288,7 +297,7 @@ fn take(pair: &mut Pair, step: &Step) -> Result<(), String> {
             let under_way: usize = pair.sides.iter().map(|side| side.records.len()).sum();
             if under_way == 0 && !pair.history.is_empty() {
                 let Sent { from, to, message } = which.get(&pair.history).clone();
-                // The channel itself keeps from one life what was meant for another.
+                // The channel itself keeps messages for one incarnation from another.
                 if let Some(side) = pair.sides.iter_mut().find(|side| side.me == to && !pair.forged) {
                     match message.kind {
                         // A mark that is asked for twice is answered twice.
@@ -330,7 +339,8 @@ fn take(pair: &mut Pair, step: &Step) -> Result<(), String> {
     Ok(())
 }
 
-/// Plays random steps. The number of packets released and of failures survived in all cases, or the case that went wrong.
+/// Plays random steps. Returns the number of packets released and of failures survived in
+/// all cases, or the case that went wrong.
 fn play(preset: Preset, planted: Planted, flows: usize, with_forgeries: bool) -> Result<(usize, usize), String> {
     let _planting = plant(planted);
     let released = Cell::new(0);
@@ -356,9 +366,11 @@ fn play(preset: Preset, planted: Planted, flows: usize, with_forgeries: bool) ->
     Ok((released.get(), failures.get()))
 }
 
-/// Packets, records, hand-overs, ends and failures in any order, with room in tables and channels or without: what leaves is known to
-/// both sides, and to the survivor of a failure that the protection said it would survive; what came before is refused; no buffer is
-/// lost. With forged, garbled and exchanged records among them nothing is promised but that it goes on.
+/// Packets, records, hand-overs, ends and failures in any order, with room in tables and
+/// channels or without. The state behind every released packet is known to both sides,
+/// and to the survivor of a failure that the protection said it would survive. Repeated
+/// records are refused, and no buffer is lost. With forged, garbled and exchanged records
+/// among them the protection only has to go on.
 pub(crate) fn in_any_state(preset: Preset) -> Result<(), String> {
     for flows in [ROOMY, CROWDED] {
         for with_forgeries in [false, true] {

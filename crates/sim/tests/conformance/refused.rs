@@ -1,11 +1,15 @@
-//! Refusals: whoever sends what a function refuses is told, and nothing contradicts it.
+//! Refusals: the sender of a packet that a function refuses is told, and nothing
+//! contradicts it.
 
 use crate::{MILLISECOND, Mix, READY, check_basics, check_finished, few_connections, require, scenario, sweep, sweep_over};
 use holdfast_sim::{Connection, Fault, GUARDED, How, Outcome, Plan, Reset, SHUT, Scenario, Whom, limited, passes, play};
 use std::collections::BTreeMap;
 
-/// A function refuses most datagrams of some flows, and others from their first one on. Each is answered once where nothing fails; when a runtime is killed between any two events each at most once, none that
-/// passes, and whoever serves the flow afterwards remembers what was refused. The same sweep must see that forgotten where answers do not wait for their flow's state.
+/// A function refuses most datagrams of some flows, and others from their first one on.
+/// If nothing fails, each is answered once. If a runtime is killed between any two
+/// events, each is answered at most once and none that passes. The runtime that serves
+/// the flow afterwards remembers what was refused. The same sweep must see that forgotten
+/// if answers do not wait for their flow's state.
 pub(crate) fn refused_once(mix: Mix) -> Result<(), String> {
     let mut connections = few_connections();
     for (number, one) in connections.iter_mut().enumerate() {
@@ -65,9 +69,12 @@ pub(crate) fn refused_once(mix: Mix) -> Result<(), String> {
     Ok(())
 }
 
-/// A function refuses TCP connections in their middle, each at another segment, for good. Both ends are reset where nothing fails, by one reset each, which has the number that the end expects.
-/// A runtime, or the switch, is killed between any two events: each end gets a reset that it does not drop, and nothing else of the connection leaves after one, whoever serves the flow then.
-/// Worlds must see it where the second end is forgotten, and the same sweep where resets do not wait for their flow's state.
+/// A function refuses TCP connections in their middle, each at another segment, for good.
+/// If nothing fails, each end is reset by one reset, which has the number that the end
+/// expects. A runtime, or the switch, is killed between any two events: each end gets a
+/// reset that it does not drop, and nothing else of the connection leaves after one,
+/// whichever runtime serves the flow then. Worlds must show it if the second end is
+/// forgotten, and the same sweep if resets do not wait for their flow's state.
 pub(crate) fn both_ends_are_reset(mix: Mix) -> Result<(), String> {
     let limits: [u16; 9] = [1, 2, 3, 4, 5, 7, 8, 9, 12];
     let connections: Vec<Connection> = (0u64..)

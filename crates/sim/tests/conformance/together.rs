@@ -1,12 +1,13 @@
-//! Several processes of the box fail together: flows may be lost then, which begin anew or not at all, and are counted.
+//! Several processes of the box fail together. Flows may be lost then: they begin anew or
+//! not at all, and are counted.
 
 use crate::{MILLISECOND, Mix, READY, lines, require, scenario};
 use holdfast_sim::{Connection, Exit, Fault, How, Outcome, Plan, Scenario, Step, When, Whom, play};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Length of a run: the box has long had time to recover from all failures.
+/// Length of a run, ns: by then the box has long recovered from all failures.
 const LASTS: u64 = READY + 3_000 * MILLISECOND;
-/// Stopped for so long that a runtime is given up.
+/// A stop so long that a runtime is given up.
 const STOP: How = How::Pause(900 * MILLISECOND);
 
 fn plan(steps: Vec<Step>) -> Plan {
@@ -21,8 +22,8 @@ fn plan(steps: Vec<Step>) -> Plan {
     Plan { connections, steps, calm: true, lasts: LASTS, ..Plan::default() }
 }
 
-/// A datagram that left: how many its flow had seen of that way by then, and the trace that the flow had made
-/// of them. See `sim/src/stamper.rs`.
+/// A datagram that left: how many datagrams of its direction the flow had seen by then,
+/// and the flow's trace of them. See `sim/src/stamper.rs`.
 struct Shown {
     way: usize,
     datagram: u32,
@@ -42,7 +43,8 @@ fn follow(trace: u32, datagram: u32) -> u32 {
     (trace.rotate_left(5) ^ datagram).wrapping_mul(0x9e37_79b1)
 }
 
-/// Connections of which something that had been revealed was forgotten. Their flows began anew: nothing that leaves is made of what a flow was before.
+/// Connections of which something that had been revealed was forgotten. Their flows must
+/// have begun anew: a packet that leaves later must not go on from the flow's old state.
 fn begun_anew(outcome: &Outcome) -> Result<BTreeSet<usize>, String> {
     let mut traces: BTreeMap<(usize, usize), BTreeMap<u32, u32>> = BTreeMap::new();
     let mut anew = BTreeSet::new();
@@ -92,14 +94,15 @@ const TOGETHER: [&[(Whom, How)]; 16] = [
 ];
 /// Events between two failures.
 const GAPS: [u64; 5] = [0, 30, 100, 300, 3000];
-/// Moments of the first one.
+/// Moments of the first failure.
 const MOMENTS: u64 = 3;
 
-/// Two to five processes of the box, the runtimes with most flows among them, are killed or stopped between
-/// any two events, one some time after the other. No flow goes on as if it had not forgotten what had been
-/// revealed of it: such flows begin anew, and there are no more of them than the coordinator counts as lost,
-/// also where nobody lives who had watched the dead. Runs in which nobody hears what the dead said last must
-/// be counted wrong. The same runs must fail where heirs give away copies that are not finished.
+/// Two to five processes of the box, the runtimes with most flows among them, are killed
+/// or stopped between any two events, one some time after the other. No flow goes on as
+/// if it had not forgotten what had been revealed of it: such flows begin anew. The
+/// coordinator counts at least as many as lost, even if no process lives that had watched
+/// the dead ones. Runs in which nobody hears the last words of the dead must be counted
+/// wrong. The same runs must fail if heirs give away unfinished copies.
 pub(crate) fn counted(mix: Mix) -> Result<(), String> {
     if !mix.preset.is_strict() || mix.preset.is_paged() {
         return Ok(());

@@ -3,8 +3,10 @@
 use super::worlds::{MILLISECOND, check, scenario};
 use holdfast_sim::{Connection, How, Plan, Preset, Scenario, Step, When, Whom, play};
 
-/// Whoever owns most flows dies, again and again, each time as soon as the system calls itself safe; what it had of the pool is granted
-/// to those that were started since, and flows come to runtimes that have their numbers' blocks. No number of a live flow is ever free.
+/// The runtime that owns most flows dies, again and again, each time as soon as the
+/// system calls itself safe. Its numbers are granted to runtimes that were started since,
+/// and flows come to runtimes that have the blocks of their numbers. No number of a live
+/// flow is ever free.
 #[test]
 fn numbers_stay_with_their_flows_through_failure_after_failure() {
     let mut failures = 0;
@@ -38,8 +40,9 @@ fn numbers_stay_with_their_flows_through_failure_after_failure() {
     assert!(failures > 200, "the worlds were too peaceful: {failures} failures");
 }
 
-/// Rules change again and again while connections begin and whoever owns most flows dies: every packet of a connection takes the chain that its first one
-/// took, nothing that left is forgotten, and both chains get connections.
+/// Rules change again and again while connections begin and the runtime that owns most
+/// flows dies. Every packet of a connection takes the chain that its first one took,
+/// nothing that left is forgotten, and both chains get connections.
 #[test]
 fn connections_keep_their_chain_while_rules_change_and_runtimes_die() {
     let (mut failures, mut seen) = (0, [0usize; 2]);

@@ -1,4 +1,4 @@
-//! Flows move, and something happens at every boundary between two events of it.
+//! Flows move, and something happens at every boundary between two events of the move.
 
 use super::worlds::{MILLISECOND, at, check, scenario};
 use holdfast_sim::{Connection, How, Outcome, Plan, Preset, Step, Way, When, Whom, play};
@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 const SOURCE: Whom = Whom::Node(16);
 const TARGET: Whom = Whom::Node(17);
 const OTHER: Whom = Whom::Node(18);
-/// Everything is there, and every connection is under way.
+/// Time of the order, ms: every process runs, and every connection is under way.
 const ORDERED: u64 = 500;
 
 fn plan(calm: bool) -> Plan {
@@ -22,8 +22,10 @@ fn plan(calm: bool) -> Plan {
     Plan { connections: (0..6).map(connection).collect(), steps, calm, lasts: 30_000 * MILLISECOND, ..Plan::default() }
 }
 
-/// Plays the move without disturbance, and then with something after every `stride`-th event from the order on until it is over. Nothing that left is
-/// forgotten, and every connection finishes. Together: how many worlds there were, and the sum of what `count` finds in them.
+/// Plays the move without disturbance, and then with one after every `stride`-th event
+/// from the order on until the move is over. Every connection finishes, and nothing that
+/// left is forgotten. Returns the number of disturbed worlds, and the sum of what `count`
+/// finds in them.
 fn disturb(preset: Preset, calm: bool, whom: Whom, how: How, stride: usize, count: impl Fn(&Outcome) -> u64) -> (usize, u64) {
     let plan = plan(calm);
     let seed = 3;
@@ -70,7 +72,8 @@ fn a_stop_at_every_boundary_of_a_migration_loses_no_flow() {
     }
 }
 
-/// A link is cut, one way or both, for less time and for more than it takes to be given up.
+/// A link is cut, one way or both, for less time than it takes to be given up, and for
+/// more.
 #[test]
 fn a_cut_at_every_boundary_of_a_migration_loses_no_flow() {
     for preset in [Preset::NFVACTOR, Preset::NFVACTOR_AT_SOURCE] {
@@ -106,12 +109,14 @@ fn datagrams(outcome: &Outcome) -> BTreeMap<(usize, bool), Vec<u32>> {
     left
 }
 
-/// A runtime that is slow is taken out of service, while others' packets wait there for the states that they reveal. Who holds the copies next lets no later
-/// packet of a flow out before these, and none is lost.
+/// A slow runtime is taken out of service while other runtimes' packets wait there for
+/// the states that they reveal. The next holder of the copies lets no later packet of a
+/// flow out before these, and none is lost.
 #[test]
 fn a_drain_of_a_slow_holder_keeps_the_order() {
     for preset in [Preset::NFVACTOR, Preset::NFVACTOR_AT_SOURCE] {
-        // With two there is nobody left to hold the copies: packets leave unprotected then, but not before those that are still there.
+        // With two runtimes nobody is left to hold the copies. Packets leave unprotected
+        // then, but not before those that are still at the slow one.
         for (runtimes, node) in [(3, 16), (3, 17), (3, 18), (2, 16), (2, 17)] {
             let connection = |number: u64| Connection {
                 tcp: false,
@@ -131,7 +136,7 @@ fn a_drain_of_a_slow_holder_keeps_the_order() {
             for (way, numbers) in left {
                 let late: Vec<&[u32]> = numbers.windows(2).filter(|pair| pair[0] >= pair[1]).collect();
                 assert!(late.is_empty(), "{preset:?}, {node} of {runtimes}: {way:?}: {late:?}");
-                // What is answered late is asked again.
+                // A datagram that is answered late is sent again.
                 assert!(numbers.len() >= 500, "{preset:?}, {node} of {runtimes}: {way:?}");
             }
         }

@@ -1,4 +1,5 @@
-//! Planned worlds: something dies, stands still or moves at every event or at chosen times, and every connection goes on.
+//! Planned worlds: something dies, stands still or moves at every event or at chosen
+//! times, and every connection goes on.
 
 mod coordinator;
 mod failures;

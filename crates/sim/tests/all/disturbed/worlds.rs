@@ -1,10 +1,11 @@
-//! Worlds that several tests use: a few connections, one death after every so many events, or two deaths close to each other.
+//! Worlds that several tests use: a few connections, one death after every so many
+//! events, or two deaths close to each other.
 
 use holdfast_sim::{Connection, How, Outcome, Plan, Planted, Preset, Scenario, Step, When, Whom, play};
 
 pub(crate) const MILLISECOND: u64 = 1_000_000;
 
-/// Nothing happens but what a plan says. Every other seed has few numbers.
+/// A scenario in which happens only what a plan says. Every other seed has few numbers.
 pub(crate) fn scenario(seed: u64, preset: Preset) -> Scenario {
     Scenario {
         seed,
@@ -19,7 +20,7 @@ pub(crate) fn scenario(seed: u64, preset: Preset) -> Scenario {
     }
 }
 
-/// So many, one after the other, overlapping; every third is TCP.
+/// `count` connections, one after the other, overlapping; every third is TCP.
 pub(crate) fn connections(count: u64) -> Vec<Connection> {
     let connection = |number: u64| Connection {
         tcp: number % 3 == 2,
@@ -36,15 +37,15 @@ pub(crate) fn at(time: u64, whom: Whom, how: How) -> Step {
     Step { when: When::Time(time * MILLISECOND), whom, how }
 }
 
-/// Nothing was broken, and every connection has finished.
+/// Checks that nothing was broken, and that every connection has finished.
 pub(crate) fn check(outcome: &Outcome, what: core::fmt::Arguments<'_>) {
     let broken = outcome.report.violations.first();
     assert!(broken.is_none(), "{what}: {broken:?}");
     assert!(outcome.finished.iter().all(|done| *done), "{what}: {:?}", outcome.finished);
 }
 
-/// Kills it after every `step`-th event of a calm world, from the very first on, to be away for as long as `away` says of the event. The outcomes'
-/// sum by `count`.
+/// Kills the target after every `step`-th event of a calm world, from the very first on,
+/// for as many ms as `away` says of the event. Returns the outcomes' sum by `count`.
 pub(crate) fn sweep(whom: Whom, step: usize, away: impl Fn(u64) -> u64, count: impl Fn(&Outcome) -> u64) -> u64 {
     let mut sum = 0;
     for (seed, preset) in [(1, Preset::NFVACTOR), (2, Preset::NFVACTOR_AT_SOURCE), (3, Preset::NONE)] {
@@ -60,14 +61,15 @@ pub(crate) fn sweep(whom: Whom, step: usize, away: impl Fn(u64) -> u64, count: i
     sum
 }
 
-/// It is killed, and so is the runtime that owns most flows, at these two times (ms); both have to have happened. `away`: how long it is away, ms.
+/// Kills the target, and the runtime that owns most flows, at these two times (ms); both
+/// have to have happened. `away`: how long the target is away, ms.
 pub(crate) fn dies_with_a_runtime(seeds: u64, whom: Whom, times: &[(u64, u64)], away: impl Fn(u64) -> u64) {
     for seed in 0..seeds {
         for preset in [Preset::NFVACTOR, Preset::NFVACTOR_AT_SOURCE] {
             for &(its, the_runtimes) in times {
                 let mut failures =
                     vec![at(its, whom, How::Pause(away(seed) * MILLISECOND)), at(the_runtimes, Whom::Owner, How::Kill)];
-                // The runtime's comes first only if it is earlier.
+                // The runtime's failure comes first only if it is earlier.
                 failures.sort_by_key(|failure| match failure.when {
                     When::Time(time) => time,
                     _ => 0,
