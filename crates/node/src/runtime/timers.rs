@@ -1,5 +1,5 @@
-//! The ends of flows: a wheel of lists through the flow actors themselves, one wheel per
-//! standing of flows.
+//! The ends of flows: a wheel of lists through the flow actors themselves, with one list
+//! per step and kind of flows.
 //!
 //! A packet only writes its flow's deadline. The wheel looks at a flow when the deadline
 //! under which it was filed has come, and files it again if a packet has moved the
