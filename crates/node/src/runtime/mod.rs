@@ -1,7 +1,7 @@
 //! The runtime: a single-threaded worker that owns flow actors.
 //!
-//! Theory of operation. One [`Runtime::turn`] takes what has arrived through a fixed
-//! graph of modules. Frames are sorted into packets per chain, hand-overs and messages.
+//! Theory of operation. A [`Runtime::turn`] takes what has arrived through a fixed graph
+//! of modules. Frames are sorted into packets per chain, hand-overs and messages.
 //! Messages are acted upon. Each chain's packets go through its functions in bursts.
 //! Flows expire by stamped time, each protection commits its batch, and frames leave. If
 //! the process dies at any point, no more is lost than the protection allows, because
@@ -292,9 +292,9 @@ impl Runtime {
         self.fabric.authenticate(ring, life);
     }
 
-    /// Seeds the functions' random numbers, before the first turn. Otherwise they follow
-    /// from node and incarnation, and anyone who knows these could guess what functions
-    /// hide in them.
+    /// Seeds the functions' random numbers, before the first turn. The default seed
+    /// follows from the cluster's seed, node and incarnation, so anyone who knows these
+    /// could guess secrets that functions draw.
     pub fn randomize(&mut self, seed: u64) {
         self.shared.cx = Context::new(seed);
     }
@@ -426,9 +426,9 @@ impl Runtime {
         }
     }
 
-    /// One turn through the module graph: takes every frame of `rx`, appends the frames
-    /// to send to `tx`. `clock` is the worker's time, ns. True if there was anything to
-    /// do.
+    /// Takes a turn through the module graph: takes every frame of `rx`, appends the
+    /// frames to send to `tx`. `clock` is the worker's time, ns. True if there was
+    /// anything to do.
     pub fn turn(&mut self, rx: &mut Vec<Packet>, tx: &mut Vec<Packet>, pool: &mut dyn PacketPool, clock: u64) -> bool {
         self.turn_with(rx, tx, pool, None, clock)
     }

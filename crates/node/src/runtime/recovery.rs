@@ -12,10 +12,10 @@
 //! is told so, and has routes swept of recoveries with no other open claims.
 //!
 //! If the next incarnation of the dead takes its flows back (NFActor), it is asked to
-//! recover too. It claims flows as they come, and holders claim those whose snapshots
-//! they kept in vain. The first copy of a flow to come may be from before it moved. The
-//! latest snapshot may come while the switch is being asked for the older one. The answer
-//! then says nothing about the newer copy, and the switch is asked again.
+//! recover too. The next incarnation claims flows as they come, and holders claim those
+//! whose snapshots they kept in vain. The first copy of a flow to come may be from before
+//! it moved. The latest snapshot may come while the switch is being asked for the older
+//! one. The answer then says nothing about the newer copy, and the switch is asked again.
 
 use super::Lane;
 use super::pools::Errands;

@@ -5,11 +5,11 @@
 //! Theory of operation (docs/protocols/replay.md, "A packet that ends its process"). A
 //! runtime that takes over a failed one's flows has their only state until copies have
 //! been saved elsewhere. If it ended then too, the flows would be lost. A suspect is
-//! therefore not processed with the packets before and behind it. It waits here until
-//! everything that this runtime has would survive its end, and only then goes through the
-//! functions. If that ends the process, the switch hears of the packet a second time, and
-//! sends it to no runtime any more. A suspect that is known to have been processed goes
-//! through in its turn, because without it the flow's state would differ.
+//! therefore not processed with the packets before and behind it. The suspect waits here
+//! until everything that this runtime has would survive its end, and only then goes
+//! through the functions. If that ends the process, the switch hears of the packet a
+//! second time, and sends it to no runtime any more. A suspect that is known to have been
+//! processed goes through in its turn, because without it the flow's state would differ.
 
 use super::lane::Lane;
 use super::{Runtime, Shared};

@@ -2,13 +2,13 @@
 //!
 //! Theory of operation. The switch asks ([`kind::TELL`]). First everything under way with
 //! its previous incarnation is given up or asked for again. From here on only the flow
-//! actors say where a flow is. Then the actors are told, a few slots per turn, as the
-//! channel takes them. The switch itself takes part in all that happens to a flow behind
-//! the place that the telling has reached. Changes ahead of that place are told when it
-//! gets there. A flow that another runtime sent here before the switch died may arrive
-//! when its place has been passed, and is told then. The telling ends only when every
-//! such flow has arrived, is not to come any more, or is claimed because its source has
-//! died.
+//! actors say where a flow is. After that the actors are told, a few slots per turn, as
+//! the channel takes them. The switch itself takes part in all that happens to a flow
+//! behind the place that the telling has reached. Changes ahead of that place are told
+//! when it gets there. A flow that another runtime sent here before the switch died may
+//! arrive when its place has been passed, and is told then. The telling ends only when
+//! every such flow has arrived, is not to come any more, or is claimed because its source
+//! has died.
 
 use super::Lane;
 use crate::address::NodeId;

@@ -237,8 +237,8 @@ impl Wheel {
         while let Some(step) = self.occupied_from(kind, next) {
             let list = kind.list(step);
             let first = self.lists[list];
-            // The flow may be filed elsewhere by now. Then all flows of the list are
-            // visited.
+            // A flow that is filed elsewhere by now gives no place in the list, so all
+            // flows of the list are visited.
             let is_there = step == from.step && from.slot < flows.reach() && flows.header(from.slot).timer_list == list as u32;
             let mut slot = if is_there { from.slot } else { flows.header(first).timer_before };
             loop {

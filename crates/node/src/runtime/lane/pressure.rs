@@ -19,9 +19,9 @@
 //!
 //! An evicted flow ends as any flow does: its copies, its route and its leases go with
 //! it. If its state is paged out, it ends when the state has come, unless a packet of it
-//! comes first. Until that time it counts as ended, so no other flow ends in its place.
-//! The decision depends on no packet and is the owner's alone, so a replay never depends
-//! on it.
+//! comes first. Meanwhile it counts as ended, so no other flow ends in its place. The
+//! decision depends on no packet and is the owner's alone, so a replay never depends on
+//! it.
 //!
 //! In: the fill of both tables, the stamped time. Out: flows that end. Never: a look at
 //! more than [`LOOKS`] flows in a turn.

@@ -20,10 +20,10 @@
 //! Records are delivered; a mark may be lost, and is asked for again. At every moment one
 //! of the two has the whole flow, and each learns from the coordinator when the other
 //! dies. The source then claims the routes back, under the epochs that they got. The
-//! target claims flows of which it had a replica. It renounces the others at the switch,
-//! so that the route is as before and a replica elsewhere may claim it. A target that is
-//! asked for the dead one's flows after others renounces all of them at once, because
-//! runtimes that are asked earlier wait for that.
+//! target claims flows of which it had a replica. The target renounces the others at the
+//! switch, so that the route is as before and a replica elsewhere may claim it. A target
+//! that is asked for the dead one's flows after others renounces all of them at once,
+//! because runtimes that are asked earlier wait for that.
 //!
 //! In: orders, records, marks, deaths, the worker's time. Out: records, flows that come
 //! and go. Never: a packet.
