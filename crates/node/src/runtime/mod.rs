@@ -426,9 +426,9 @@ impl Runtime {
         }
     }
 
-    /// Runs a turn through the module graph. It takes every frame of `rx`, and appends
-    /// the frames to send to `tx`. `clock` is the worker's time, ns. True if there was
-    /// anything to do.
+    /// Runs a turn through the module graph. The runtime takes every frame of `rx`, and
+    /// appends the frames to send to `tx`. `clock` is the worker's time, ns. True if
+    /// there was anything to do.
     pub fn turn(&mut self, rx: &mut Vec<Packet>, tx: &mut Vec<Packet>, pool: &mut dyn PacketPool, clock: u64) -> bool {
         self.turn_with(rx, tx, pool, None, clock)
     }

@@ -232,7 +232,7 @@ fn a_second_failure_during_recovery_does_not_free_what_is_held() {
 }
 
 /// A flow was on its way from A to B when B died, and A dies before it has reported on
-/// that. C has a copy of A's flows. It gets the flow's route when no runtime claims
+/// that. C has a copy of A's flows. C gets the flow's route when no runtime claims
 /// anything of B any more. B's blocks are free only when C has reported on A too.
 #[test]
 fn routes_are_swept_of_one_before_another_is_heard_of() {
@@ -251,7 +251,7 @@ fn routes_are_swept_of_one_before_another_is_heard_of() {
 }
 
 /// A flow was on its way from A to B, and another from B to A, when both died. C's claims
-/// on either wait until the other's routes have been swept. They are swept as soon as C
+/// on either wait until the other's routes have been swept. Both are swept as soon as C
 /// says that nothing else is open. The blocks of A and B are free when C is done with
 /// both.
 #[test]
@@ -310,7 +310,7 @@ fn an_owner_hears_of_numbers_that_others_hold_after_all() {
 }
 
 /// No block is free. The other runtimes are asked for spare ones, and the runtime that
-/// wanted one waits for their answers. It gets the first block that comes.
+/// wanted one waits for their answers. The first block that comes is its own.
 #[test]
 fn who_finds_no_block_gets_one_that_another_can_spare() {
     let mut bench = Bench::new(2, 4);
@@ -493,7 +493,8 @@ fn views_follow_upon_the_latest_that_anybody_has() {
 
 /// A runtime that is leaving has flows on their way to another one, which no request of
 /// the drain was for: an operator had asked for it, or an earlier incarnation of the
-/// coordinator. It owns no flow, and does not end before they have arrived.
+/// coordinator. The leaving runtime owns no flow, and does not end before they have
+/// arrived.
 #[test]
 fn a_drain_waits_for_flows_that_have_not_arrived() {
     let mut bench = Bench::new(3, 4);

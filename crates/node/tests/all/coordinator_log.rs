@@ -492,9 +492,10 @@ fn a_move_that_was_promised_is_asked_for_once() {
     }
 }
 
-/// A drain is ordered, and the coordinator dies at every step of it. It has logged that
-/// the runtime leaves, and told no one. It has logged that the runtime is to end, and not
-/// asked for it. The runtime has ended, and comes back only when it is ordered back.
+/// A drain is ordered, and the coordinator dies at every step of it. First the
+/// coordinator has logged that the runtime leaves, and told no one. Later it has logged
+/// that the runtime is to end, and not asked for it. The runtime has ended, and comes
+/// back only when it is ordered back.
 #[test]
 fn a_drain_goes_on_in_the_next_life() {
     let mut host = Host::new();

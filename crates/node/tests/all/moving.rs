@@ -437,7 +437,7 @@ fn a_flow_that_has_not_arrived_is_reported() {
 
 /// Two targets are silent, and more flows are to go than one batch holds. A target that
 /// is asked about flows again has been told before that they do not come under the first
-/// number. Otherwise it would say that it expects them already.
+/// number. Without that it would say that it expects them already.
 #[test]
 fn who_is_asked_again_has_heard_that_they_do_not_come() {
     let mut host = Host::new(true);

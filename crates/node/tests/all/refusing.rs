@@ -141,10 +141,10 @@ fn left(pair: &mut Pair) -> Vec<Leaving> {
     left
 }
 
-/// A segment of a connection is refused, in either direction. It goes back to its sender
-/// as the sender knows it, and the receiver gets a reset in its place, as the receiver
-/// knows the connection. Neither leaves before the flow's state is safe. The refusal of a
-/// segment that opens no flow is told to its sender alone.
+/// A segment of a connection is refused, in either direction. The segment goes back to
+/// its sender as the sender knows it, and the receiver gets a reset in its place, as the
+/// receiver knows the connection. Neither leaves before the flow's state is safe. The
+/// refusal of a segment that opens no flow is told to its sender alone.
 #[test]
 fn both_ends_of_a_refused_connection_are_reset() {
     for plan in [Plan::NONE, Plan::NFVACTOR, Plan::NFVACTOR_AT_SOURCE, Plan::NFVACTOR_AUTO, SNAPSHOTS, Plan::REINFORCE] {

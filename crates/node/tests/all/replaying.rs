@@ -104,7 +104,7 @@ fn fragment(port: u8, number: u8, is_first: bool) -> Vec<u8> {
     frame
 }
 
-/// One packet as the switch sent it.
+/// A packet as the switch sent it.
 struct Logged {
     stamp: u64,
     epoch: u32,
@@ -364,8 +364,8 @@ fn digest(numbers: impl IntoIterator<Item = u8>) -> u64 {
 const REINFORCE: Plan = Plan { checkpoint_every: SECOND, log_bytes: 1 << 20, ..Plan::REINFORCE };
 
 /// Two runtimes, of which the first has a flow. 17 has the flow's copy as after the first
-/// packet, and knows that `known` more packets were processed. It has not heard of the
-/// `unknown` packets behind those.
+/// packet, and knows that `known` more packets were processed. About the `unknown`
+/// packets behind those 17 has heard nothing.
 fn behind(known: u16, unknown: u16) -> World {
     let mut world = World::new(&[0, 0], REINFORCE);
     world.send(16, EPOCH, true, &[datagram(8, PASS, 0)]);

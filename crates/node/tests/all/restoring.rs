@@ -153,8 +153,8 @@ impl World {
     }
 }
 
-/// The newest state comes while the switch is asked for the route of the older one.
-/// Whatever the switch answers, the route is claimed again, as the newer state, at once.
+/// The newest state comes while the switch is asked for the route of the older one. The
+/// route is claimed again at once, as the newer state, whatever the switch answers.
 /// Meanwhile the coordinator does not hear that only a sweep is left to wait for.
 #[test]
 fn an_answer_about_an_earlier_state_is_none_about_a_newer_one() {

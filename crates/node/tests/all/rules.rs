@@ -369,8 +369,8 @@ impl World {
     }
 }
 
-/// Flows are under way when the rules change. They keep their chain, even when their
-/// runtime dies, and flows that begin later take the new one.
+/// Flows are under way when the rules change. Existing flows keep their chain, even when
+/// their runtime dies, and flows that begin later take the new one.
 #[test]
 fn flows_keep_their_chain_and_new_ones_take_the_new_rule() {
     let mut world = World::new(ClusterConfig::only(3, 2, true), vec![rule("any", 0, 0)]);
@@ -461,8 +461,8 @@ fn a_turn_reads_one_record_of_rules() {
     assert_eq!(world.hub.switch().drops().total(), 0);
 }
 
-/// A switch starts again. It asks for the rules, packets wait meanwhile, and it gets the
-/// present rules, not the initial ones.
+/// A switch starts again. The switch asks for the rules, packets wait meanwhile, and it
+/// gets the present rules, not the initial ones.
 #[test]
 fn a_switch_that_starts_again_gets_the_rules_again() {
     let mut world = World::new(ClusterConfig::only(2, 2, true), vec![rule("any", 0, 0)]);
@@ -571,7 +571,8 @@ fn flows_move_inside_their_cluster_only() {
     let written = world.written;
     world.pass(2000);
     // The log says that the runtime leaves, is asked, is rid of its flows, and has ended.
-    // It is not asked again before it has reported. Records of the result come on top.
+    // The runtime is not asked again before it has reported. Records of the result come
+    // on top.
     let written = world.written - written;
     assert!((4..20).contains(&written), "{written} records for a drain");
     assert!(world.coordinator.drains()[0].ended_at.is_some(), "{:?}", world.coordinator.drains());

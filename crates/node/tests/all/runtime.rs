@@ -175,7 +175,7 @@ fn bomb() -> Box<dyn Function> {
     accepting::<Bomb>()
 }
 
-/// The function panics on one packet of five. That packet is dropped with its reason, the
+/// The function panics on one packet of five. The packet is dropped with its reason, the
 /// flow's state is as before it, the others pass, and no buffer is lost.
 #[test]
 fn a_panicking_function_costs_one_packet() {

@@ -232,8 +232,8 @@ fn scaling() -> Scaling {
     Scaling { period: 100 * MILLISECOND, calm_periods: 10, ..Scaling::default() }
 }
 
-/// Two runtimes have enough to do, and a third may be started. One of the two gets twice
-/// its capacity: a third is started, and gets half of its flows, never more than 500 at a
+/// Two runtimes have enough to do, and a third may be started. The second gets twice its
+/// capacity: a third is started, and gets half of its flows, never more than 500 at a
 /// time. After that no runtime drops anything.
 #[test]
 fn a_runtime_that_drops_gets_help() {
@@ -337,8 +337,8 @@ fn what_was_drained_by_hand_stays_so() {
     assert_eq!(out.iter().map(|member| member.node).collect::<Vec<_>>(), [18]);
 }
 
-/// The helper dies before it has got any flow, and again. It is started again like any
-/// runtime, and gets flows when it serves.
+/// The helper dies before it has got any flow, and again. The helper is started again
+/// like any runtime, and gets flows when it serves.
 #[test]
 fn a_helper_may_die() {
     let mut world = World::new(2, 3, scaling()).ready();

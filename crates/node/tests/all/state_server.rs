@@ -343,7 +343,7 @@ impl World {
         self.coordinator.send_control(STATE_SERVER, &Control::Sweep { node, incarnation, is_over: true });
     }
 
-    /// One step of the recovery from a death.
+    /// Takes one step of the recovery from a death.
     fn mourn(&mut self) {
         if self.dead.is_empty() {
             return;

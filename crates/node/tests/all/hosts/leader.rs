@@ -190,8 +190,8 @@ fn a_recovery_outlives_the_one_that_began_it() {
     }
 }
 
-/// A host is cut off from the others, in one direction or in both. It soon says that it
-/// is not connected, while the others still are. With whole links all are.
+/// A host is cut off from the others, in one direction or in both. The host soon says
+/// that it is not connected, while the others still are. With whole links all are.
 #[test]
 fn a_host_knows_whether_it_is_connected() {
     let (out, back) = ([(0, 1), (0, 2)], [(1, 0), (2, 0)]);
@@ -208,8 +208,8 @@ fn a_host_knows_whether_it_is_connected() {
     }
 }
 
-/// The others do not hear the leading host, whether it hears them or not. They do not
-/// learn its decisions about itself and all others. The decisions lie in the log, and the
+/// The others do not hear the leading host, whether it hears them or not. Its decisions
+/// about itself and all others do not reach them. The decisions lie in the log, and the
 /// host that is elected after it has given up its place goes on with them.
 #[test]
 fn who_leads_is_not_heard() {

@@ -114,7 +114,7 @@ fn the_witness_dies() {
 }
 
 /// The host that serves is cut off from the others, in one direction or in both, while
-/// clients still reach it. It stops before another begins. When the links are whole
+/// clients still reach it. The host stops before another begins. When the links are whole
 /// again, its runtimes are strangers, and new ones take their places.
 #[test]
 fn the_host_that_serves_is_cut_off() {

@@ -53,8 +53,8 @@ fn hosts_of_switches_die_one_after_the_other() {
     }
 }
 
-/// A runtime dies whose flows come from both switches. It is fenced at both before its
-/// flows are taken over.
+/// A runtime dies whose flows come from both switches. The runtime is fenced at both
+/// before its flows are taken over.
 #[test]
 fn a_runtime_of_both_dies() {
     for plan in RELEASES {
@@ -79,8 +79,8 @@ fn a_runtime_of_both_dies() {
     }
 }
 
-/// The host of a switch is cut off while clients still reach it. It stops before another
-/// begins, and the other switch goes on meanwhile.
+/// The host of a switch is cut off while clients still reach it. The host stops before
+/// another begins, and the other switch goes on meanwhile.
 #[test]
 fn the_host_of_a_switch_is_cut_off() {
     let (out, back) = ([(1, 0), (1, 2)], [(0, 1), (2, 1)]);
@@ -154,8 +154,8 @@ fn the_first_word_of_a_managers_new_life_is_late() {
 }
 
 /// A runtime dies, and one of the serving hosts does not hear of it for a moment: packets
-/// of its switch's flows could still leave there. Until it has said that they cannot, no
-/// runtime is asked to recover the dead one's flows.
+/// of its switch's flows could still leave there. No runtime is asked to recover the dead
+/// one's flows before that host has said that they cannot.
 #[test]
 fn nobody_takes_over_before_every_switch_is_fenced() {
     for host in [0, 2] {

@@ -31,7 +31,7 @@ struct Between {
     carried: usize,
 }
 
-/// One side's driver, or the world's handle on all of them.
+/// A side's driver, or the world's handle on all of them.
 pub(crate) struct Ways {
     me: NodeId,
     between: Rc<RefCell<Between>>,

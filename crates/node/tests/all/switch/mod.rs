@@ -488,8 +488,8 @@ fn what_nobody_claims_is_lost_if_something_of_it_was_released() {
     assert_eq!(bench.unclaimed(), [(owner, 4)]);
 }
 
-/// Many flows' first packets meet a full ring. They leave no routes behind, and do not
-/// count as a runtime's load.
+/// Many flows' first packets meet a full ring. These packets leave no routes behind, and
+/// do not count as a runtime's load.
 #[test]
 fn a_first_packet_that_a_full_ring_refuses_leaves_no_route() {
     let mut bench = Bench::new();

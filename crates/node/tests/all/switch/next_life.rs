@@ -281,7 +281,7 @@ fn who_asked_first_gets_the_route_after_the_sweep() {
     assert_eq!(bench.claim(Y, port, epoch - 1), Grant::Refused);
 }
 
-/// One runtime dies before it has told its flows to a new incarnation of the switch, and
+/// A runtime dies before it has told its flows to a new incarnation of the switch, and
 /// another one after that. The new incarnation does not know how many flows were lost
 /// with the first, and reports only the second.
 #[test]

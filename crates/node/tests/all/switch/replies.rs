@@ -156,8 +156,8 @@ fn a_claim_that_is_refused_takes_nothing_away() {
 }
 
 /// A new incarnation hears of two flows that want one reply key. The flow that never had
-/// a reply gets none. It stays where it is served, so it is not opened a second time, and
-/// none of its packets leaves.
+/// a reply gets none. The flow stays where it is served, so it is not opened a second
+/// time, and none of its packets leaves.
 #[test]
 fn a_flow_without_replies_stays_where_it_is() {
     for is_first_first in [true, false] {
@@ -295,8 +295,8 @@ fn a_contested_key_is_its_flows_own_after_a_while() {
 }
 
 /// An outside client has opened a flow to a published host. Another flow would leave
-/// looking like the replies of that one. It does not leave, because its own replies would
-/// be packets of that flow.
+/// looking like the replies of that one. The other flow does not leave, because its own
+/// replies would be packets of that flow.
 #[test]
 fn a_reply_key_may_be_the_key_of_a_flow_from_the_other_side() {
     let mut bench = Bench::new();
@@ -401,7 +401,7 @@ fn what_waits_leaves_when_all_have_told() {
     wait(&mut bench, 1, 41);
     wait(&mut bench, 3, 43);
     assert_eq!(bench.switch.take_told().len(), 0);
-    // One flow is told before all runtimes have finished: its packet leaves before
+    // The third flow is told before all runtimes have finished: its packet leaves before
     // packets that come behind it.
     bench.tell_replied(Y, 3, 3, 43, Some(Keyed), false);
     let told = bench.switch.take_told();
