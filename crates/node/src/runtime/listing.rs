@@ -5,7 +5,7 @@
 //! find and however many questions are open: packets wait for no list. Flows go out as
 //! soon as they are found, as [`kind::FLOWS`], and the last record says where the list
 //! goes on. An answer ends when it has as many flows as were wanted, or has looked at so
-//! many slots, so that nobody waits long for it. The runtime keeps nothing between
+//! many slots, so that no client waits long for it. The runtime keeps nothing between
 //! answers: an asker may not come back.
 //!
 //! A flow keeps its slot as long as it is here. If this runtime owns it from the first
@@ -73,7 +73,7 @@ impl Listings {
         self.open.push_back(Listing { to, request, selector, at, flows_left: limit, slots_left: SLOTS_PER_ANSWER });
     }
 
-    /// Drops a node's questions: nobody there waits for an answer any more.
+    /// Drops a node's questions, because the node waits for no answer any more.
     pub(super) fn forget(&mut self, node: NodeId) {
         self.open.retain(|listing| listing.to != node);
     }

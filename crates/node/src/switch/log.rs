@@ -3,9 +3,9 @@
 //! Theory of operation (REINFORCE: the predecessor). For each runtime and chain there is
 //! one log of fixed size, a ring of bytes. A runtime says up to which stamp no packet is
 //! needed any more. A packet that finds no room in the log is not sent, because state
-//! that it leads to could be lost. When a runtime has failed and a flow has a new owner,
-//! the owner is told how many of the flow's packets are logged, and asks for them, a few
-//! at a time. New packets of the flow wait here meanwhile, and follow the logged ones.
+//! that it leads to could be lost. When a runtime has failed and a flow gets a new owner,
+//! the owner is told how many of its packets are logged. It asks for them, a few at a
+//! time. New packets of the flow wait here meanwhile, and follow the logged ones.
 //!
 //! In: packets as they go out, stamps up to which they may be forgotten, requests. Out:
 //! copies of packets. Never: a reference into a runtime's buffers.
@@ -278,7 +278,7 @@ impl Logs {
         }
     }
 
-    /// Ends the replay of this epoch: its owner has seen all packets. True if packets
+    /// Ends the replay of this epoch: its owner needs no more packets. True if packets
     /// that wait may go on.
     pub(super) fn end(&mut self, from: Peer, epoch: Epoch) -> bool {
         if self.replays.get(&epoch).is_none_or(|replay| replay.owner != from) {
@@ -310,7 +310,8 @@ impl Logs {
         })
     }
 
-    /// Drops the logs of a runtime all of whose flows have been claimed and replayed.
+    /// Drops the logs of a dead runtime whose recovery is over: claimed flows have been
+    /// replayed.
     pub(super) fn forget(&mut self, over: Peer) {
         self.close(over);
         let (over, others): (VecDeque<_>, VecDeque<_>) =

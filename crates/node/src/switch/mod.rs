@@ -448,7 +448,8 @@ impl Switch {
     }
 
     /// Removes the route of a flow whose key belongs to another flow, and tells the
-    /// owner. The owner would keep a flow that no packet reaches until its time-out.
+    /// owner. An owner that is not told keeps a flow that no packet reaches, until its
+    /// time-out.
     fn end_rival(&mut self, id: routes::RouteId) {
         let Some(Route { key, owner, epoch, .. }) = self.routes.get(id).copied() else { return };
         self.end_route(id);
@@ -558,8 +559,7 @@ impl Switch {
         let found = self.routes.find(&reply, self.routes.hash(&reply)).filter(|found| !found.is_reply && found.slot != id);
         let Some(opened) = found else { return true };
         if self.routes.get(opened.slot).is_some_and(|route| route.reply.is_some()) {
-            // A flow was opened from the other side under that key, and has been
-            // answered.
+            // A flow was opened from the other side under that key.
             self.drops.count(DropReason::ReplyKeyTaken);
             return false;
         }

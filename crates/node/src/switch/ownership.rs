@@ -21,8 +21,8 @@ pub(super) struct Claims {
     /// Owners that have not been swept, each with the time at which its death became
     /// known, ns.
     dead: Vec<(Peer, u64)>,
-    /// By route: its epoch, and the claimant with the latest earlier epoch, which is
-    /// given too.
+    /// By route: its epoch, the claimant whose earlier epoch is the latest, and that
+    /// epoch.
     waiting: BTreeMap<RouteId, (Epoch, Peer, Epoch)>,
     /// Routes that go to their claimant unless another one with newer state asks, each
     /// with its virtual cluster.
@@ -346,9 +346,9 @@ impl Switch {
         Grant::AfterSweep
     }
 
-    /// Ends the routes of a dead owner, which no replica will claim any more. If a flow
-    /// was on its way there from another dead runtime that is not swept yet, it counts as
-    /// never moved: a replica of that old owner asks for it.
+    /// Ends the routes of a dead owner, which no replica will claim any more. A flow may
+    /// have been on its way there from another dead runtime that is not swept yet. The
+    /// flow then counts as never moved: a replica of that old owner asks for it.
     pub(super) fn sweep(&mut self, dead: Peer) {
         let lost: Vec<_> = self
             .routes

@@ -5,13 +5,13 @@
 //! rules and the members. A switch's state is therefore never replicated: a new
 //! incarnation asks. First the incarnation waits for the list of dead runtimes that are
 //! being recovered, and for the view behind that. Earlier messages were meant for the
-//! previous incarnation. After that it asks every runtime that serves. Each gives up what
-//! it had under way with the old incarnation, then tells which flows it has, and which it
-//! has sent to another runtime that may not have them yet. Packets whose route has been
-//! told go on at once; others wait. The rest is in two steps:
-//! - When all have told, epochs can be given again: beyond the newest that any runtime
-//!   has seen or the coordinator remembers, by a good step for epochs that were lost on
-//!   their way. Claims and moves are answered again.
+//! previous incarnation. After that it asks every runtime that serves. Each first gives
+//! up what it had under way with the old incarnation. After that it tells which flows it
+//! has, and which it has sent to another runtime that may not have them yet. Packets
+//! whose route has been told go on at once; others wait. The rest is in two steps:
+//! - When all have told, epochs can be given again. The next one is beyond the newest
+//!   that any runtime has seen or the coordinator remembers, by a good step for epochs
+//!   that were lost on their way. Claims and moves are answered again.
 //! - When in addition every recovery that was under way is over, a key without a route is
 //!   a new flow's. Earlier it may be a key of a flow whose owner died with the switch,
 //!   and whose replica is about to claim it.

@@ -491,10 +491,9 @@ fn views_follow_upon_the_latest_that_anybody_has() {
     assert!(told.any(|message| matches!(message, Control::View { version, .. } if version > 1 << 20)));
 }
 
-/// A runtime that is leaving has flows on their way to another one, which no request of
-/// the drain was for: an operator had asked for it, or an earlier incarnation of the
-/// coordinator. The leaving runtime owns no flow, and does not end before they have
-/// arrived.
+/// A runtime that is leaving has flows on their way to another one. The drain has not
+/// requested that: an operator had, or an earlier incarnation of the coordinator. The
+/// leaving runtime owns no flow, and does not end before they have arrived.
 #[test]
 fn a_drain_waits_for_flows_that_have_not_arrived() {
     let mut bench = Bench::new(3, 4);

@@ -357,9 +357,9 @@ fn a_helper_may_die() {
 }
 
 /// A runtime fails, and another one gets all of its flows. The runtime that begins in its
-/// place gets half of them, some at a time, once there has been time for that for a
-/// while, whether the cluster grows or not. Flows that are moved after that stay where
-/// they are.
+/// place gets half of them, some at a time, once the cluster has been idle enough for a
+/// while. A cluster that cannot grow does the same. Flows that are moved after that stay
+/// where they are.
 #[test]
 fn who_begins_in_the_place_of_the_dead_gets_flows_when_there_is_time() {
     for max in [2, 3] {

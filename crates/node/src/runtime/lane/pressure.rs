@@ -4,14 +4,15 @@
 //! Theory of operation. Two tables may be short: this chain's, and the switch's, whose
 //! fill the switch tells by its ticks. From three quarters on, flows of low standing live
 //! shorter: half-open, unreplied, closing ones. At nine tenths they live a sixteenth of
-//! their time. Flows above nine tenths are too many, and as many end now, in this order:
-//! closing flows, with which both ends are done; half-open flows whose handshake has not
-//! gone on for a second; the longest idle ones among the other half-open and the
-//! unreplied flows; flows of protocols without a handshake that have been idle for a
-//! sixteenth of their time. Neither a table full of closed connections nor one full of
-//! unreplied datagrams may cost a connection that is being opened: a flow that has only
-//! just begun belongs to no flood, whatever its protocol. An established flow never makes
-//! room for another. If that is not enough, the table is full, and new flows are refused.
+//! their time. Flows above nine tenths are too many, and as many end now. Closing flows
+//! go first, because both ends are done with them. Next are half-open flows whose
+//! handshake has not gone on for a second. The longest idle ones among the other
+//! half-open and the unreplied flows follow. At last go flows of protocols without a
+//! handshake that have been idle for a sixteenth of their time. Neither a table full of
+//! closed connections nor one full of unreplied datagrams may cost a connection that is
+//! being opened. A flow that has only just begun belongs to no flood, whatever its
+//! protocol. An established flow never makes room for another. If that is not enough, the
+//! table is full, and new flows are refused.
 //!
 //! A search looks at a bounded number of flows. Flows that may not end must not hide
 //! others behind them. For a time, later searches therefore begin behind flows that were
@@ -221,7 +222,7 @@ impl Lane {
 
     /// Finds the longest idle half-open and unreplied flows, as many as are too many, and
     /// flows that are filed wrongly by now. Each kind that has flows gets a part of the
-    /// looks. If a kind's looks did not suffice, the flows behind are unknown: a flow of
+    /// looks. If a kind's looks did not suffice, the flows behind are unknown. A flow of
     /// another kind then ends only if it has had no packet since the last flow that was
     /// seen there.
     fn find_idlest(&self, excess: &mut usize, looks: &mut usize, found: &mut Vec<Slot>) {
