@@ -433,7 +433,7 @@ impl Runtime {
         self.turn_with(rx, tx, pool, None, clock)
     }
 
-    /// As [`Runtime::turn`], where messages to and from the state server may use the
+    /// As `Runtime::turn`, where messages to and from the state server may use the
     /// control transport `words`.
     pub fn turn_with(
         &mut self,

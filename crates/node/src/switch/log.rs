@@ -4,8 +4,9 @@
 //! one log of fixed size, a ring of bytes. A runtime says up to which stamp no packet is
 //! needed any more. A packet that finds no room in the log is not sent, because state
 //! that it leads to could be lost. When a runtime has failed and a flow gets a new owner,
-//! the owner is told how many of its packets are logged. It asks for them, a few at a
-//! time. New packets of the flow wait here meanwhile, and follow the logged ones.
+//! the owner is told how many of its packets are logged. The new owner asks for them, a
+//! few at a time. New packets of the flow wait here meanwhile, and follow the logged
+//! ones.
 //!
 //! In: packets as they go out, stamps up to which they may be forgotten, requests. Out:
 //! copies of packets. Never: a reference into a runtime's buffers.

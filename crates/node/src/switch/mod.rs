@@ -513,7 +513,7 @@ impl Switch {
             || is_planted(Fault::LetsOutUntold)
     }
 
-    /// Keeps a released packet that [must wait](Switch::must_wait).
+    /// Keeps a released packet that must wait (`must_wait`).
     pub fn wait_until_told(&mut self, from: Peer, packet: Packet, pool: &mut dyn PacketPool) {
         if self.untold.len() == HELD_LIMIT {
             self.drop(packet, DropReason::HeldOverflow, pool);

@@ -78,7 +78,7 @@ impl Host {
         host
     }
 
-    /// As [`Host::new`]; the source has been asked to move the flow, and the switch to
+    /// As `Host::new`; the source has been asked to move the flow, and the switch to
     /// lead the route to the target.
     fn moving(has_replica: bool) -> Host {
         let mut host = Host::new(has_replica);

@@ -78,7 +78,7 @@ fn datagram(port: u8, order: u8, number: u8) -> Vec<u8> {
     frame
 }
 
-/// As [`datagram`], but a reply.
+/// As `datagram`, but a reply.
 fn reply(port: u8, number: u8) -> Vec<u8> {
     let mut frame = datagram(port, PASS, number);
     let (source, destination) = (frame[26..30].to_vec(), frame[30..34].to_vec());

@@ -82,7 +82,7 @@ impl Bench {
         self.advance_with(nanoseconds, 0);
     }
 
-    /// As [`Bench::advance`], with the fill of the switch's table, in 1/1000.
+    /// As `Bench::advance`, with the fill of the switch's table, in 1/1000.
     pub(crate) fn advance_with(&mut self, nanoseconds: u64, fill: u32) {
         self.stamp += nanoseconds;
         let tick = self.spot.tick(self.stamp, fill);

@@ -65,7 +65,7 @@ pub(crate) fn datagram(port: u16, order: u8) -> Vec<u8> {
     datagram_from(2, port, order)
 }
 
-/// As [`datagram`], but from 10.0.0.`client`.
+/// As `datagram`, but from 10.0.0.`client`.
 pub(crate) fn datagram_from(client: u8, port: u16, order: u8) -> Vec<u8> {
     let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
     frame.extend_from_slice(&[0x45, 0, 0, 29, 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, client, 192, 0, 2, 1]);

@@ -108,7 +108,7 @@ impl World {
         World::of([0, 1], WITNESS, Plan::NFVACTOR, 1)
     }
 
-    /// As [`World::new`], under a plan with another release mode.
+    /// As `World::new`, under a plan with another release mode.
     pub(crate) fn with(plan: Plan) -> World {
         World::of([0, 1], WITNESS, plan, 1)
     }
@@ -357,7 +357,7 @@ impl World {
         self.send_to(0, at, flows)
     }
 
-    /// As [`World::send`], at the ports of a switch. The flows of all switches have the
+    /// As `World::send`, at the ports of a switch. The flows of all switches have the
     /// same keys.
     pub(crate) fn send_to(&mut self, switch: u16, at: usize, flows: u8) -> usize {
         let before = self.released(switch, at);
@@ -390,7 +390,7 @@ impl World {
         self.flows_of(0, hosts)
     }
 
-    /// As [`World::flows`], for a switch.
+    /// As `World::flows`, for a switch.
     pub(crate) fn flows_of(&self, switch: usize, hosts: &[usize]) -> BTreeMap<FlowKey, u64> {
         let runtimes = hosts.iter().flat_map(|at| self.hosts[*at].runtimes.values());
         let flows = runtimes.filter_map(|(runtime, _)| runtime.flows(switch)).flat_map(|flows| flows.iter());

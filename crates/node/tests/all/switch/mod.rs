@@ -185,7 +185,7 @@ impl Bench {
         self.send_by(0, from);
     }
 
-    /// As [`Bench::send`], by another port of the box.
+    /// As `Bench::send`, by another port of the box.
     fn send_by(&mut self, ingress: u8, from: u16) {
         let (key, mut packet) = self.packet(&datagram(from, false));
         packet.meta.ingress = ingress;
@@ -235,7 +235,7 @@ impl Bench {
         self.release_under(to, epoch)
     }
 
-    /// As [`Bench::release_as`], for a flow under an epoch that it has, or had. False
+    /// As `Bench::release_as`, for a flow under an epoch that it has, or had. False
     /// also if the packet must wait.
     fn release_under(&mut self, to: u16, epoch: u32) -> bool {
         let (_, mut packet) = self.packet(&datagram(to, false));

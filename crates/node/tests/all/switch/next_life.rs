@@ -25,12 +25,12 @@ impl Bench {
         self.tell_as(by, flows, None, newest, is_last);
     }
 
-    /// As [`Bench::tell`], with this flag in the claims.
+    /// As `Bench::tell`, with this flag in the claims.
     pub(super) fn tell_as(&mut self, by: Peer, flows: &[Told], flag: Option<ClaimFlag>, newest: u32, is_last: bool) {
         self.tell_of(by, flows, (true, flag), newest, is_last);
     }
 
-    /// As [`Bench::tell_as`]; if the flows are not real, nothing of them has been
+    /// As `Bench::tell_as`; if the flows are not real, nothing of them has been
     /// released yet.
     fn tell_of(&mut self, by: Peer, flows: &[Told], (are_real, flag): (bool, Option<ClaimFlag>), newest: u32, is_last: bool) {
         let mut body = vec![u8::from(is_last)];
