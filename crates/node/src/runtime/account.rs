@@ -1,15 +1,16 @@
-//! What a runtime and the coordinator owe each other although the coordinator may die at any time: see [`Ordered`](crate::message::Ordered).
+//! Accounts of the runtime and the coordinator, which may die at any time: each keeps
+//! what the other may not have heard. See [`Ordered`](crate::message::Ordered).
 
 use super::Runtime;
 use crate::address::COORDINATOR;
 use crate::message::Control;
 use holdfast_protection::Peer;
 
-/// Block numbers in one message: it fits a record however large they are.
+/// Block numbers in one message: so many fit a record however large they are.
 const BLOCKS_PER_MESSAGE: usize = 200;
 
 impl Runtime {
-    /// An order of the coordinator, which may come again in another of its lives.
+    /// Handles an order of the coordinator, which its next incarnation may repeat.
     pub(super) fn handle_order(&mut self, from: Peer, number: u64, message: Control) {
         self.owes_word = true;
         if number > self.handled {
@@ -18,14 +19,15 @@ impl Runtime {
         }
     }
 
-    /// Tells the coordinator that it is there, and may be given flows.
+    /// Tells the coordinator that the runtime is there, and may be given flows.
     pub(super) fn announce(&mut self) {
         self.is_announced = true;
         let layouts = self.lanes.iter().map(|lane| lane.flows.layout()).collect();
         self.fabric.send_control(COORDINATOR, &Control::Hello { layouts });
     }
 
-    /// The coordinator has begun a new life: it hears what is here, and again what it may not have heard.
+    /// Answers a new incarnation of the coordinator: sends what is here, and again what
+    /// it may not have heard.
     pub(super) fn account(&mut self, handled: u64) {
         if !self.errands.resume(handled) {
             self.visit_pools(|_, pool| {

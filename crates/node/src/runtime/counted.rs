@@ -1,6 +1,8 @@
-//! Counts and measurements of this runtime's flows, told to the managers where no state server adds them up.
+//! Counts and measurements of this runtime's flows, told to the managers if no state
+//! server adds them up.
 //!
-//! In: the chains' statistics, the time. Out: [`Control::Totals`] of the statistics that no server adds up, in the order of chain, function and field.
+//! In: the chains' statistics, the time. Out: [`Control::Totals`] of the statistics that
+//! no server adds up, in the order of chain, function and field.
 
 use super::Lane;
 use crate::message::Control;

@@ -1,4 +1,5 @@
-//! Frames that come to a runtime and leave it: packets to their chains, hand-overs to their protections, messages to the fabric; and back.
+//! Frames to and from a runtime: packets to their chains, hand-overs to their
+//! protections, messages to the fabric; and back.
 
 use super::Runtime;
 use super::side::Side;
@@ -9,7 +10,8 @@ use holdfast_wire::nsh::{self, Flags, Outer, index};
 use holdfast_wire::{DropReason, FlowKey, Packet, PacketPool};
 
 impl Runtime {
-    /// Sorts frames: packets to their chains, hand-overs to their protections, messages to the fabric.
+    /// Sorts frames: packets to their chains, hand-overs to their protections, messages
+    /// to the fabric.
     pub(super) fn sort(&mut self, rx: &mut Vec<Packet>, pool: &mut dyn PacketPool, clock: u64) {
         for mut packet in rx.drain(..) {
             let ethertype = packet.bytes().get(12..14).map_or(0, |bytes| u16::from_be_bytes([bytes[0], bytes[1]]));
@@ -29,11 +31,13 @@ impl Runtime {
         }
     }
 
-    /// The runtime that sent a packet, unless that was an earlier life of it: then nobody any more.
+    /// The runtime that sent a packet. `None` if an earlier incarnation of it did, whose
+    /// packets do not count any more.
     #[inline]
     pub(super) fn sender(&self, source: &Mac) -> Option<Peer> {
         let node = node_of(source)?;
-        // Its messages may have come before the view that names it: who was just started is told last.
+        // Messages of a runtime may come before the view that names it, because a runtime
+        // that was just started is told last.
         let peer = self.member_at.get(node).map(|at| self.members[at]).or_else(|| self.fabric.peer(node))?;
         (mac_of_life(peer) == *source).then_some(peer)
     }
@@ -41,7 +45,8 @@ impl Runtime {
     #[inline]
     fn sort_packet(&mut self, mut packet: Packet, outer: Outer, pool: &mut dyn PacketPool) {
         if outer.destination != mac_of_life(self.config.me) && outer.index != index::FENCED {
-            // A packet for an earlier incarnation of this node: the flows of that one have other owners by now.
+            // The packet is for an earlier incarnation of this node, whose flows have
+            // other owners by now.
             return self.shared.drop(packet, DropReason::Fenced, pool);
         }
         if matches!(outer.index, index::TO_RUNTIME | index::MARK)
@@ -71,11 +76,13 @@ impl Runtime {
         };
         let side = &mut self.shared.sides[lane.side];
         match outer.index {
-            // Another switch's time, epochs and lives mean nothing here: a host that goes by another configuration has sent it.
+            // Stamps, epochs and incarnations of another switch mean nothing here: the
+            // sender is a host with another configuration.
             index::TO_RUNTIME if node_of(&outer.source) != Some(side.switch) => {
                 self.shared.drop(packet, DropReason::Malformed, pool);
             }
-            // A flow opened by it, or a route given anew by it, would be unknown to the switch that there is now.
+            // The present incarnation of the switch would not know a flow opened, or a
+            // route given anew, by this packet.
             index::TO_RUNTIME
                 if packet.meta.flags & Flags::NEW != 0 && side.life.is_some_and(|now| now != packet.meta.switch) =>
             {
@@ -145,11 +152,11 @@ impl Runtime {
     }
 }
 
-/// Asks of replicas what they have of packets that went to them.
+/// Asks replicas which of the packets that were handed to them have arrived.
 #[inline(never)]
 fn send_marks(marks: &mut Vec<(Peer, u32)>, chain: u16, me: [u8; 6], tx: &mut Vec<Packet>, pool: &mut dyn PacketPool) {
     for (to, commit) in marks.drain(..) {
-        // Without a buffer there is none; the protection asks again.
+        // Without a buffer no mark is sent, and the protection asks again.
         let Some(mut mark) = pool.take() else { break };
         mark.meta.flags = Flags::OAM;
         mark.meta.chain = chain;
@@ -163,17 +170,20 @@ fn send_marks(marks: &mut Vec<(Peer, u32)>, chain: u16, me: [u8; 6], tx: &mut Ve
     }
 }
 
-/// Puts a released packet into a frame for the switch's egress. Only here does a frame say that it is released. False if there is no room.
+/// Encapsulates a released packet for the switch's egress. Frames are marked as released
+/// only here. False if there is no room.
 #[inline]
 fn encapsulate_released(packet: &mut Packet, flows: &Flows, me: Mac, switch: Mac) -> bool {
     if packet.meta.flags & Flags::LEARN != 0 {
-        // The switch knows the route by its epoch, of which the packet has the low bits. The flow may have
-        // got a later one meanwhile, and another that wants replies under the same key may be all that is
-        // left here: so what is said is the packet's own, the nearest to that of the flow with this key.
+        // The switch finds the route by its epoch, of which the packet has the low bits.
+        // The flow may have got a later epoch meanwhile, or only another flow that wants
+        // the same reply key may be left here. The epoch is therefore the packet's own:
+        // the one with these low bits that is nearest to that of the flow with this key.
         let key = packet.parse().ok().and_then(|()| FlowKey::noted(packet)).map(|key| key.reverse());
         let found = key.and_then(|key| flows.find_meant(&key, flows.hash(&key), packet.meta.epoch));
         let epoch = found.map(|found| flows.header(found.slot).epoch.nearest(packet.meta.epoch));
-        // Without one the switch lets it out unless its replies would be another flow's.
+        // Without an epoch the switch lets the packet out unless its replies would be
+        // another flow's.
         packet.meta.commit = epoch.map_or(0, Epoch::get);
     }
     nsh::encapsulate(packet, Outer { destination: switch, source: me, index: index::RELEASED })

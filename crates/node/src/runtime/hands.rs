@@ -1,7 +1,8 @@
-//! Which packet the functions have in their hands, in words that outlive the process: whoever finds it dead knows what it was doing.
+//! The in-flight packet, in words that outlive the process: a manager that finds the
+//! process dead can tell which packet the functions had.
 //!
-//! The words are written in an order in which each moment between two stores says the truth: the stamp, 0 for none, is valid as long as it is there, and whose it is stands there
-//! before it does.
+//! The words are true at each moment between two stores. The stamp, 0 for none, is valid
+//! as long as it is there, and the switch's node is stored before it.
 
 use crate::address::NodeId;
 use core::sync::atomic::{AtomicU64, Ordering, compiler_fence};
@@ -19,19 +20,21 @@ impl Hands {
         self.words = Some(words);
     }
 
-    /// A packet is given to the functions.
+    /// Notes that the functions have this packet.
     #[inline]
     pub(crate) fn take(&mut self, switch: NodeId, stamp: u64) {
         self.stamp = stamp;
         if let Some([shown, of]) = self.words {
             of.store(switch.into(), Ordering::Relaxed);
             shown.store(stamp, Ordering::Release);
-            // What the functions do stays behind this: who looks is no other thread, but somebody after this one's end.
+            // The functions' work stays behind this fence. The reader is no other thread,
+            // but another process after this one's end.
             compiler_fence(Ordering::SeqCst);
         }
     }
 
-    /// They are through with it. Its stamp, 0 if they had none.
+    /// Notes that the functions are through with the packet. Returns its stamp, 0 if they
+    /// had none.
     #[inline]
     pub(crate) fn put(&mut self) -> u64 {
         if let Some([shown, _]) = self.words {

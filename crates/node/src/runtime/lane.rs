@@ -1,4 +1,5 @@
-//! One chain in one runtime: its flow actors, its protection, and the way of a packet through both.
+//! A lane: one chain in one runtime, with its flow actors, its protection, and the way of
+//! a packet through both.
 
 mod absent;
 mod ending;
@@ -33,31 +34,35 @@ use pressure::{LOOKS, Pressure};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use tracing::{run_traced, trace_drop, trace_exit};
 
-/// Flows that are remembered when they have ended or left.
+/// Tombstones of flows that have ended or left.
 const GONE: usize = 16384;
-/// Who copies a flow after so many packets reads more of it than packets do so often that it pays to have it at hand.
+/// A protection that copies a flow after at most so many packets reads its whole header
+/// so often that prefetching all of it pays.
 const OFTEN: u32 = 4;
-/// How long a flow lives whose functions ask for nothing, ns.
+/// The lifetime of a flow whose functions ask for none, ns.
 const DEFAULT_LIFETIME: u64 = 300_000_000_000;
-/// Packets of one turn for which there is room from the beginning: more than come, so that what lies there begins and ends with a page.
+/// Packets of one turn for which there is room from the beginning. Fewer arrive, and a
+/// table of this size begins and ends with a page.
 const BURST: usize = 512;
-/// Flows that one turn may expire: the rest waits for the next.
+/// Flows that one turn may expire: the rest expires in the next.
 const EXPIRE_BUDGET: usize = 256;
 
-/// What is to be done with a packet after the chain has seen it.
+/// The next step for a packet after the chain has seen it.
 enum Step {
     Commit(Slot),
     Drop(DropReason),
-    /// Dropped, and the packet's sender is to be told. The slot is that of its flow, if there is one, which has changed by the packet or not.
+    /// Dropped, and the packet's sender is to be told. The slot is that of the packet's
+    /// flow, if there is one; the flag says if the packet has changed the flow.
     Turn(Option<(Slot, bool)>, DropReason),
     Park(Slot, Position),
-    /// There is no room for the state of a flow that it would open, and soon may be.
+    /// Waits, because there is no room for the state of the flow that the packet would
+    /// open, and soon may be.
     WaitOutside,
 }
 
-/// A packet that came in, and which flow it says it belongs to.
+/// A packet that came in, with the key and the hash of its flow.
 pub(crate) struct Arrival {
-    /// None when its fate is decided.
+    /// `None` once the packet's fate is decided.
     packet: Option<Packet>,
     key: FlowKey,
     hash: u64,
@@ -66,12 +71,12 @@ pub(crate) struct Arrival {
 /// See the module.
 pub(crate) struct Lane {
     pub(crate) index: u16,
-    /// Which of the [`Shared::sides`] its flows come from.
+    /// The switch peer of its flows, by its place in [`Shared::sides`].
     pub(crate) side: usize,
     pub(crate) name: String,
     pub(crate) chain: Chain,
     pub(crate) protection: Box<dyn Protection>,
-    /// By which it was built.
+    /// The plan of the protection.
     pub(crate) plan: Plan,
     pub(crate) flows: Flows,
     pub(crate) outbox: Outbox,
@@ -79,23 +84,24 @@ pub(crate) struct Lane {
     pressure: Pressure,
     resets: RateLimit,
     pub(crate) parking: Parking,
-    /// Flows that are not yet what their dead owner had.
+    /// Flows that are being replayed: not yet as the dead owner had them.
     pub(crate) replays: Replays,
-    /// Packets that a dead owner had in hand.
+    /// Packets that were in flight at a dead owner.
     pub(crate) suspects: Vec<Suspect>,
     /// Packets of this turn, in order of arrival.
     pub(crate) work: Vec<Arrival>,
     /// Shared state has changed, or a flow came back: parked packets may go on.
     pub(crate) retry: bool,
     pub(crate) owned_limit: usize,
-    /// Flows are copied after every packet, or nearly: each reads the whole header.
+    /// Flows are copied after every packet or every few: each copy reads the whole
+    /// header.
     copies_often: bool,
-    /// A turn may be undone: whole flow actors are noted before they change.
+    /// A turn may be undone: flow actors are journalled whole before they change.
     is_undone: bool,
     likely: Vec<Option<Found>>,
     undo: Vec<u8>,
     running: Option<(Slot, bool)>,
-    /// Scratch space: flows whose time has come.
+    /// Scratch space: flows whose deadline has come.
     due: Vec<Slot>,
     wishes: Vec<Wish>,
     pub(crate) gone: GoneFlows,
@@ -160,20 +166,20 @@ impl Lane {
         journal.scratch(&self.likely);
     }
 
-    /// A packet for this turn.
+    /// Adds a packet to this turn's work.
     #[inline]
     pub(crate) fn arrive(&mut self, packet: Packet, key: FlowKey) {
         self.work.push(Arrival { packet: Some(packet), hash: self.flows.hash(&key), key });
     }
 
-    /// Brings what it takes to remove these flows into the cache, where flows that have left are removed.
+    /// Prefetches what the removal of these flows needs, if departed flows are removed.
     pub(crate) fn expect_departures(&mut self, slots: impl Iterator<Item = Slot>) {
         if !self.plan.promises() {
             self.expect_removals(slots);
         }
     }
 
-    /// Brings the places of these flows' keys into the cache: their headers are there.
+    /// Prefetches the buckets of these flows' keys. Their headers are in the cache.
     pub(super) fn expect_removals(&self, slots: impl Iterator<Item = Slot>) {
         let keys = slots.flat_map(|slot| {
             let header = self.flows.header(slot);
@@ -184,8 +190,9 @@ impl Lane {
 
     /// Takes this turn's packets through the chain.
     ///
-    /// The look-ups of a burst are done in stages, so that their cache misses overlap instead of following one another.
-    // Not inlined: what is around it would take the registers that a packet's way needs.
+    /// The look-ups of a burst are done in stages, so that their cache misses overlap.
+    // Not inlined: the code around it would take the registers that the packets' path
+    // needs.
     #[inline(never)]
     pub(crate) fn process(&mut self, shared: &mut Shared, pool: &mut dyn PacketPool) {
         if self.parking.outside() > 0 {
@@ -204,7 +211,7 @@ impl Lane {
         core::hint::black_box(self.flows.touch_buckets(work.iter().map(|arrival| arrival.hash)));
         let hashes = work.iter().map(|arrival| arrival.hash);
         core::hint::black_box(self.flows.touch_slots(hashes, self.copies_often || self.is_undone, &mut self.likely));
-        // A packet leaves its place only when its fate is known: a panic loses none.
+        // A packet leaves its place only when its fate is known, so a panic loses none.
         let mut at = 0;
         while at < work.len() {
             let done = catch_unwind(AssertUnwindSafe(|| {
@@ -229,7 +236,8 @@ impl Lane {
         self.likely.clear();
     }
 
-    /// A flow of this key is no more, or was not let in: the switch is told, and packets that are under way under its epoch open none.
+    /// Notes that a flow of this key has ended, or was not let in. The switch is told,
+    /// and packets on their way under its epoch open no flow.
     fn end(&mut self, key: FlowKey, epoch: Epoch, shared: &mut Shared) {
         self.gone.note(self.flows.hash(&key), epoch);
         let side = &mut shared.sides[self.side];
@@ -252,14 +260,17 @@ impl Lane {
                                 return Step::Drop(DropReason::StaleEpoch);
                             }
                             if !found.is_reply || is_planted(Fault::RepliesChangeEpochs) {
-                                // The switch had forgotten the route and gave it anew, to the same runtime.
+                                // The switch had forgotten the route and gave it anew, to
+                                // the same runtime.
                                 header.epoch = epoch;
                                 header.flags |= flag::WHOLE;
                             }
-                            // Or it does not know the reply key, and took a reply for a flow of its own.
+                            // The switch may not know the reply key, and have taken a
+                            // reply for a flow of its own.
                             header.flags |= flag::UNCONFIRMED;
                         } else if is_new && header.flags & flag::UNCONFIRMED == 0 {
-                            // The switch does not know the reply key any more: another flow may have it.
+                            // The switch does not know the reply key any more, so another
+                            // flow may have it.
                             header.flags |= flag::UNCONFIRMED | flag::WHOLE;
                         }
                         if header.parked > 0 {
@@ -269,7 +280,8 @@ impl Lane {
                     }
                     role::OPENING | role::CLAIMING | role::ARRIVING => Step::Park(found.slot, Position::START),
                     _ if is_new && is_newer && !found.is_reply => {
-                        // The flow of which this was the replica has ended unheard, and its key lives again here.
+                        // The flow of which this was the replica has ended unheard, and
+                        // its key is opened again here.
                         self.flows.remove(found.slot);
                         self.open(packet, key, hash, shared)
                     }
@@ -293,7 +305,7 @@ impl Lane {
         let refused = if packet.is_icmp_error() {
             Some(DropReason::StateInvalid)
         } else if packet.is_intact() == Some(false) {
-            // The receiver will drop a damaged packet: it opens nothing.
+            // The receiver will drop a damaged packet, so it opens no flow.
             Some(DropReason::BadChecksum)
         } else if self.flows.owned() >= self.owned_limit {
             Some(DropReason::FlowTableFull)
@@ -351,10 +363,12 @@ impl Lane {
         self.running = None;
         shared.hands.put();
         let is_whole = position == Position::START && packet.meta.flags & Flags::REPLAY == 0;
-        // The present life of the switch has sent it, under the flow's present epoch.
+        // True if the switch's present incarnation has sent the packet, under the flow's
+        // present epoch.
         let is_current = packet.meta.commit == header.epoch.get() && shared.sides[self.side].heard == Some(packet.meta.switch);
         if is_late || !is_whole || !is_current {
-            // Whoever processed it again would do so in the order of stamps, and begin at the beginning, or not have it.
+            // A replay would process the packet in the order of stamps, from the chain's
+            // beginning, or would not have it at all.
             shared.cx.mark_nondeterministic();
         }
         match outcome {
@@ -387,8 +401,8 @@ impl Lane {
                 let wants_nothing = shared.cx.lifetime() == 0 && !shared.cx.is_ending();
                 let is_known = packet.meta.commit == header.epoch.get() && header.flags & flag::WHOLE == 0;
                 // A refused packet that changes nothing need not reach the copies, so a
-                // flood of such packets makes no work elsewhere. A log of packets, from
-                // which they are processed again, must have every one.
+                // flood of such packets makes no work elsewhere. A packet log, from which
+                // packets are replayed, must have every one.
                 if wants_nothing && is_known && !self.plan.has_log() && *state == *self.undo {
                     header.last_stamp = before;
                     return if is_answered { Step::Turn(Some((slot, false)), reason) } else { Step::Drop(reason) };
@@ -405,14 +419,15 @@ impl Lane {
                 Step::Drop(reason)
             }
             Outcome::Wait(position) => {
-                // It may never go on, and what the functions before have done stays.
+                // The packet may never go on, and changes made by earlier functions stay.
                 header.flags |= if header.role == role::OWNER { flag::WHOLE } else { 0 };
                 Step::Park(slot, position)
             }
         }
     }
 
-    /// The chain refused a flow's first packet, and has closed the flow: there is none.
+    /// Removes a flow whose first packet the chain refused. The chain has closed the
+    /// flow.
     fn refuse_opening(&mut self, slot: Slot, reason: DropReason, shared: &mut Shared) {
         let header = self.flows.header(slot);
         let (key, epoch) = (header.key, header.epoch);
@@ -421,7 +436,7 @@ impl Lane {
         self.flows.remove(slot);
     }
 
-    /// The chain let a flow's first packet pass: the flow exists.
+    /// Makes a flow of an opening whose first packet the chain let pass.
     fn opened(&mut self, packet: &mut Packet, slot: Slot, shared: &mut Shared) -> Step {
         let reply = FlowKey::of(packet).map(|key| key.reverse());
         let placed = reply.map(|reply| self.flows.set_reply(slot, reply));
@@ -465,8 +480,9 @@ impl Lane {
         }
     }
 
-    /// A refused packet goes back to the edge, which tells its sender, as that one sent it. What it may reveal of its flow's state is as safe by then as that of any packet that leaves; where no flow
-    /// came to be there is none.
+    /// Sends a refused packet back to the edge, restored to how it was sent, and the edge
+    /// tells its sender. Any flow state that it may reveal is as safe by then as with
+    /// every packet that leaves. If no flow came of it, there is no such state.
     #[cold]
     fn turn(
         &mut self,
@@ -506,8 +522,11 @@ impl Lane {
         }
     }
 
-    /// The reset by which the other end of a flow learns that a segment of its connection was refused. The sender is told, too: neither waits for the other. A receiver that expects another
-    /// segment asks what this is about (RFC 5961, section 3.2): its question is refused like any segment, with an answer that it believes. Resets are so many a second.
+    /// The reset that tells the other end of a flow that a segment of its connection was
+    /// refused. The sender is told too, so neither end waits for the other. A receiver
+    /// that expects another segment asks back (RFC 5961, section 3.2). Its question is
+    /// refused like any segment, with an answer that it believes. The rate of resets is
+    /// limited.
     fn reset_for_receiver(
         &mut self,
         slot: Slot,
@@ -529,7 +548,8 @@ impl Lane {
             true => (Direction::Reverse, header.key.reverse()),
             false => (Direction::Forward, header.reply.reverse()),
         };
-        // As it was before this packet, which functions ahead of the one that refuses have seen.
+        // The expectation is from before this packet, which functions ahead of the
+        // refusing one have seen.
         let expected = self.chain.expected(&self.undo, direction).map(|expected| expected.most);
         match reset_ahead(packet, &leaves, expected, pool.take()?) {
             Ok(mut reset) => {
@@ -543,8 +563,9 @@ impl Lane {
         }
     }
 
-    /// A function panicked on this packet: the flow is as before the packet, the packet is dropped, the others go on.
-    /// A flow that was being opened does not exist; what the functions before had opened is closed, so that nothing it leased is lost.
+    /// Contains a function's panic: the flow is as before the packet, the packet is
+    /// dropped, the others go on. A flow that was being opened does not exist. The
+    /// functions that have it open close it, so no lease is lost.
     fn contain_panic(&mut self, packet: Option<Packet>, shared: &mut Shared, pool: &mut dyn PacketPool) {
         self.roll_back(shared);
         if let Some(packet) = packet {
@@ -573,7 +594,8 @@ impl Lane {
     }
 }
 
-/// Books a processed packet on its flow: counters, deadline, and if it `is_current`, whether the switch has shown that it knows the reply key.
+/// Accounts a processed packet to its flow: counters, deadline, and, if it `is_current`,
+/// whether the switch has shown that it knows the reply key.
 #[inline]
 fn account(header: &mut ActorHeader, direction: Direction, packet: &Packet, is_current: bool, cx: &Context) {
     let way = direction as usize;
@@ -593,7 +615,9 @@ fn account(header: &mut ActorHeader, direction: Direction, packet: &Packet, is_c
     }
 }
 
-/// How a flow stands of which no function says so: it is answered when a reply has passed, but no error, and one of TCP established when the initiator has gone on after that.
+/// Judges the standing of a flow if no function does. A flow is answered when a reply
+/// other than an error has passed; a TCP flow is established when its initiator has gone
+/// on after that.
 #[inline(never)]
 fn judge(header: &mut ActorHeader, direction: Direction, packet: &Packet) {
     match (direction, header.standing()) {
@@ -605,8 +629,9 @@ fn judge(header: &mut ActorHeader, direction: Direction, packet: &Packet) {
     }
 }
 
-/// Writes on a packet that the chain let pass what its release needs: the epoch, and whether the switch must learn the reply key. A fragment behind the first has no key
-/// to learn from: it gets that of the flow, as it is on this side of the chain.
+/// Marks a packet that the chain let pass for its release: the epoch, and whether the
+/// switch must learn the reply key. A later fragment has no key to learn from, so it gets
+/// the flow's, as it is on this side of the chain.
 #[inline]
 fn mark(header: &ActorHeader, direction: Direction, packet: &mut Packet) {
     let is_learning = header.flags & flag::UNCONFIRMED != 0;

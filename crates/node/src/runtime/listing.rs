@@ -1,14 +1,15 @@
-//! Flows that somebody wants to see.
+//! Listing: an operator asks for flows.
 //!
 //! Theory of operation. A question names the place to begin at and the number of flows
 //! wanted. The table is walked slot by slot, a few in each turn, whatever there is to
 //! find and however many questions are open: packets wait for no list. Flows go out as
 //! soon as they are found, as [`kind::FLOWS`], and the last record says where the list
 //! goes on. An answer ends when it has as many flows as were wanted, or has looked at so
-//! many slots, so that nobody waits long for it. The runtime keeps nothing between
+//! many slots, so that no client waits long for it. The runtime keeps nothing between
 //! answers: an asker may not come back.
 //!
-//! A flow keeps its slot as long as it is here: one that is owned by this runtime from the first answer to the last is in one of them, and only once.
+//! A flow keeps its slot as long as it is here. If this runtime owns it from the first
+//! answer to the last, it is in exactly one of them.
 //!
 //! In: questions, the time of turns. Out: records. Never: a packet, a change of a flow.
 
@@ -24,11 +25,11 @@ use zerocopy::IntoBytes;
 
 /// The name of a flow's state that only the state server has.
 const ABSENT: &str = "absent";
-/// Slots looked at per turn: some ten microseconds if none of them is in the cache.
+/// Slots scanned per turn: some ten microseconds if none of them is in the cache.
 const SLOTS_PER_TURN: u32 = 512;
 /// Records sent per turn.
 const RECORDS_PER_TURN: u32 = 4;
-/// Flows in a record: with its header they fit a frame, whatever is written in them.
+/// Flows in a record: with the record's header they fit a frame, whatever they contain.
 const FLOWS_PER_RECORD: u32 = 8;
 /// Slots that one answer looks at: some hundred turns.
 const SLOTS_PER_ANSWER: u32 = 1 << 16;
@@ -53,14 +54,15 @@ struct Listing {
 #[derive(Default)]
 pub(super) struct Listings {
     open: VecDeque<Listing>,
-    /// The channel took nothing.
+    /// The channel had no room.
     is_blocked: bool,
 }
 
 impl Listings {
     /// Takes a question in: flows from this lane and slot on.
     pub(super) fn ask(&mut self, to: NodeId, request: u32, limit: u32, selector: &str, (lane, slot): (u16, Slot)) {
-        // A selector that cannot be read matches no flow: its asker has checked it before.
+        // A selector that cannot be read matches no flow: its asker has checked it
+        // before.
         let (selector, at) = match selector.parse() {
             Ok(selector) => (selector, (usize::from(lane), slot)),
             Err(_) => (Selector::any(), END),
@@ -71,17 +73,17 @@ impl Listings {
         self.open.push_back(Listing { to, request, selector, at, flows_left: limit, slots_left: SLOTS_PER_ANSWER });
     }
 
-    /// Drops a node's questions: nobody there waits for an answer any more.
+    /// Drops a node's questions, because the node waits for no answer any more.
     pub(super) fn forget(&mut self, node: NodeId) {
         self.open.retain(|listing| listing.to != node);
     }
 
-    /// No node waits for an answer.
+    /// True if no node waits for an answer.
     pub(super) fn is_empty(&self) -> bool {
         self.open.is_empty()
     }
 
-    /// When a turn is due without input, after now, ns; `None` for never.
+    /// Time until a turn is due without input, ns; `None` for never.
     pub(super) fn patience(&self) -> Option<u64> {
         match self.open.is_empty() {
             true => None,
@@ -89,7 +91,7 @@ impl Listings {
         }
     }
 
-    /// Goes on with one of the answers.
+    /// Continues one of the answers.
     pub(super) fn go_on(&mut self, lanes: &[Lane], shared: &Shared, fabric: &mut Fabric) {
         let Some(mut listing) = self.open.pop_front() else { return };
         // Records that wait for the same channel go first.
@@ -114,7 +116,7 @@ impl Listings {
 }
 
 enum Sent {
-    /// More follows.
+    /// The record was sent, and more follow.
     Some,
     Last,
     /// The channel is full.
@@ -122,7 +124,7 @@ enum Sent {
 }
 
 impl Listing {
-    /// Looks at slots, at most so many, until a record is full, and sends it.
+    /// Scans slots, at most so many, until a record is full, and sends it.
     fn send_record(&mut self, slots: &mut u32, lanes: &[Lane], shared: &Shared, fabric: &mut Fabric) -> Sent {
         let Listing { mut at, mut flows_left, mut slots_left, .. } = *self;
         let (mut flows, mut count) = (Vec::new(), 0);
@@ -154,7 +156,7 @@ impl Listing {
         if is_last { Sent::Last } else { Sent::Some }
     }
 
-    /// The flow in this slot, if it is wanted.
+    /// The flow in this slot, if the selector matches.
     fn look(&self, lane: &Lane, slot: Slot, shared: &Shared) -> Option<FlowInfo> {
         let header = lane.flows.header(slot);
         let is_meant = header.role == role::OWNER

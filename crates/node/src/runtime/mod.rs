@@ -1,12 +1,15 @@
 //! The runtime: a single-threaded worker that owns flow actors.
 //!
-//! Theory of operation. One [`Runtime::turn`] takes what has arrived through a fixed graph of modules: frames are sorted into packets
-//! per chain, hand-overs and messages; messages are acted upon; each chain's packets go through its functions in bursts; flows
-//! expire by stamped time; each protection commits its batch; frames leave. What may be lost when the process dies at any point is
-//! what the protection allows, because nothing leaves before it says so.
+//! Theory of operation. A [`Runtime::turn`] takes what has arrived through a fixed graph
+//! of modules. Frames are sorted into packets per chain, hand-overs and messages.
+//! Messages are acted upon. Each chain's packets go through its functions in bursts.
+//! Flows expire by stamped time, each protection commits its batch, and frames leave. If
+//! the process dies at any point, no more is lost than the protection allows, because
+//! nothing leaves before the protection says so.
 //!
-//! In: frames from the fabric, the worker's clock (for retransmission and heartbeats only; functions never see it). Out: frames. Never:
-//! a system call, a lock, an allocation per packet, a second copy of a flow's truth.
+//! In: frames from the fabric, the worker's clock (for retransmission and heartbeats
+//! only; functions never see it). Out: frames. Never: a system call, a lock, an
+//! allocation per packet, a second copy of a flow's truth.
 
 mod account;
 mod counted;
@@ -49,42 +52,42 @@ use served::Served;
 use side::Side;
 use telling::Telling;
 
-/// A turn takes no longer, ns.
+/// The longest that a turn takes, ns.
 const LONGEST_TURN: u64 = 1_000_000;
 /// Steps of traced packets that wait for the next report.
 const STEPS_KEPT: usize = 64;
 
-/// A chain as a runtime is given it.
+/// A chain's specification for a runtime.
 pub struct ChainSpec {
-    /// Its name in the configuration.
+    /// The chain's name in the configuration.
     pub name: String,
-    /// The switch on whose ports its flows come and go.
+    /// The switch on whose ports the chain's flows come and go.
     pub switch: NodeId,
     /// The functions.
     pub chain: Chain,
-    /// How its flows survive.
+    /// The protection of the chain's flows.
     pub protection: Box<dyn Protection>,
 }
 
-/// What a runtime is told at its start.
+/// A runtime's configuration.
 #[derive(Debug, Clone)]
 pub struct RuntimeConfig {
-    /// Who it is.
+    /// The runtime's node and incarnation.
     pub me: Peer,
-    /// Flows that it may own, per chain.
+    /// Flows that the runtime may own, per chain.
     pub flows: usize,
     /// The cluster's hash seed.
     pub seed: u64,
-    /// Between two reports to the coordinator, ns.
+    /// Interval between two reports to the coordinator, ns.
     pub report_interval: u64,
-    /// Its endpoint.
+    /// The fabric endpoint's configuration.
     pub fabric: FabricConfig,
 }
 
-/// What the lanes share.
+/// State that all lanes share.
 pub(crate) struct Shared {
     pub(crate) cx: Context,
-    /// One per switch.
+    /// Switch peers, one per switch.
     pub(crate) sides: Vec<Side>,
     pub(crate) drops: DropCounters,
     pub(crate) traces: Vec<TraceStep>,
@@ -106,13 +109,13 @@ impl Shared {
         pool.put(packet);
     }
 
-    /// What there is between this runtime and the switch that this node is, if any of the chains is its.
+    /// The switch peer of this node, if any of the chains belongs to that switch.
     pub(crate) fn side_of(&mut self, node: NodeId) -> Option<&mut Side> {
         self.sides.iter_mut().find(|side| side.switch == node)
     }
 
-    /// An operator follows the packet, and there is room for what is to be said of it. A
-    /// tracing operator reads a few packets, not a flood.
+    /// True if an operator traces the packet, and there is room for its steps. An
+    /// operator who traces reads a few packets, not a flood.
     #[inline]
     pub(crate) fn follows(&self, packet: &Packet) -> bool {
         packet.meta.flags & Flags::TRACE != 0 && self.traces.len() < STEPS_KEPT
@@ -138,15 +141,16 @@ pub struct Counts {
     pub expired: u64,
     /// Flows among these that were evicted because a table was nearly full.
     pub forgotten: u64,
-    /// Flows whose state was at the state server alone, and is no more.
+    /// Flows whose state was at the state server alone, and is lost.
     pub lost: u64,
-    /// States of flows that were at the state server alone, and came back.
+    /// Flow states that were at the state server alone, and came back.
     pub fetched: u64,
     /// Flows recovered.
     pub recovered: u64,
     /// Panics contained.
     pub panics: u64,
-    /// Packets released although no replica had their state, because there was none to have it.
+    /// Packets released although no replica had their state, because there was no replica
+    /// to have it.
     pub unprotected: u64,
 }
 
@@ -162,28 +166,30 @@ pub struct Runtime {
     listings: Listings,
     clock: u64,
     errands: Errands,
-    /// What there is between this runtime and the state server, if any of the pools is one's.
+    /// The sessions with the state servers, if any chain needs one.
     served: Option<Served>,
     counted: Counted,
-    /// The coordinator was told that this one is there.
+    /// The coordinator was told that this runtime is there.
     is_announced: bool,
-    /// The last numbered message of the coordinator that has taken effect here, and whether it waits to hear so.
+    /// The last numbered message of the coordinator that has taken effect here, and
+    /// whether the coordinator waits to hear so.
     handled: u64,
     owes_word: bool,
     members: Vec<Peer>,
     member_at: NodeIndex,
-    /// On which host each of them is, and this one.
+    /// The host of each member, and of this runtime.
     hosts: Vec<(Peer, u16)>,
     my_host: Option<u16>,
-    /// Who wants to hear how things are here: the coordinator, and the managers.
+    /// Receivers of reports: the coordinator, and the managers.
     listeners: Vec<NodeId>,
     view: u64,
     next_report: u64,
-    /// Worker's time since the last report, and how much of it went to turns that had something to do, ns.
+    /// Worker's time since the last report, and the part of it that busy turns took, ns.
     time: u64,
     busy_time: u64,
     was_busy: bool,
-    /// The longest turn for an operator since the last report, µs: see [`Runtime::note_turn`].
+    /// The longest turn for an operator since the last report, µs: see
+    /// [`Runtime::note_turn`].
     longest_us: u32,
     fenced: bool,
     was_settled: bool,
@@ -257,44 +263,49 @@ impl Runtime {
             released: 0,
             released_unprotected: 0,
         };
-        // Who leases a server's numbers is there when that knows it.
+        // A runtime that leases a server's numbers is announced when the server knows it.
         if runtime.served.is_none() {
             runtime.announce();
         }
         runtime
     }
 
-    /// Bytes of memory that flow actors take here, as many as there ever were at once.
+    /// Bytes of memory that flow actors take here: as many as there ever were at once.
     pub fn memory(&self) -> usize {
         self.lanes.iter().map(|lane| lane.flows.memory()).sum()
     }
 
-    /// Who this is.
+    /// The runtime's node and incarnation.
     pub fn me(&self) -> Peer {
         self.config.me
     }
 
-    /// From now on the journal is told of whatever of the large tables is about to change: see [`Journal`]. Before the first turn.
+    /// Has every change of the large tables written to the journal first: see
+    /// [`Journal`]. Call it before the first turn.
     pub fn set_journal(&mut self, journal: Journal) {
         self.lanes.iter_mut().for_each(|lane| lane.set_journal(journal));
     }
 
-    /// Gives the runtime the cluster's keys, before its first turn: see [`Fabric::authenticate`].
+    /// Gives the runtime the cluster's keys, before its first turn: see
+    /// [`Fabric::authenticate`].
     pub fn authenticate(&mut self, ring: &KeyRing, life: NonZeroU64) {
         self.fabric.authenticate(ring, life);
     }
 
-    /// Has functions draw other random numbers than those that follow from who this is, before its first turn: what they hide in them nobody who knows that can guess.
+    /// Seeds the functions' random numbers, before the first turn. The default seed
+    /// follows from the cluster's seed, node and incarnation, so anyone who knows these
+    /// could guess secrets that functions draw.
     pub fn randomize(&mut self, seed: u64) {
         self.shared.cx = Context::new(seed);
     }
 
-    /// Shows in these words, which should outlive the process, which packet the functions have in their hands: its stamp, 0 for none, and the node of the switch that gave it.
+    /// Shows the in-flight packet in these words, which should outlive the process: its
+    /// stamp, 0 for none, and the node of the switch that stamped it.
     pub fn show_hands(&mut self, words: [&'static AtomicU64; 2]) {
         self.shared.hands.show(words);
     }
 
-    /// Says in this word, which should outlive the process, how many flows are here.
+    /// Shows the number of flows here in this word, which should outlive the process.
     pub fn show_last_word(&mut self, word: LastWord) {
         self.last_word = Some(word);
     }
@@ -309,18 +320,19 @@ impl Runtime {
         self.fabric.set_keys(ring);
     }
 
-    /// Flows are listed or moved: an operator waits for the turns.
+    /// True if flows are listed or moved: an operator waits for the turns.
     pub fn is_asked(&self) -> bool {
         !self.listings.is_empty() || !self.migrations.is_idle()
     }
 
-    /// A turn, begun while [`Runtime::is_asked`], took so much processor time, µs. The next
-    /// report says the longest.
+    /// Notes the processor time of a turn, µs, that began while [`Runtime::is_asked`].
+    /// The next report gives the longest.
     pub fn note_turn(&mut self, micros: u64) {
         self.longest_us = self.longest_us.max(micros.min(u64::from(u32::MAX)) as u32);
     }
 
-    /// Another incarnation has taken this one's place: the process has nothing left to do.
+    /// True if another incarnation has taken this one's place: the process has nothing
+    /// left to do.
     pub fn is_fenced(&self) -> bool {
         self.fenced
     }
@@ -351,12 +363,13 @@ impl Runtime {
         &self.shared.drops
     }
 
-    /// Flow actors of a chain, to look at.
+    /// Flow actors of a chain, for inspection.
     pub fn flows(&self, chain: usize) -> Option<&Flows> {
         self.lanes.get(chain).map(|lane| &lane.flows)
     }
 
-    /// For checkers: the flow of this key is here as after the packet with this stamp, or can be made so.
+    /// For checkers: true if the flow of this key is here as after the packet with this
+    /// stamp, or can be brought there.
     #[doc(hidden)]
     pub fn has_input(&self, chain: usize, key: &FlowKey, stamp: u64) -> bool {
         let lane = self.lanes.get(chain);
@@ -365,7 +378,8 @@ impl Runtime {
         logged.is_some_and(|(logged, lane, slot)| logged.has_input(&lane.flows, slot, stamp))
     }
 
-    /// Calls `visit` with every pool of this runtime, to look at and, in benchmarks and tests, to grant blocks directly.
+    /// Calls `visit` with every pool of this runtime, for inspection and, in benchmarks
+    /// and tests, to grant blocks directly.
     pub fn visit_pools(&mut self, mut visit: impl FnMut(PoolId, &mut holdfast_nf::shared::Numbers)) {
         for lane in &mut self.lanes {
             let chain = lane.index;
@@ -373,19 +387,20 @@ impl Runtime {
         }
     }
 
-    /// With so many state servers, among which the flows are divided whose home is there. Before the first turn.
+    /// Sets the number of state servers, among which the flows with their home there are
+    /// divided. Call it before the first turn.
     #[must_use]
     pub fn with_state_servers(mut self, servers: u16) -> Runtime {
         self.served.iter_mut().for_each(|served| served.divide(servers.max(1)));
         self
     }
 
-    /// Every state server that flows here have their home at has been heard of.
+    /// True if every state server that is home of flows here has been heard.
     pub fn knows_state_servers(&self) -> bool {
         self.served.as_ref().is_some_and(Served::are_homes_known)
     }
 
-    /// Packets that wait here: for state, leases, commits.
+    /// Packets that wait here for state, leases or commits.
     pub fn held(&self) -> usize {
         self.lanes
             .iter()
@@ -393,7 +408,7 @@ impl Runtime {
             .sum()
     }
 
-    /// Gives back every packet that is held, as at the end of the process.
+    /// Gives back every packet that is held, for the end of the process.
     pub fn abandon(&mut self, pool: &mut dyn PacketPool) {
         for lane in &mut self.lanes {
             lane.protection.abandon(&mut lane.outbox);
@@ -411,13 +426,15 @@ impl Runtime {
         }
     }
 
-    /// One turn through the module graph: takes every frame of `rx`, appends the frames to send to `tx`. `clock` is the worker's time,
-    /// ns. True if there was anything to do.
+    /// Runs a turn through the module graph. The runtime takes every frame of `rx`, and
+    /// appends the frames to send to `tx`. `clock` is the worker's time, ns. True if
+    /// there was anything to do.
     pub fn turn(&mut self, rx: &mut Vec<Packet>, tx: &mut Vec<Packet>, pool: &mut dyn PacketPool, clock: u64) -> bool {
         self.turn_with(rx, tx, pool, None, clock)
     }
 
-    /// The same where messages to and from the state server may go as `words`.
+    /// As `Runtime::turn`, where messages to and from the state server may use the
+    /// control transport `words`.
     pub fn turn_with(
         &mut self,
         rx: &mut Vec<Packet>,
@@ -428,7 +445,8 @@ impl Runtime {
     ) -> bool {
         let elapsed = if self.clock == 0 { 0 } else { clock.saturating_sub(self.clock) };
         self.time += elapsed;
-        // A turn that had something to do is followed at once by the next; what takes longer than a turn can is not this worker's work.
+        // A busy turn is followed at once by the next one. An interval longer than any
+        // turn is not this worker's work.
         self.busy_time += if self.was_busy { elapsed.min(LONGEST_TURN) } else { 0 };
         self.clock = clock;
         self.lanes.iter_mut().for_each(|lane| lane.flows.begin_turn());
@@ -482,7 +500,8 @@ impl Runtime {
         }
         self.listings.go_on(&self.lanes, &self.shared, &mut self.fabric);
         self.report(clock);
-        // After the report: a recovery is over for the coordinator only when it knows that the recovered flows want new replicas.
+        // Recoveries report after the report proper: for the coordinator a recovery is
+        // over only when it knows that the recovered flows want new replicas.
         self.recoveries.report(&mut self.errands, &self.lanes, &self.fabric);
         self.errands.send(&mut self.fabric);
         if core::mem::take(&mut self.owes_word) {
@@ -500,7 +519,8 @@ impl Runtime {
         is_busy
     }
 
-    /// Tells every lane's outbox what channels take of which that may have changed.
+    /// Tells every lane's outbox how much room channels have, for channels whose room may
+    /// have changed.
     fn note_rooms(&mut self) {
         while let Some(node) = self.fabric.take_changed() {
             for lane in &mut self.lanes {
@@ -509,7 +529,7 @@ impl Runtime {
         }
     }
 
-    /// When a turn is due without input, worker's time.
+    /// The time at which a turn is due without input, worker's time.
     pub fn poll_timeout(&self) -> Option<u64> {
         let is_telling = self.shared.sides.iter().any(|side| side.telling.as_ref().is_some_and(Telling::is_busy));
         let has_work = |lane: &Lane| lane.protection.is_busy() || lane.retry || lane.may_let_in();

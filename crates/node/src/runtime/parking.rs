@@ -1,4 +1,5 @@
-//! Packets that wait for their flow: for shared state on its way, for a route, for the packet before them.
+//! The parking lot: packets that wait for shared state on its way, for a route, or for
+//! the packet before them.
 
 use holdfast_nf::Position;
 use holdfast_protection::{Epoch, Slot};
@@ -8,12 +9,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 /// Packets that may wait in one chain, and for one flow.
 const LIMIT: usize = 8192;
 const LIMIT_PER_FLOW: u32 = 64;
-/// Packets that may wait for room for their flows.
+/// Packets that may wait in the lobby, for room for their flows.
 const LOBBY: usize = 1024;
-/// How long a packet may wait, stamped time, ns.
+/// The longest that a packet may wait, stamped time, ns.
 const PATIENCE: u64 = 2_000_000_000;
 
-/// A packet with its place in the chain: it goes on where it stopped.
+/// A packet with its position in the chain, from which it goes on.
 pub(crate) struct Parked {
     pub(crate) slot: Slot,
     pub(crate) generation: u32,
@@ -23,19 +24,19 @@ pub(crate) struct Parked {
     pub(crate) packet: Packet,
 }
 
-/// A packet that would open a flow for whose state there is no room at the moment.
+/// A packet that would open a flow, while there is no room for the flow's state.
 pub(crate) struct Visitor {
     pub(crate) key: FlowKey,
     pub(crate) hash: u64,
     pub(crate) packet: Packet,
 }
 
-/// See the module. In order of arrival.
+/// See the module. Packets are kept in order of arrival.
 pub(crate) struct Parking {
     packets: VecDeque<Parked>,
-    /// Those of flows that are not there yet.
+    /// Packets of flows that do not exist yet.
     lobby: VecDeque<Visitor>,
-    /// How many of them are of flows whose key has this hash.
+    /// Number of packets in the lobby, by the hash of their flow's key.
     outside: BTreeMap<u64, u32>,
 }
 
@@ -44,7 +45,8 @@ impl Parking {
         Parking { packets: VecDeque::with_capacity(256), lobby: VecDeque::new(), outside: BTreeMap::new() }
     }
 
-    /// Waits until there is room for the flow. Gives the visitor back if too many do.
+    /// Puts a packet into the lobby until there is room for its flow. Gives the packet
+    /// back if the lobby is full.
     pub(crate) fn wait_outside(&mut self, visitor: Visitor) -> Result<(), Visitor> {
         if self.lobby.len() == LOBBY {
             return Err(visitor);
@@ -54,18 +56,18 @@ impl Parking {
         Ok(())
     }
 
-    /// Packets that wait outside.
+    /// Number of packets in the lobby.
     pub(crate) fn outside(&self) -> usize {
         self.lobby.len()
     }
 
-    /// A packet of a flow whose key has this hash waits outside: others go behind it.
+    /// True if a packet with this key hash waits in the lobby: later ones go behind it.
     #[inline]
     pub(crate) fn is_outside(&self, hash: u64) -> bool {
         !self.outside.is_empty() && self.outside.contains_key(&hash)
     }
 
-    /// All packets of the first so many flows that wait outside come in again, in order.
+    /// Takes all packets of the first so many flows out of the lobby, in order.
     pub(crate) fn come_in(&mut self, flows: usize) -> Vec<Visitor> {
         let mut first = BTreeSet::new();
         for visitor in &self.lobby {
@@ -81,7 +83,8 @@ impl Parking {
         coming.into()
     }
 
-    /// The first that waits outside, if it has waited too long: since the switch has stamped it.
+    /// The first packet of the lobby, if it has waited too long since the switch stamped
+    /// it.
     pub(crate) fn pop_outside_older_than(&mut self, now: u64) -> Option<Visitor> {
         let is_late = |visitor: &Visitor| now.saturating_sub(visitor.packet.meta.stamp) > PATIENCE;
         let visitor = if self.lobby.front().is_some_and(is_late) { self.lobby.pop_front() } else { None }?;
@@ -98,7 +101,8 @@ impl Parking {
         self.packets.len()
     }
 
-    /// Parks a packet of a flow of which `waiting` are parked already. Gives the packet back if there is no room.
+    /// Parks a packet of a flow that has `waiting` packets parked already. Gives the
+    /// packet back if there is no room.
     pub(crate) fn push(&mut self, parked: Parked, waiting: u32) -> Result<(), Packet> {
         if self.packets.len() >= LIMIT || waiting >= LIMIT_PER_FLOW {
             return Err(parked.packet);
@@ -115,14 +119,16 @@ impl Parking {
         self.packets.push_back(parked);
     }
 
-    /// How many functions have a flow open whose first packet waits in the middle of the chain.
+    /// The number of functions that have a flow open whose first packet waits in the
+    /// middle of the chain.
     pub(crate) fn opened(&self, slot: Slot, generation: u32) -> usize {
         let is_its = |parked: &&Parked| parked.slot == slot && parked.generation == generation && parked.position.opening;
         let position = self.packets.iter().find(is_its).map(|parked| parked.position);
         position.map_or(0, |position| usize::from(position.passed) + usize::from(position.opened))
     }
 
-    /// Packets that have not begun, came under this key and epoch, and wait with another flow wait with this one. Returns with whom they did.
+    /// Moves packets to this flow that came under its key and epoch, have not begun, and
+    /// wait with another flow. Returns the flows with which they waited.
     pub(crate) fn readdress(&mut self, key: &FlowKey, epoch: Epoch, (slot, generation): (Slot, u32)) -> Vec<(Slot, u32)> {
         let is_its = |parked: &&mut Parked| {
             parked.slot != slot
@@ -139,7 +145,7 @@ impl Parking {
         others.map(of).collect()
     }
 
-    /// The packets of one flow, in order.
+    /// Takes the packets of one flow, in order.
     pub(crate) fn take_all(&mut self, slot: Slot, generation: u32) -> Vec<Parked> {
         let is_its = |parked: &Parked| parked.slot == slot && parked.generation == generation;
         let (taken, kept) = core::mem::take(&mut self.packets).into_iter().partition(is_its);

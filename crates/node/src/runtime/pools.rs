@@ -1,8 +1,9 @@
-//! What the pools of a runtime ask of the coordinator.
+//! Requests of a runtime's pools to the coordinator.
 //!
-//! Everything goes in the order in which it happened, and is kept until the coordinator remembers it for good: a number that is returned before
-//! the coordinator has heard that a flow here adopted it would stay taken for ever, a recovery is over only when every number
-//! that its flows hold is known, and the coordinator may die at any time.
+//! Requests go in the order in which they arose, and are kept until the coordinator has
+//! logged them. If the return of a number came before the adoption by a flow here, the
+//! number would stay taken for good. A recovery is over only when all numbers of its
+//! flows are known. And the coordinator may die at any time.
 
 use super::Runtime;
 use super::lane::Wish;
@@ -13,21 +14,22 @@ use holdfast_nf::shared::PoolEffect;
 use holdfast_protection::Epoch;
 use std::collections::VecDeque;
 
-/// Numbers in one message: it fits a record however large they are.
+/// Numbers in one message: so many fit a record however large they are.
 const NUMBERS: usize = 100;
 
 #[derive(Clone, Copy)]
 enum Errand {
     WantBlock,
     Return(u32),
-    /// And the epoch of the flow because of which it is said.
+    /// A number, with the epoch of the flow that adopted it.
     Adopted(u32, Option<Epoch>),
     Spare(u32),
     SparedAll,
 }
 
 impl Errand {
-    /// `None` if the effect is a state server's: single numbers, and what becomes of them.
+    /// `None` if the effect is for a state server: single numbers, and what becomes of
+    /// them.
     fn of(effect: PoolEffect, epoch: Option<Epoch>) -> Option<Errand> {
         match effect {
             PoolEffect::WantBlock => Some(Errand::WantBlock),
@@ -48,18 +50,18 @@ pub(super) struct Errands {
 }
 
 impl Errands {
-    /// `epoch` is that of the flow because of which it is asked.
+    /// Queues a request. `epoch` is that of the flow that caused it.
     pub(super) fn push(&mut self, pool: PoolId, effect: PoolEffect, epoch: Option<Epoch>) {
         self.queue.extend(Errand::of(effect, epoch).map(|errand| (pool, errand)));
     }
 
-    /// An errand of no pool, after all that pools had until now.
+    /// Queues a message that concerns no pool, behind all requests of pools until now.
     pub(super) fn push_message(&mut self, message: Control) {
         self.gather();
         self.kept.push(message);
     }
 
-    /// What is alike and in succession goes in one message.
+    /// Joins successive requests of one kind into messages.
     fn gather(&mut self) {
         while let Some((message, count)) = self.next() {
             self.kept.push(message);
@@ -67,18 +69,19 @@ impl Errands {
         }
     }
 
-    /// Sends as much as the channel takes.
+    /// Sends as many messages as the channel takes.
     pub(super) fn send(&mut self, fabric: &mut Fabric) {
         self.gather();
         self.kept.send(COORDINATOR, fabric);
     }
 
-    /// The coordinator remembers everything up to `handled`.
+    /// Drops messages up to `handled`, which the coordinator has logged.
     pub(super) fn settle(&mut self, handled: u64) {
         self.kept.settle(handled);
     }
 
-    /// A new life of the coordinator remembers everything up to `handled`. False if that is less than it had promised to.
+    /// Continues with a new incarnation of the coordinator, which has logged messages up
+    /// to `handled`. False if that is less than its predecessor had acknowledged.
     pub(super) fn resume(&mut self, handled: u64) -> bool {
         self.kept.resume(handled)
     }
@@ -106,7 +109,7 @@ impl Errands {
             Errand::Spare(_) | Errand::SparedAll => {
                 let blocks = alike(|errand| if let Errand::Spare(block) = errand { Some(block) } else { None });
                 let count = blocks.len();
-                // The last message of an answer ends with its end.
+                // The last message of an answer says that it is the last.
                 let is_last = matches!(self.queue.get(count), Some((other, Errand::SparedAll)) if *other == pool);
                 (Control::Spared { pool, blocks, last: is_last }, count + usize::from(is_last))
             }
@@ -122,7 +125,7 @@ impl Runtime {
         }
     }
 
-    /// Carries what pools ask for to the coordinator.
+    /// Collects the requests of pools to the coordinator.
     pub(super) fn serve_pools(&mut self) {
         let errands = &mut self.errands;
         for lane in &mut self.lanes {

@@ -1,4 +1,4 @@
-//! What the switch, the coordinator, the manager and other runtimes say.
+//! Messages of the switch, the coordinator, the manager and other runtimes.
 
 use super::migration::{Migrations, Parts};
 use super::side::Side;
@@ -16,11 +16,13 @@ impl Runtime {
     pub(super) fn carry_out_records(&mut self, at: usize) {
         let lane = &mut self.lanes[at];
         for (record, body) in lane.outbox.records() {
-            // The peer may have been replaced by another incarnation in this turn, whose numbers begin anew.
+            // Another incarnation, whose numbers begin anew, may have replaced the peer
+            // in this turn.
             if self.fabric.peer(record.to.node) != Some(record.to) {
                 continue;
             }
-            // The outbox knew how much room the channel had. A change that is missing in spite of that makes the next one be refused, and the flow go whole.
+            // The outbox knew how much room the channel had. If a change is missing in
+            // spite of that, the next one is refused, and the flow's whole state is sent.
             let _ = self.fabric.send(record.to.node, record.kind, body);
         }
         lane.outbox.clear_records();
@@ -28,7 +30,7 @@ impl Runtime {
             let mut body = [0; 10];
             body[..2].copy_from_slice(&lane.index.to_be_bytes());
             body[2..].copy_from_slice(&stamp.to_be_bytes());
-            // If the channel is full the next round says so.
+            // If the channel is full, the next round sends the stamp.
             let _ = self.fabric.send(self.shared.sides[lane.side].switch, kind::CLEAR, &body);
         }
     }
@@ -37,14 +39,16 @@ impl Runtime {
         let inbox = core::mem::take(&mut self.fabric.inbox);
         for peer in &inbox.restarted {
             self.listings.forget(peer.node);
-            // Claims on their way are lost, whether the switch has a next life, which will say so, or a frame had named a false one.
+            // Claims on their way are lost: the switch has a new incarnation, which will
+            // say so, or a frame had named a false one.
             if let Some(at) = self.shared.sides.iter().position(|side| side.switch == peer.node) {
                 self.recoveries.ask_again(at);
             }
             if let Some(served) = &mut self.served {
                 served.handle_restart(*peer);
             }
-            // A manager's next life has nothing of what the life before had logged, if that was a switch too.
+            // If the manager served a switch too, its new incarnation has none of the
+            // packets that were logged.
             if let Some(host) = host_of(peer.node) {
                 self.log_lost(|side| side.host == host, pool);
             }
@@ -89,7 +93,7 @@ impl Runtime {
         self.fabric.inbox.clear();
     }
 
-    /// The switch has no routes for these flows any more.
+    /// Ends flows for which the switch has no routes any more.
     fn handle_ended(&mut self, switch: NodeId, body: &[u8], pool: &mut dyn PacketPool) -> Result<(), DropReason> {
         let ended = <[Ended]>::ref_from_bytes(body).map_err(|_| DropReason::Malformed)?;
         for lane in &mut self.lanes {
@@ -103,15 +107,16 @@ impl Runtime {
         Ok(())
     }
 
-    /// A switch has died, and its next life asks for its routes.
+    /// A new incarnation of a switch asks for its routes.
     fn handle_tell(&mut self, switch: NodeId, body: &[u8], pool: &mut dyn PacketPool) -> Result<(), DropReason> {
         let &[life] = body else { return Err(DropReason::Malformed) };
         let mut sides = self.shared.sides.iter();
         let Some(at) = sides.position(|side| side.switch == switch) else {
-            // None of the chains is its.
+            // No chain belongs to that switch.
             return Err(DropReason::Malformed);
         };
-        // Also if it is another host's: what the life before had logged is lost.
+        // Packets that the previous incarnation logged are lost, also if it was on
+        // another host.
         self.log_lost(|side| side.switch == switch, pool);
         let (migrations, mut parts) = self.migration();
         let departed = migrations.handle_new_switch(at, &mut parts);
@@ -123,7 +128,8 @@ impl Runtime {
         Ok(())
     }
 
-    /// What the earlier life of a switch had logged is lost; the coordinator is to hear soon that this is known here.
+    /// Handles the loss of a switch's packet log. The coordinator is to hear soon that
+    /// this runtime knows of it.
     pub(super) fn log_lost(&mut self, is_its: impl Fn(&Side) -> bool, pool: &mut dyn PacketPool) {
         self.next_report = 0;
         for lane in &mut self.lanes {
@@ -142,7 +148,8 @@ impl Runtime {
         (migrations, Parts { lanes, shared, fabric, recoveries })
     }
 
-    /// Something came behind everything that was sent to this runtime before: from the switch on an old route, or handed over by an owner.
+    /// Handles a mark, which comes behind all packets that were sent to this runtime
+    /// before: by the switch on an old route, or by an owner's hand-over.
     pub(super) fn handle_mark(&mut self, mark: &Packet, source: holdfast_wire::header::Mac) {
         if let Some(switch) = node_of(&source).filter(|node| switch_number(*node).is_some()) {
             self.migrations.handle_mark(switch, mark.meta.commit, &self.lanes, &self.shared);
@@ -155,7 +162,8 @@ impl Runtime {
         }
     }
 
-    /// Who may have replicas of flows that are here: runtimes of other hosts, because a host dies as a whole, or those of this one if there is no other.
+    /// The runtimes that may have replicas of flows here: those on other hosts, because a
+    /// host dies as a whole, or those on this host if there is no other.
     fn replicas(&self, members: &[Member]) -> Vec<Peer> {
         let me = self.config.me;
         let here = members.iter().find(|member| member.peer() == me).map(|member| member.host);
@@ -164,7 +172,8 @@ impl Runtime {
         if elsewhere.is_empty() { running().map(Member::peer).collect() } else { elsewhere }
     }
 
-    /// Tells the protections what it costs a packet to leave by another runtime: it leaves where its chain's switch is.
+    /// Tells the protections the cost of releasing packets at another runtime: they leave
+    /// the box at the host of their chain's switch.
     fn tell_detours(&mut self) {
         let Some(here) = self.my_host else { return };
         let is_one_host = self.hosts.iter().all(|(_, host)| *host == here);
@@ -177,7 +186,7 @@ impl Runtime {
             };
             let detours: Vec<(Peer, Detour)> = self.hosts.iter().map(|(peer, host)| (*peer, detour(*host))).collect();
             lane.protection.set_detours(&detours);
-            // A host dies as a whole: then a log on it does not help.
+            // A host dies as a whole, so a log on the runtime's own host does not help.
             if let Some(logged) = lane.protection.logged_mut() {
                 logged.set_place(&mut lane.flows, self.config.me, is_one_host || serving != here);
             }
@@ -195,7 +204,7 @@ impl Runtime {
     pub(super) fn handle_control(&mut self, from: Peer, message: Control) {
         match message {
             Control::Account { handled } if from.node == COORDINATOR => self.account(handled),
-            // It has begun anew, and knows of nothing that was reported.
+            // A manager's new incarnation knows of no earlier report.
             Control::Account { .. } if host_of(from.node).is_some() => self.next_report = 0,
             Control::Settled { handled } if from.node == COORDINATOR => self.errands.settle(handled),
             Control::Managers { serving, peers } if from.node == COORDINATOR => {
@@ -206,7 +215,8 @@ impl Runtime {
                 self.tell_detours();
                 self.listeners.truncate(1);
                 for peer in peers.into_iter().filter(|peer| host_of(peer.node).is_some()) {
-                    // One of another host does not know who lives here, and could not tell that it has begun anew.
+                    // Another host's manager does not know which incarnations live here,
+                    // and could not tell that it has begun anew.
                     self.fabric.set_peer(peer);
                     self.listeners.push(peer.node);
                 }
@@ -223,7 +233,8 @@ impl Runtime {
                     })
                 };
                 self.fenced |= has_failed(me);
-                // In which order it asks what there is of the dead, the coordinator says: those first who have copies as they should be.
+                // The coordinator decides the order in which runtimes ask for the dead
+                // one's flows: first those with copies as they should be.
                 let own = members.iter().find(|member| member.peer() == me);
                 let is_leaving = own.is_some_and(|own| own.state == MemberState::Leaving);
                 let is_here = |member: &&Member| own.is_some_and(|own| own.host == member.host);
@@ -248,7 +259,8 @@ impl Runtime {
                 self.hosts = members.iter().map(|member| (member.peer(), member.host)).collect();
                 self.tell_detours();
                 let replicas = self.replicas(&members);
-                // Also who is on this host while there are others: what it has of earlier stays until it is replaced.
+                // A peer on this host counts as leaving while there are other hosts: its
+                // earlier copies stay until they are replaced.
                 let kept = NodeIndex::of(replicas.iter().map(|peer| peer.node));
                 let leaving: Vec<Peer> = self.members.iter().copied().filter(|peer| kept.get(peer.node).is_none()).collect();
                 for lane in self.lanes.iter_mut().filter(|lane| !lane.plan.is_paged()) {

@@ -1,16 +1,21 @@
-//! Taking over the flows of a runtime that failed.
+//! Recovery: takes over the flows of a runtime that failed.
 //!
-//! Theory of operation (NFVactor: replicating runtimes). The coordinator names the dead; each protection lists the flows of which it holds
-//! replicas; their routes are claimed from the switch, many in one record, as fast as the channel takes them. A flow is served when its
-//! claim is granted, not when all are. When none is open the coordinator gets the account: first which shared resources the
-//! recovered flows hold, then that this runtime is done.
+//! Theory of operation (NFVactor: replicating runtimes). The coordinator names the dead
+//! runtime. Each protection lists the flows of which it holds replicas. Their routes are
+//! claimed from the switch, many in one record, as fast as the channel takes them. A flow
+//! is served when its own claim is granted. When no claim is open, the coordinator gets
+//! the account: first the shared resources that the recovered flows hold, then that this
+//! runtime is done.
 //!
-//! Of several who died together, one's flow may have been on its way to the other, and another flow the other way: then what is open of either recovery waits
-//! for the other's end. The coordinator hears of that, and has routes swept of which nothing is open but such.
+//! If several runtimes died together, flows may have been on their way from each to the
+//! other. The open claims of each recovery then wait for the other's end. The coordinator
+//! is told so, and has routes swept of recoveries with no other open claims.
 //!
-//! Where the next incarnation of the dead takes its flows back (NFActor), it is asked to recover too, and flows are claimed as they come: there
-//! by it, here by who kept their snapshots in vain. What comes first of a flow may be a copy from before it moved, and the latest snapshot may come while the
-//! switch is being asked with that: then its answer says nothing of what is here, and it is asked again.
+//! If the next incarnation of the dead takes its flows back (NFActor), it is asked to
+//! recover too. The next incarnation claims flows as they come, and holders claim those
+//! whose snapshots they kept in vain. The first copy of a flow to come may be from before
+//! it moved. The latest snapshot may come while the switch is being asked for the older
+//! one. The answer then says nothing about the newer copy, and the switch is asked again.
 
 use super::Lane;
 use super::pools::Errands;
@@ -23,20 +28,22 @@ use holdfast_wire::DropReason;
 use std::collections::VecDeque;
 use zerocopy::IntoBytes;
 
-/// Between two times of asking for what waits until others have been swept, ns.
+/// Interval at which claims that wait for others' sweeps are repeated, ns.
 const PAUSE: u64 = 1_000_000;
-/// Claims in one record, at most; it ends where a frame does.
+/// Claims in one record, at most; the record also ends where a frame does.
 const CLAIMS_PER_RECORD: usize = 64;
-/// Bytes of claims that wait for the network, beyond which no more are made: what is on its way stays in the caches, and a turn stays short.
+/// Bytes of unsent claims, beyond which no more are made: claims on their way stay in the
+/// caches, and a turn stays short.
 const BACKLOG: usize = 64 << 10;
 
 struct Recovery {
     dead: Peer,
     open: usize,
     flows: u64,
-    /// Flows whose routes were granted here, and that could not be made what they had been.
+    /// Flows whose routes were granted here, but whose state could not be restored.
     broken: u64,
-    /// The coordinator has heard that all of them wait for others, at these of the sides. Empty before.
+    /// Places of the switch peers at which all open claims wait for others, as the
+    /// coordinator was told. Empty before that.
     told: Vec<usize>,
 }
 
@@ -46,9 +53,10 @@ struct Wanted {
     dead: Peer,
     lane: u16,
     slot: Slot,
-    /// What there is of the flow is claimed when this runtime is asked for it, if nobody has it then.
+    /// The claim renounces the route. The copy is claimed later, when this runtime is
+    /// asked for it, if no runtime has the flow then.
     gives_back: bool,
-    /// The epoch of the copy for which the switch was asked last.
+    /// The epoch of the copy in the latest claim.
     epoch: Option<Epoch>,
 }
 
@@ -57,7 +65,7 @@ impl Wanted {
         Wanted { dead, lane, slot, gives_back: false, epoch: None }
     }
 
-    /// What there is of the flow is still what the switch was asked for.
+    /// True if the copy is still the one for which the switch was asked.
     fn is_as_asked(&self, lanes: &[Lane]) -> bool {
         self.epoch == Some(lanes[self.lane as usize].flows.header(self.slot).epoch)
     }
@@ -72,30 +80,31 @@ struct Asked {
     flows: Vec<Wanted>,
 }
 
-/// What is asked of one switch.
+/// Claims to one switch.
 struct Asking {
     switch: NodeId,
     queue: VecDeque<Wanted>,
     asked: VecDeque<Asked>,
     /// Claims that the switch has answered with [`Grant::AfterSweep`].
     waiting: VecDeque<Wanted>,
-    /// When all of these are asked for again, by the worker's clock.
+    /// The time at which all of these are claimed again, by the worker's clock.
     ask_waiting_at: u64,
 }
 
 /// See the module.
 pub(crate) struct Recoveries {
     running: Vec<Recovery>,
-    /// One per side of the runtime.
+    /// Claims by switch peer of the runtime, in the same order.
     sides: Vec<Asking>,
     next_number: u32,
-    /// Something has begun to wait since it was last looked at whether the coordinator is to be told.
+    /// A claim has begun to wait since the last check whether the coordinator is to be
+    /// told.
     has_waited: bool,
     pub(crate) recovered: u64,
 }
 
 impl Recoveries {
-    /// Of a runtime whose flows come from these switches.
+    /// The recoveries of a runtime whose flows come from these switches.
     pub(crate) fn new(switches: impl Iterator<Item = NodeId>) -> Recoveries {
         let side = |switch| Asking {
             switch,
@@ -107,7 +116,7 @@ impl Recoveries {
         Recoveries { running: Vec::new(), sides: switches.map(side).collect(), next_number: 0, has_waited: false, recovered: 0 }
     }
 
-    /// Nobody's flows are being taken over.
+    /// True if no recovery is under way.
     pub(crate) fn is_idle(&self) -> bool {
         self.running.is_empty()
     }
@@ -117,18 +126,20 @@ impl Recoveries {
         self.sides.iter().any(|side| !side.queue.is_empty())
     }
 
-    /// When claims are sent that wait for others to be swept, by the worker's clock.
+    /// The time at which claims that wait for others' sweeps are repeated, by the
+    /// worker's clock.
     pub(crate) fn poll_timeout(&self) -> u64 {
         let waiting = self.sides.iter().filter(|side| !side.waiting.is_empty());
         waiting.map(|side| side.ask_waiting_at).min().unwrap_or(u64::MAX)
     }
 
-    /// True if it was not under way.
+    /// Begins a recovery. True if it was not under way.
     pub(crate) fn begin(&mut self, dead: Peer, me: Peer, lanes: &mut [Lane]) -> bool {
         if self.running.iter().any(|recovery| recovery.dead == dead) {
             return false;
         }
-        // What is being given back is part of it: there may be something left to claim.
+        // Claims that are being given back are part of it, because there may be a copy
+        // left to claim.
         let of_dead = self.sides.iter().flat_map(|side| &side.asked).filter(|asked| asked.dead == dead);
         let queued = self.sides.iter().flat_map(|side| side.queue.iter().chain(&side.waiting));
         let mut open =
@@ -147,20 +158,22 @@ impl Recoveries {
         true
     }
 
-    /// One more flow whose route is to be claimed because of that death; its role says so already.
+    /// Adds a flow whose route is to be claimed because of that death. Its role says so
+    /// already.
     pub(crate) fn add(&mut self, dead: Peer, lane: &Lane, slot: Slot) {
         self.sides[lane.side].queue.push_back(Wanted::new(dead, lane.index, slot));
         self.hold(dead);
     }
 
-    /// One more flow that was to come here, and whose route goes back to the dead one before this runtime is asked what it has of it; its role says
-    /// so already.
+    /// Adds a flow that was to come here from the dead runtime. Its route is given back
+    /// before this runtime is asked for the dead one's flows. Its role says so already.
     pub(crate) fn give_back(&mut self, dead: Peer, lane: &Lane, slot: Slot) {
         self.sides[lane.side].queue.push_back(Wanted { gives_back: true, ..Wanted::new(dead, lane.index, slot) });
         self.hold(dead);
     }
 
-    /// The recovery is not over before as many calls of [`Recoveries::unhold`].
+    /// Keeps the recovery from ending until as many calls of [`Recoveries::unhold`]
+    /// follow.
     pub(crate) fn hold(&mut self, dead: Peer) {
         if let Some(recovery) = self.running.iter_mut().find(|recovery| recovery.dead == dead) {
             recovery.open += 1;
@@ -173,7 +186,7 @@ impl Recoveries {
         }
     }
 
-    /// The recovery need not wait any longer for a flow that was granted: the flow is what it was, or lost.
+    /// Ends the wait for a flow that was granted: it has been restored, or is lost.
     pub(crate) fn settle(&mut self, dead: Peer, is_lost: bool) {
         self.unhold(dead);
         if is_lost {
@@ -184,11 +197,12 @@ impl Recoveries {
         }
     }
 
-    /// Flows that a protection found after it had been told of the failure.
+    /// Adds claims of flows that a protection found after it had been told of the
+    /// failure.
     pub(crate) fn take_late_claims(&mut self, lane: &mut Lane) {
         for (node, slot) in lane.outbox.late_claims.drain(..) {
             let known = self.running.iter_mut().find(|recovery| recovery.dead.node == node);
-            // Nobody waits for the account of a recovery that is over, but the flow is no worse for it.
+            // If the recovery is over, no account counts the flow, which does it no harm.
             let dead = known.map_or(Peer { node, incarnation: 0 }, |recovery| {
                 recovery.open += 1;
                 recovery.dead
@@ -215,7 +229,7 @@ impl Recoveries {
         }
     }
 
-    /// Sends as many of these as the channel takes; the others wait.
+    /// Sends as many of these claims as the channel takes; the others wait.
     fn send_queue(&mut self, at: usize, mut queue: VecDeque<Wanted>, waits: bool, fabric: &mut Fabric, lanes: &[Lane]) {
         let switch = self.sides[at].switch;
         let most = ((fabric.max_record() - 4) / size_of::<Claim>()).clamp(1, CLAIMS_PER_RECORD);
@@ -231,7 +245,8 @@ impl Recoveries {
             {
                 let header = lanes[wanted.lane as usize].flows.header(wanted.slot);
                 if header.role != role::CLAIMING {
-                    // Newer state of it has come meanwhile: somebody has it.
+                    // Newer state of the flow has come meanwhile, so another runtime has
+                    // it.
                     self.unhold(dead);
                     continue;
                 }
@@ -256,18 +271,19 @@ impl Recoveries {
         }
     }
 
-    /// The switch that was asked is no more: its next life is asked.
+    /// Repeats all open claims at this switch peer, because the switch has a new
+    /// incarnation.
     pub(crate) fn ask_again(&mut self, at: usize) {
         let side = &mut self.sides[at];
         while let Some(Asked { flows, .. }) = side.asked.pop_back() {
             flows.into_iter().rev().for_each(|wanted| side.queue.push_front(wanted));
         }
         side.queue.extend(side.waiting.drain(..));
-        // The coordinator has forgotten what was said of that life.
+        // The coordinator has forgotten messages about the previous incarnation.
         self.running.iter_mut().filter(|recovery| recovery.told.contains(&at)).for_each(|recovery| recovery.told.clear());
     }
 
-    /// The switch's answer to one record of claims.
+    /// Handles the switch's answer to one record of claims.
     pub(crate) fn handle_claimed(&mut self, switch: NodeId, body: &[u8], lanes: &mut [Lane]) -> Result<(), DropReason> {
         let (number, answers) = body.split_first_chunk::<4>().ok_or(DropReason::Malformed)?;
         let number = u32::from_be_bytes(*number);
@@ -275,7 +291,8 @@ impl Recoveries {
         let at = side.asked.iter().position(|asked| asked.number == number).ok_or(DropReason::StaleDuplicate)?;
         let Some(asked) = side.asked.remove(at) else { return Err(DropReason::StaleDuplicate) };
         let Some(grants) = grants_of(answers, asked.flows.len()) else {
-            // The channel delivers an answer once: without another one the recovery would not end.
+            // The channel delivers an answer once, so without a repeated claim the
+            // recovery would not end.
             side.queue.extend(asked.flows);
             return Err(DropReason::Malformed);
         };
@@ -284,7 +301,8 @@ impl Recoveries {
         for (wanted, grant) in asked.flows.iter().zip(grants) {
             let is_as_asked = wanted.is_as_asked(lanes);
             if matches!(grant, Grant::Retry | Grant::AfterSweep) {
-                // What is newer than what was asked for need not wait: it may be the newest there is.
+                // A copy that is newer than the claimed one need not wait: it may be the
+                // newest of all.
                 let waits = grant == Grant::AfterSweep && is_as_asked;
                 let queue = if waits { &mut side.waiting } else { &mut side.queue };
                 queue.push_back(*wanted);
@@ -302,7 +320,8 @@ impl Recoveries {
                 continue;
             }
             let is_kept = asked.gives_back && header.flags & flag::EMPTY == 0;
-            // What was refused is not here any more: somebody has newer state of the flow, and this may be it.
+            // The refused copy is not here any more. Another runtime has newer state of
+            // the flow, and the copy here may be that state.
             let is_newer = grant == Grant::Refused && !is_as_asked;
             if is_kept && is_running || is_newer {
                 side.queue.push_back(Wanted { gives_back: false, ..*wanted });
@@ -317,7 +336,7 @@ impl Recoveries {
                 again += usize::from(lane.claimed(slot, epoch, asked.dead, logged));
                 granted += 1;
             } else {
-                // The flow lives elsewhere under a newer epoch, or ended.
+                // The flow lives elsewhere under a newer epoch, or has ended.
                 lane.protection.unclaimed(&mut lane.flows, slot);
                 lane.flows.remove(slot);
                 lane.retry = true;
@@ -331,15 +350,18 @@ impl Recoveries {
         Ok(())
     }
 
-    /// Claims that wait at a switch for others to be swept, because of any life of this node. Of what has become newer since it was asked for the switch has
-    /// not said that it does: if that were swept before it is asked for, the route would be given to what there was of it first.
+    /// Number of claims that wait at a switch for other nodes' sweeps, because of any
+    /// incarnation of this node. A claim whose copy has become newer since does not
+    /// count: the switch has not said that the newer copy waits. If the sweep came before
+    /// the newer copy is claimed, the route would go to an older one.
     fn waiting(side: &Asking, node: u16, lanes: &[Lane]) -> usize {
         let asked = side.asked.iter().filter(|asked| asked.waits).flat_map(|asked| &asked.flows);
         let waiting = side.waiting.iter().chain(asked);
         waiting.filter(|wanted| wanted.dead.node == node && wanted.is_as_asked(lanes)).count()
     }
 
-    /// Tells the coordinator of recoveries of which nothing is open but what waits for others. Of a node that died twice, claims may belong to either life.
+    /// Tells the coordinator of recoveries whose open claims all wait for others. If a
+    /// node died twice, claims may belong to either incarnation.
     fn tell_waiting(&mut self, errands: &mut Errands, lanes: &[Lane], fabric: &Fabric) {
         if !core::mem::take(&mut self.has_waited) {
             return;
@@ -362,10 +384,11 @@ impl Recoveries {
         }
     }
 
-    /// Accounts for finished recoveries to the coordinator, after every number that their flows hold.
+    /// Accounts for finished recoveries to the coordinator, behind every number that
+    /// their flows hold.
     pub(crate) fn report(&mut self, errands: &mut Errands, lanes: &[Lane], fabric: &Fabric) {
         self.tell_waiting(errands, lanes, fabric);
-        // Of a node that died twice, late claims may belong to either life.
+        // If a node died twice, late claims may belong to either incarnation.
         let open: Vec<u16> =
             self.running.iter().filter(|recovery| recovery.open > 0).map(|recovery| recovery.dead.node).collect();
         self.running.retain(|recovery| {
@@ -380,7 +403,7 @@ impl Recoveries {
     }
 }
 
-/// The answers to so many claims, if these are that.
+/// Decodes the answers to so many claims. `None` if they do not fit.
 fn grants_of(answers: &[u8], claims: usize) -> Option<Vec<Grant>> {
     let (answers, rest) = answers.as_chunks::<{ Grant::LEN }>();
     let grants = answers.iter().map(|answer| Grant::decode(*answer)).collect::<Result<Vec<_>, _>>().ok()?;

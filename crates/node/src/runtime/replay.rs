@@ -1,12 +1,18 @@
-//! Flows that are made what they were: packets that their dead owner processed are processed again here.
+//! Replay: packets that a flow's dead owner processed are processed again here.
 //!
-//! Theory of operation (REINFORCE: replay). With a flow's route comes how many of its packets the switch has in its log, and the protection says which of them the dead owner
-//! had processed since the copy that is here, in which order. They are asked for, some at a time, and go through the chain in that order; nothing of them leaves,
-//! because it has. Of the others those behind the last of these are as good as new, and those before it were lost on their way to the dead one, or are in the copy. Until all is over the flow's
-//! packets wait at the switch; what comes all the same waits in the parking lot.
-//! A flow of which a packet is missing (the log died with the switch) would go on having forgotten what had left: it is lost, and ends.
+//! Theory of operation (REINFORCE: replay). With a flow's route comes the number of its
+//! packets in the switch's log. The protection says which of them the dead owner had
+//! processed since the copy that is here, and in which order: the *inputs*. They are
+//! asked for, some at a time, and go through the chain in that order. Their output does
+//! not leave, because it has left before. Packets behind the last input are as good as
+//! new; others before it were lost on their way to the dead owner, or are in the copy.
+//! New packets of the flow wait at the switch until the replay is over, and any that
+//! arrive here wait in the parking lot. If an input is missing (the log died with the
+//! switch), the flow's state would lack changes that have been revealed: the flow is
+//! lost, and ends.
 //!
-//! In: packets marked as sent before. Out: requests for more, and the word that no more are needed.
+//! In: packets marked as sent before. Out: requests for more, and messages that no more
+//! are needed.
 
 use super::lane::Lane;
 use super::parking::Parked;
@@ -24,68 +30,70 @@ use zerocopy::IntoBytes;
 
 const _: () = assert!(Ask::MOST <= u64::BITS);
 
-/// Before packets that have not come are asked for again, worker's time, ns.
+/// Time before missing packets are asked for again, worker's time, ns.
 const PATIENCE: u64 = 10_000_000;
-/// Packets of a flow that wait for one before them: so many, and it never comes.
+/// Packets of a flow that wait for an input before them. If there are more, that input
+/// never comes.
 const KEPT: usize = 1024;
-/// Packets asked for of all flows together that have not come.
+/// Packets of all flows together that have been asked for and have not come.
 const UNDER_WAY: u32 = 512;
 
-/// One flow.
+/// The replay of one flow.
 struct Replay {
     slot: Slot,
     generation: u32,
     dead: Peer,
-    /// Packets that there are, and of those that have come.
+    /// Number of logged packets, and of those among them that have come.
     total: u32,
     done: u32,
-    /// Asked for: how many from `done` on, and when.
+    /// The open request: how many packets from `done` on, and its time.
     asked: Option<(u32, u64)>,
-    /// A bit for each of these that has come.
+    /// A bit for each requested packet that has come.
     came: u64,
     inputs: VecDeque<u64>,
-    /// Nothing up to here is new.
+    /// No packet up to this stamp is new.
     bar: u64,
     packets: BTreeMap<u64, Packet>,
-    /// An input is nowhere, or comes out otherwise: the flow cannot be made what it was.
+    /// An input is missing, or its outcome differs: the flow cannot be restored.
     is_broken: bool,
 }
 
-/// See the module. Those of one chain.
+/// See the module. Replays of one chain.
 #[derive(Default)]
 pub(crate) struct Replays {
-    /// By the number of the epoch here, as all below.
+    /// Replays by epoch number, which names them in all fields below.
     flows: BTreeMap<u32, Replay>,
-    /// Of these all has come that was asked for, or nothing has been yet.
+    /// Replays whose requested packets have all come, or that have not asked yet.
     ready: Vec<u32>,
-    /// These are to ask for more, when there is room.
+    /// Replays that are to ask for more, when there is room.
     queue: VecDeque<u32>,
-    /// When these asked, in that order.
+    /// Open requests with their times, in order.
     asked: VecDeque<(u64, u32)>,
     under_way: u32,
-    /// What the switch is still to hear.
+    /// Replays of which the switch is still to hear that they are over.
     over: Vec<u32>,
-    /// Recoveries that need not wait any longer for one flow each, and whether that flow is lost.
+    /// Flows for which recoveries need not wait any longer, one per entry, and whether
+    /// the flow is lost.
     settled: Vec<(Peer, bool)>,
 }
 
 impl Replays {
-    /// Nothing is under way.
+    /// True if no replay is under way.
     pub(crate) fn is_empty(&self) -> bool {
         self.flows.is_empty() && self.over.is_empty()
     }
 
-    /// The flow of this epoch is being made what it was.
+    /// True if the flow of this epoch is being replayed.
     pub(crate) fn has(&self, epoch: Epoch) -> bool {
         self.flows.contains_key(&epoch.get())
     }
 
-    /// Nobody needs what the switch has for this epoch.
+    /// Tells the switch that its packets for this epoch are not needed.
     pub(crate) fn renounce(&mut self, epoch: Epoch) {
         self.over.push(epoch.get());
     }
 
-    /// When something is to be asked for again, by the worker's clock.
+    /// The time at which packets are to be asked for again, by the worker's clock.
     pub(crate) fn poll_timeout(&self) -> u64 {
         match self.ready.is_empty() {
             true => self.asked.front().map_or(u64::MAX, |(at, _)| at + PATIENCE),
@@ -93,14 +101,15 @@ impl Replays {
         }
     }
 
-    /// A packet that was sent before has come.
+    /// Takes a logged packet that has come. Gives it back if it was not asked for, or
+    /// came before.
     pub(crate) fn take(&mut self, packet: Packet) -> Result<(), Packet> {
         let epoch = packet.meta.commit;
         let Some(replay) = self.flows.get_mut(&epoch) else { return Err(packet) };
         let number = packet.meta.epoch.wrapping_sub(replay.done as u16);
         let Some((count, _)) = replay.asked.filter(|(count, _)| u32::from(number) < *count) else { return Err(packet) };
         if replay.came >> number & 1 != 0 {
-            // It came before.
+            // The packet came before.
             return Err(packet);
         }
         replay.came |= 1 << number;
@@ -115,13 +124,14 @@ impl Replays {
 }
 
 impl Lane {
-    /// The flow's route has come. With `total` packets at the switch, or inputs, it is not yet what it was.
+    /// Begins the replay of a flow whose route has come. False if there is none: the
+    /// switch has no packets, and there are no inputs.
     pub(crate) fn begin_replay(&mut self, slot: Slot, dead: Peer, total: u32, inputs: Vec<u64>) -> bool {
         if total == 0 && inputs.is_empty() {
             return false;
         }
         let header = self.flows.header_mut(slot);
-        // Nothing passes, and nobody moves it.
+        // During the replay no packet passes, and the flow does not move.
         header.parked += 1;
         header.flags |= flag::MOVING | if inputs.is_empty() { 0 } else { flag::EMPTY };
         let bar = inputs.iter().copied().fold(header.last_stamp, u64::max);
@@ -144,13 +154,13 @@ impl Lane {
         true
     }
 
-    /// Is this flow being made what it was?
+    /// True if this flow is being replayed.
     pub(crate) fn is_replaying(&self, slot: Slot) -> bool {
         let epoch = self.flows.header(slot).epoch.get();
         self.replays.flows.get(&epoch).is_some_and(|replay| replay.slot == slot)
     }
 
-    /// Processes what has come, and asks for more.
+    /// Processes packets that have come, and asks for more.
     pub(crate) fn go_on_replaying(&mut self, shared: &mut Shared, fabric: &mut Fabric, pool: &mut dyn PacketPool, clock: u64) {
         if self.replays.is_empty() {
             return;
@@ -180,8 +190,10 @@ impl Lane {
                 continue;
             }
             let Replays { flows, asked, .. } = &mut self.replays;
-            // Not for what lies before the first that is missing, nor behind the last: a ring too short for all of them would lose the same ones every time. What comes a second time
-            // does no harm. If the channel is full it is asked for later.
+            // Packets before the first missing one and behind the last are not asked for
+            // again: a ring too short for all of them would lose the same ones every
+            // time. A packet that comes twice does no harm. If the channel is full, the
+            // request follows later.
             if let Some(replay) = flows.get_mut(&epoch) {
                 let before = replay.came.trailing_ones().min(count);
                 let behind = (replay.came << (u64::BITS - count)).leading_ones().min(count - before);
@@ -195,14 +207,14 @@ impl Lane {
             }
         }
         self.replays.over.retain(|epoch| !ask(fabric, switch, *epoch, 0, 0));
-        // What asked and has all since is not waited for.
+        // Requests that have been answered in full are not waited for.
         let Replays { flows, asked, .. } = &mut self.replays;
         let is_open =
             |at: u64, epoch: &u32| flows.get(epoch).and_then(|replay| replay.asked).is_some_and(|(_, asked)| asked == at);
         while asked.pop_front_if(|(at, epoch)| !is_open(*at, epoch)).is_some() {}
     }
 
-    /// The flow is still the one that is being made what it was.
+    /// True if the flow of this epoch is still the one that is being replayed.
     fn is_valid(&self, epoch: u32) -> bool {
         self.replays.flows.get(&epoch).is_some_and(|replay| {
             let header = self.flows.header(replay.slot);
@@ -210,7 +222,7 @@ impl Lane {
         })
     }
 
-    /// All that was asked for has come, or nothing has been asked for yet.
+    /// Continues a replay that has no open request.
     fn go_on_with(&mut self, epoch: u32, shared: &mut Shared, pool: &mut dyn PacketPool) {
         let is_valid = self.is_valid(epoch);
         let Some(mut replay) = self.replays.flows.remove(&epoch) else { return };
@@ -219,7 +231,7 @@ impl Lane {
             replay.done += count;
         }
         if !is_valid {
-            // It is somebody else's by now, or no more.
+            // The flow is another runtime's by now, or has ended.
             return self.finish(epoch, replay, shared, pool);
         }
         self.replay_packets(&mut replay, shared, pool);
@@ -233,7 +245,8 @@ impl Lane {
         self.replays.queue.push_back(epoch);
     }
 
-    /// Some of the log have come: the inputs of which all before have.
+    /// Replays the inputs before which no other is missing, after some logged packets
+    /// have come.
     fn replay_packets(&mut self, replay: &mut Replay, shared: &mut Shared, pool: &mut dyn PacketPool) {
         while !replay.is_broken
             && let Some(stamp) = replay.inputs.front()
@@ -258,20 +271,20 @@ impl Lane {
             }
         }
         if replay.inputs.is_empty() {
-            // The flow is as it was when a packet of it left last.
+            // The flow is as it was when a packet of it last left.
             self.flows.header_mut(replay.slot).flags &= !flag::EMPTY;
             self.replay_new(replay, shared, pool);
         }
     }
 
-    /// What the dead one had not processed, or nobody knows that it had.
+    /// Runs the packets that the dead owner had not processed, as far as is known.
     fn replay_new(&mut self, replay: &mut Replay, shared: &mut Shared, pool: &mut dyn PacketPool) {
         while let Some((_, packet)) = replay.packets.pop_first() {
             self.replay(replay.slot, packet, false, shared, pool);
         }
     }
 
-    /// All of the log has come.
+    /// Replays the rest, after all logged packets have come.
     fn replay_rest(&mut self, replay: &mut Replay, shared: &mut Shared, pool: &mut dyn PacketPool) {
         self.replay_packets(replay, shared, pool);
         if !replay.is_broken && !replay.inputs.is_empty() {
@@ -279,18 +292,18 @@ impl Lane {
         }
     }
 
-    /// The flow's next input does not come any more.
+    /// Gives up a replay whose next input does not come any more.
     fn give_up_replay(&mut self, replay: &mut Replay, shared: &mut Shared) {
         replay.is_broken = true;
         let is_missing = |stamp: &&u64| !replay.packets.contains_key(stamp);
         (0..replay.inputs.iter().filter(is_missing).count()).for_each(|_| shared.drops.count(DropReason::InputMissing));
     }
 
-    /// A packet goes through the chain again. `is_known`: what comes out has left before. False if the flow is not as it was after
-    /// that.
+    /// Runs a logged packet through the chain. If `is_known`, its output has left before.
+    /// False if the flow is not as the dead owner had it after this packet.
     fn replay(&mut self, slot: Slot, mut packet: Packet, is_known: bool, shared: &mut Shared, pool: &mut dyn PacketPool) -> bool {
         if packet.is_empty() {
-            // It has been set aside.
+            // The packet has been set aside.
             if is_known {
                 shared.drops.count(DropReason::InputMissing);
             }
@@ -302,7 +315,7 @@ impl Lane {
         let own = FlowKey::noted(&packet).filter(|_| is_parsed);
         let is_reply = own.is_some_and(|key| key == header.reply && key != header.key);
         let key = if is_reply { header.reply } else { header.key };
-        // It proves nothing about the switch of today.
+        // The packet proves nothing about the switch's present incarnation.
         packet.meta.commit = 0;
         if is_known {
             let stamp = packet.meta.stamp;
@@ -313,11 +326,11 @@ impl Lane {
         } else if packet.meta.flags & Flags::SUSPECT != 0 {
             self.suspect(Found { slot, is_reply }, key, packet, shared, pool);
         } else if header.parked == 1 {
-            // As good as new.
+            // The packet is as good as new.
             let found = Found { slot, is_reply };
             self.run_late(packet, found, &key, shared, pool);
         } else {
-            // One before it waits.
+            // An earlier packet of the flow waits, so this one waits behind it.
             let generation = header.generation;
             let since = shared.sides[self.side].now;
             let parked = Parked { slot, generation, key, position: Position::START, since, packet };
@@ -358,7 +371,7 @@ impl Lane {
         self.replays.settled.push((replay.dead, is_valid && replay.is_broken));
     }
 
-    /// The switch has nothing any more for this flow: what has come is all that there is.
+    /// Ends the replay of a flow of which the switch has no more packets.
     pub(crate) fn end_replay(&mut self, epoch: Epoch, shared: &mut Shared, pool: &mut dyn PacketPool) {
         let epoch = epoch.get();
         let is_valid = self.is_valid(epoch);
@@ -369,7 +382,8 @@ impl Lane {
         self.finish(epoch, replay, shared, pool);
     }
 
-    /// The switch that had the log is no more: what has come is all that there is.
+    /// Ends all replays, because the switch that had the log has died: no more packets
+    /// come.
     pub(crate) fn end_replays(&mut self, shared: &mut Shared, pool: &mut dyn PacketPool) {
         for (epoch, mut replay) in core::mem::take(&mut self.replays.flows) {
             let header = self.flows.header(replay.slot);
@@ -386,14 +400,14 @@ impl Lane {
         *under_way = 0;
     }
 
-    /// Tells the recoveries what they need not wait for any longer.
+    /// Tells the recoveries which flows they need not wait for any longer.
     pub(crate) fn settle_replays(&mut self, recoveries: &mut Recoveries) {
         for (dead, is_lost) in self.replays.settled.drain(..) {
             recoveries.settle(dead, is_lost);
         }
     }
 
-    /// Gives everything back, as at the end of the process.
+    /// Gives back all packets, for the end of the process.
     pub(crate) fn abandon_replays(&mut self, shared: &mut Shared, pool: &mut dyn PacketPool) {
         for replay in core::mem::take(&mut self.replays.flows).into_values() {
             for packet in replay.packets.into_values() {
@@ -403,7 +417,7 @@ impl Lane {
     }
 }
 
-/// False if the channel has no room now.
+/// Sends a request. False if the channel has no room now.
 fn ask(fabric: &mut Fabric, switch: u16, epoch: u32, first: u32, count: u32) -> bool {
     let ask = Ask { epoch: epoch.into(), first: first.into(), count: count.into() };
     fabric.send(switch, kind::REPLAY, ask.as_bytes()).is_ok()

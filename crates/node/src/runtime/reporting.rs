@@ -1,16 +1,17 @@
-//! A runtime's reports to the coordinator and the managers: safety, counters, lines for the
-//! operator's log, steps of traced packets.
+//! A runtime's reports to the coordinator and the managers: safety, counters, lines for
+//! the operator's log, steps of traced packets.
 
 use super::Runtime;
 use super::served::Served;
 use crate::address::{COORDINATOR, NodeId, manager_of};
 use crate::message::{Control, Report, Share};
 
-/// Bytes of messages that wait for a way to somebody, beyond which no report is added to them.
+/// Bytes of unsent messages to a receiver, beyond which no report is added to them.
 const REPORT_BACKLOG: usize = 16 * 1024;
 
 impl Runtime {
-    /// Incarnations heard last: of each switch whose log flows here need, and of the state servers if flows have their home there.
+    /// The last incarnations heard of each switch whose log flows here need, and of the
+    /// state servers if flows have their home there.
     fn needed_logs(&self) -> Vec<(NodeId, u32)> {
         let needs = |at: usize| self.lanes.iter().any(|lane| lane.side == at && lane.plan.has_log());
         let sides = self.shared.sides.iter().enumerate().filter(|(at, _)| needs(*at));
@@ -18,7 +19,8 @@ impl Runtime {
         sides.filter_map(|(_, side)| Some((side.switch, side.heard?.into()))).chain(homes).collect()
     }
 
-    /// Every flow of which it is promised would survive the end of this runtime, as far as it knows.
+    /// True if every flow that is promised to survive would survive the end of this
+    /// runtime, as far as the runtime knows.
     pub(super) fn is_settled(&self) -> bool {
         self.lanes.iter().all(|lane| {
             let safety = lane.protection.safety(&lane.flows);
@@ -26,7 +28,8 @@ impl Runtime {
         })
     }
 
-    /// Reports when it is time, and at once when the flows' safety has changed: nobody may call them safe meanwhile.
+    /// Reports when it is time, and at once when the flows' safety has changed, because
+    /// no receiver may call them safe meanwhile.
     pub(super) fn report(&mut self, clock: u64) {
         let is_settled = self.is_settled();
         if clock < self.next_report && is_settled == self.was_settled {
@@ -67,7 +70,8 @@ impl Runtime {
         }
         let report = Control::Report(report);
         for node in self.listeners.iter().copied() {
-            // To one who is not there nothing new is said while the old is on its way: it asks when it is back.
+            // While old messages to a listener that is away are unsent, no new report is
+            // added: the listener asks when it is back.
             if is_news || self.fabric.backlog(node) < REPORT_BACKLOG {
                 self.fabric.send_control(node, &report);
             }

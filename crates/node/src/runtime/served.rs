@@ -1,8 +1,12 @@
 //! Pools whose numbers a state server assigns, and statistics that it adds up.
 //!
-//! Theory of operation (RESCue, section III). What such a pool wants stays in it until the session with the server fetches it, in order, at the end of a turn. What the server says
-//! is acted upon as it comes, and flows that waited for a number are tried again in the same turn. The runtime tells the coordinator that it is there when the server knows it: no flow
-//! comes before that, and no state server is unknown. A flow that moves away is answered for here until it is where it went. What flows have counted and measured is said every few milliseconds.
+//! Theory of operation (RESCue, section III). A pool keeps its requests until the session
+//! with the server fetches them, in order, at the end of a turn. The server's messages
+//! are acted upon as they come, and flows that waited for a number are tried again in the
+//! same turn. The runtime announces itself to the coordinator when the servers know it:
+//! no flow comes before that, and no state server is unknown by then. Numbers of a flow
+//! that moves away are answered for here until the flow has arrived. Counts and
+//! measurements of flows are sent every few milliseconds.
 
 use super::{Lane, Runtime};
 use crate::address::{state_server_node, state_server_number};
@@ -13,13 +17,14 @@ use holdfast_nf::shared::{Part, PoolBackend};
 use holdfast_protection::Peer;
 use holdfast_wire::DropReason;
 
-/// While the server has not acknowledged so many messages, what can wait stays in the pools.
+/// While more messages than this are unacknowledged, messages that can wait stay in the
+/// pools.
 const WAITING: usize = 1024;
 
-/// So long, ns, it may take until the server hears how a statistic has changed.
+/// Interval at which the server hears how statistics have changed, ns.
 const STATISTICS: u64 = 10_000_000;
 
-/// Where one of the pools or statistics is.
+/// The place of a pool or statistic.
 struct Listed {
     lane: usize,
     function: u8,
@@ -28,11 +33,13 @@ struct Listed {
 
 /// See the module.
 pub(super) struct Served {
-    /// One with each state server that there is anything to say to. The first one has the lists.
+    /// A session with each state server that this runtime talks to. The first server has
+    /// the lists.
     sessions: Vec<StateSession>,
-    /// There are chains whose flows have their home there.
+    /// True if there are chains whose flows have their home at a state server.
     has_pages: bool,
-    /// The lives of them that flows of chains are written back to whose home is there; [`Peer::default`] for one that has not been heard of.
+    /// The incarnation of each server to which flows of these chains are written back;
+    /// [`Peer::default`] for a server that has not been heard.
     homes: Vec<Peer>,
     lists: Vec<Listed>,
     statistics: Vec<Listed>,
@@ -40,7 +47,9 @@ pub(super) struct Served {
 }
 
 impl Served {
-    /// The pools that ask a server, and behind them the statistics that one adds up, in the order of its lists: by chain, function, field. `None` if no chain has to do with one.
+    /// Collects the pools that ask a server, and behind them the statistics that a server
+    /// adds up, in the order of the server's lists: by chain, function, field. `None` if
+    /// no chain needs a server.
     pub(super) fn of(lanes: &mut [Lane]) -> Option<Served> {
         let (mut lists, mut statistics) = (Vec::new(), Vec::new());
         for (at, lane) in lanes.iter_mut().enumerate() {
@@ -62,35 +71,37 @@ impl Served {
         is_any.then_some(served)
     }
 
-    /// Flows are divided among so many servers. Where none has its home there, there is nothing to say to any but the first.
+    /// Divides flows among so many servers. If no flow has its home there, only the first
+    /// server is talked to.
     pub(super) fn divide(&mut self, servers: u16) {
         let servers = if self.has_pages { servers } else { 1 };
         self.sessions = (0..servers).map(|number| StateSession::new(state_server_node(number), WAITING)).collect();
         self.homes = vec![Peer::default(); servers.into()];
     }
 
-    /// The state servers' lives that flows have their home at, as far as they are known.
+    /// The incarnations of the state servers that are home of flows here, as far as they
+    /// are known.
     pub(super) fn homes(&self) -> impl Iterator<Item = Peer> + '_ {
         self.homes.iter().copied().filter(|home| *home != Peer::default())
     }
 
-    /// All of them are known.
+    /// True if all of them are known.
     pub(super) fn are_homes_known(&self) -> bool {
         self.homes.iter().all(|home| *home != Peer::default())
     }
 
-    /// Somebody has begun a new life.
+    /// Handles a peer's new incarnation.
     pub(super) fn handle_restart(&mut self, peer: Peer) {
         self.sessions.iter_mut().for_each(|session| session.handle_restart(peer));
     }
 
-    /// When a turn is due without input, ns.
+    /// The time at which a turn is due without input, ns.
     pub(super) fn poll_timeout(&self) -> u64 {
         self.sessions.iter().map(StateSession::poll_timeout).min().unwrap_or(u64::MAX)
     }
 }
 
-/// The lists, as pools and statistics of chains.
+/// The server's lists, as pools and statistics of chains.
 struct Lists<'a> {
     lists: &'a [Listed],
     statistics: &'a [Listed],
@@ -118,7 +129,7 @@ impl Pools for Lists<'_> {
     }
 }
 
-/// Of a server that has none.
+/// The pools of a server that has no lists.
 struct NoLists;
 
 impl Pools for NoLists {
@@ -132,7 +143,7 @@ impl Pools for NoLists {
 }
 
 impl Runtime {
-    /// Calls `visit` with what this runtime has of every statistic, to look at.
+    /// Calls `visit` with this runtime's part of every statistic, for inspection.
     pub fn visit_parts(&mut self, mut visit: impl FnMut(PoolId, &mut Part)) {
         for lane in &mut self.lanes {
             let chain = lane.index;
@@ -153,7 +164,7 @@ impl Runtime {
         for lane in lanes {
             lane.retry |= lane.parking.len() > 0;
         }
-        // A session may end and begin with the same life: what that has stays.
+        // A session may end and begin with the same incarnation, which keeps its pages.
         if let Some(served) = &mut self.served
             && served.has_pages
             && let Some(server) = served.sessions[usize::from(number)].server()
@@ -165,7 +176,8 @@ impl Runtime {
         outcome
     }
 
-    /// Tells the protections of flows that live at the state server who that is.
+    /// Tells the protections of flows that have their home at a state server which
+    /// incarnations serve.
     pub(super) fn tell_homes(&mut self) {
         let Some(served) = self.served.as_ref().filter(|served| served.homes().next().is_some()) else { return };
         for lane in self.lanes.iter_mut().filter(|lane| lane.plan.is_paged()) {
@@ -175,11 +187,11 @@ impl Runtime {
         }
     }
 
-    /// Takes in what the server has said as words. True if it had said anything.
+    /// Takes in the server's messages on the control transport. True if there were any.
     pub(super) fn hear_words(&mut self, words: &mut dyn Words) -> bool {
         let clock = self.clock;
         let Runtime { served: Some(Served { sessions, lists, statistics, .. }), lanes, .. } = self else { return false };
-        // Only the one that has lists has anything to say so.
+        // Only the server with the lists uses the control transport.
         let Some(session) = sessions.first_mut() else { return false };
         match session.hear_words(words, &mut Lists { lists, statistics, lanes }, clock) {
             Ok(false) => return false,
@@ -192,7 +204,8 @@ impl Runtime {
         true
     }
 
-    /// Says what the pools have to say, and that this runtime is there as soon as the server knows it. True if any of it has gone as words.
+    /// Sends the pools' messages, and announces this runtime as soon as the servers know
+    /// it. True if any message has gone on the control transport.
     pub(super) fn speak_with_server(&mut self, words: Option<&mut (dyn Words + '_)>) -> bool {
         let clock = self.clock;
         let Runtime { served: Some(served), lanes, migrations, recoveries, fabric, .. } = self else { return false };
@@ -204,7 +217,7 @@ impl Runtime {
             session.say_statistics();
         }
         (0..pools.lists()).for_each(|list| _ = pools.with(list, &mut |pool| pool.advance(clock)));
-        // What has come back because of a death is claimed first.
+        // Numbers of flows that came back because of a death are claimed first.
         if !migrations.is_anything_leaving() && recoveries.is_idle() {
             (0..pools.lists()).for_each(|list| _ = pools.with(list, &mut |pool| pool.settle()));
         }

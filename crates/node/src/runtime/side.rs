@@ -1,7 +1,9 @@
-//! What there is between a runtime and one of the switches.
+//! The switch peer: a runtime's state for one of the switches.
 //!
-//! A chain's flows come from one switch, and go back to it. Stamps, epochs and lives are a switch's own: nothing of one is ever compared with another's, because the hosts'
-//! clocks have nothing to do with each other. What is to be told is told to each for itself, so that nobody waits for a switch that nobody serves.
+//! A chain's flows come from one switch, and go back to it. Stamps, epochs and
+//! incarnations are never compared between switches, because the hosts' clocks are
+//! independent. Messages go to each switch separately, so no switch waits for another
+//! that no host serves.
 
 use super::telling::Telling;
 use crate::address::NodeId;
@@ -9,32 +11,35 @@ use crate::channel::Fabric;
 use crate::message::kind;
 use holdfast_wire::{DropReason, Epoch, FlowKey, Packet};
 
-/// Packets on which functions panicked that a switch is told of in one turn; a flood of them is no news.
+/// Packets on which functions panicked that are reported to a switch in one turn; a flood
+/// of them is no news.
 const SUSPECTS: usize = 32;
 
 /// See the module.
 pub(crate) struct Side {
     pub(crate) switch: NodeId,
-    /// The latest of its stamps, ns.
+    /// The latest of the switch's stamps, ns.
     pub(crate) now: u64,
-    /// Its number in packets' metadata: an earlier one opens no flows here.
+    /// The switch's incarnation, by its number in packets' metadata: packets of an
+    /// earlier one open no flows here.
     pub(super) life: Option<u8>,
-    /// The latest of its lives of which anything has come, by the same number.
+    /// The latest incarnation of the switch that was heard, by the same number.
     pub(super) heard: Option<u8>,
-    /// How full its table of routes is, in 1/1000, as its latest tick says; and how many have come.
+    /// Fill of the switch's route table, in 1/1000, by its latest tick; and the number of
+    /// ticks.
     pub(super) fill: usize,
     pub(super) ticks: u32,
     /// Keys of flows that ended or never were, with their epochs.
     pub(crate) ended: Vec<(FlowKey, Epoch)>,
-    /// A new flow had to be turned away for want of room.
+    /// True if a new flow was turned away for want of room.
     pub(crate) is_full: bool,
     /// Stamps of packets on which functions panicked.
     suspects: Vec<u64>,
     /// The newest epoch of a route that came with a flow.
     pub(super) newest_epoch: Option<Epoch>,
-    /// While a new life of the switch is told which flows are here.
+    /// Set while a new incarnation of the switch is told which flows are here.
     pub(super) telling: Option<Telling>,
-    /// The host that serves it, 0 if there is only one.
+    /// The host that serves the switch, 0 if there is only one.
     pub(super) host: u16,
 }
 
@@ -56,7 +61,8 @@ impl Side {
         }
     }
 
-    /// Something has come from this life of the switch. True if it is the first from a later one.
+    /// Notes the incarnation of a frame. True if it is the first frame of a later
+    /// incarnation.
     #[inline]
     pub(super) fn hear(&mut self, number: u8) -> bool {
         if self.heard == Some(number) {
@@ -76,39 +82,44 @@ impl Side {
         self.ticks = self.ticks.wrapping_add(1);
     }
 
-    /// A flow that is no more, or was not let in, is in no header; its epoch must not be given again all the same.
+    /// Notes the epoch of a flow that has ended or was not let in: no header has it, and
+    /// it must not be given again.
     pub(crate) fn note_epoch(&mut self, epoch: Epoch) {
         self.newest_epoch = Epoch::later(self.newest_epoch, Some(epoch));
     }
 
-    /// The functions panicked on the packet with this stamp.
+    /// Notes that the functions panicked on the packet with this stamp.
     pub(super) fn note_suspect(&mut self, stamp: u64) {
         if self.suspects.len() < SUSPECTS {
             self.suspects.push(stamp);
         }
     }
 
-    /// The key of a packet: its own, or for a later fragment its datagram's, as the switch has noted it.
+    /// The key of a packet: its own, or for a later fragment the datagram's, as the
+    /// switch has noted it.
     #[inline]
     pub(crate) fn identify(packet: &mut Packet) -> Result<FlowKey, DropReason> {
         packet.parse().map_err(DropReason::from)?;
         FlowKey::noted(packet).ok_or(DropReason::UnknownEthertype)
     }
 
-    /// Tells the switch which flows are no more.
+    /// Sends the switch the flows that have ended, the suspects, and whether a flow was
+    /// turned away.
     pub(super) fn report(&mut self, fabric: &mut Fabric) {
         if core::mem::take(&mut self.is_full) {
             let _ = fabric.send(self.switch, kind::FULL, &[]);
         }
         if !self.suspects.is_empty() {
             let stamps: Vec<u8> = self.suspects.drain(..).flat_map(u64::to_be_bytes).collect();
-            // If the channel is full it is not counted: a panic harms nobody but its packet.
+            // If the channel is full, the panics are not counted: a panic harms only its
+            // own packet.
             let _ = fabric.send(self.switch, kind::SUSPECT, &stamps);
         }
         if self.ended.is_empty() {
             return;
         }
-        // If the channel is full the switch keeps a route that leads to `no_flow`, which is then reported again.
+        // If the channel is full, the switch keeps a route that leads to `no_flow`, which
+        // is then reported again.
         fabric.send_ended(self.switch, kind::ENDED, &self.ended);
         self.ended.clear();
     }

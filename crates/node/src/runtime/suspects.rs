@@ -1,9 +1,15 @@
-//! Packets that a runtime had in hand when it ended. They may have nothing to do with that; or they end whoever processes them.
+//! Quarantine at a runtime: packets that were in flight when another runtime ended. A
+//! suspect may have nothing to do with that end, or may end every process that processes
+//! it.
 //!
-//! Theory of operation (docs/protocols/replay.md, "A packet that ends its process"). Of the flows that a failed runtime had, one that takes them over is the only one that has them as they are, until copies have been saved
-//! elsewhere. Would it end then too, they would be lost with it. So a suspect is not processed with the packets before and behind it: it waits here until everything that this runtime has would survive
-//! its end, and only then goes through the functions. If that ends the process, the switch hears of the packet a second time, and gives it to nobody any more.
-//! A suspect that is known to have been processed is another thing: without it the flow is not what it was, so it goes through in its turn.
+//! Theory of operation (docs/protocols/replay.md, "A packet that ends its process"). A
+//! runtime that takes over a failed one's flows has their only state until copies have
+//! been saved elsewhere. If it ended then too, the flows would be lost. A suspect is
+//! therefore not processed with the packets before and behind it. The suspect waits here
+//! until everything that this runtime has would survive its end, and only then goes
+//! through the functions. If that ends the process, the switch hears of the packet a
+//! second time, and sends it to no runtime any more. A suspect that is known to have been
+//! processed goes through in its turn, because without it the flow's state would differ.
 
 use super::lane::Lane;
 use super::{Runtime, Shared};
@@ -11,11 +17,11 @@ use holdfast_protection::flows::{Found, role};
 use holdfast_protection::{Epoch, Slot};
 use holdfast_wire::{DropReason, FlowKey, Packet, PacketPool};
 
-/// As many wait at a time.
+/// Suspects that wait at a time.
 const MOST: usize = 64;
-/// After so long without a safe moment they are given up, worker's time, ns.
+/// A suspect is given up after so long without a safe moment, worker's time, ns.
 const PATIENCE: u64 = 3_000_000_000;
-/// Between two looks at whether it is safe, ns.
+/// Interval between two checks for a safe moment, ns.
 pub(super) const LOOK_EVERY: u64 = 10_000_000;
 
 pub(crate) struct Suspect {
@@ -25,12 +31,13 @@ pub(crate) struct Suspect {
     key: FlowKey,
     is_reply: bool,
     packet: Packet,
-    /// When it was first looked at.
+    /// The time of the first check.
     since: Option<u64>,
 }
 
 impl Runtime {
-    /// Suspects may be tried: there are some, and this process may end.
+    /// True if suspects may be tried: there are some, and this process may end without
+    /// loss.
     pub(super) fn may_try_suspects(&self) -> bool {
         self.lanes.iter().any(|lane| !lane.suspects.is_empty()) && self.recoveries.is_idle() && self.is_settled()
     }
@@ -46,7 +53,8 @@ impl Lane {
         self.suspects.push(Suspect { slot: found.slot, generation, epoch, key, is_reply: found.is_reply, packet, since: None });
     }
 
-    /// Tries one, if it is safe; gives up what has waited too long, and what is of flows that are not here any more.
+    /// Tries one suspect if it is safe. Gives up those that have waited too long, and
+    /// those whose flows are not here any more.
     pub(crate) fn try_suspects(&mut self, is_safe: bool, shared: &mut Shared, pool: &mut dyn PacketPool, clock: u64) {
         let mut tried = !is_safe;
         for mut suspect in core::mem::take(&mut self.suspects) {

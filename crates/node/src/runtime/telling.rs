@@ -1,10 +1,14 @@
-//! Telling a new life of the switch which flows are here.
+//! Resynchronisation: tells a new incarnation of the switch which flows are here.
 //!
-//! Theory of operation. The switch asks ([`kind::TELL`]). What was under way with its life before is given up or asked for again, so that from here on
-//! nothing but the flow actors says where a flow is. Then they are told, a few slots per turn, as the channel takes them. What becomes of a flow
-//! behind the place where the telling is, the switch itself takes part in; what becomes of one ahead of it is told when it is reached. One that another runtime had
-//! sent here before the switch died may come when its place has been passed: it is told then, and the telling does not end before every such flow has come, is not to come
-//! any more, or is claimed because its source has died.
+//! Theory of operation. The switch asks ([`kind::TELL`]). First everything under way with
+//! its previous incarnation is given up or asked for again. From here on only the flow
+//! actors say where a flow is. After that the actors are told, a few slots per turn, as
+//! the channel takes them. The switch itself takes part in all that happens to a flow
+//! behind the place that the telling has reached. Changes ahead of that place are told
+//! when it gets there. A flow that another runtime sent here before the switch died may
+//! arrive when its place has been passed, and is told then. The telling ends only when
+//! every such flow has arrived, is not to come any more, or is claimed because its source
+//! has died.
 
 use super::Lane;
 use crate::address::NodeId;
@@ -14,12 +18,12 @@ use holdfast_protection::flows::{ActorHeader, role};
 use holdfast_protection::{Epoch, Peer};
 use zerocopy::IntoBytes;
 
-/// Slots looked at per turn.
+/// Slots scanned per turn.
 const SCAN: usize = 8192;
 /// Routes in one record.
 const ROUTES_PER_RECORD: usize = 20;
 
-/// Who has the flow of this header, said of itself.
+/// The route of the flow with this header.
 pub(super) fn info(header: &ActorHeader, chain: u16, owner: Peer, before: Option<Epoch>) -> RouteInfo {
     RouteInfo {
         claim: Claim::of(header, chain),
@@ -33,21 +37,23 @@ pub(super) fn info(header: &ActorHeader, chain: u16, owner: Peer, before: Option
 /// See the module.
 pub(super) struct Telling {
     me: Peer,
-    /// Which it is, and which of the sides: only flows of its chains are told.
+    /// The switch, and its switch peer: only flows of this switch's chains are told.
     switch: NodeId,
     side: usize,
     /// The next slot to look at.
     at: (usize, u32),
     newest: Option<Epoch>,
-    /// The latest stamp that was seen here when the telling began, by a packet or by a flow that has been looked at.
+    /// The latest stamp seen here when the telling began, of a packet or of a flow
+    /// scanned since.
     stamp: u64,
-    /// Not sent yet; first of all the flows on their way to others.
+    /// Routes that are not sent yet. Flows on their way to other runtimes come first.
     ready: Vec<RouteInfo>,
     is_blocked: bool,
 }
 
 impl Telling {
-    /// To this switch, of this side, whose newest epoch and latest stamp here these are; `departed` are on their way to others.
+    /// A telling to this switch, with the newest epoch and the latest stamp seen here.
+    /// The flows `departed` are on their way to other runtimes.
     pub(super) fn new(
         me: Peer,
         (switch, side): (NodeId, usize),
@@ -63,12 +69,13 @@ impl Telling {
         !self.is_blocked
     }
 
-    /// A flow has come whose place has been looked at already.
+    /// Adds a flow that has arrived at a slot behind the present place.
     pub(super) fn add(&mut self, header: &ActorHeader, chain: u16) {
         self.ready.push(info(header, chain, self.me, None));
     }
 
-    /// Goes on. True when everything has been told; not before nothing can come any more of which the switch does not know, if `expects_late` says so.
+    /// Continues. True when everything has been told. While `expects_late` says so, flows
+    /// that the switch does not know may still arrive, and the telling does not end.
     pub(super) fn go_on(&mut self, lanes: &[Lane], fabric: &mut Fabric, expects_late: bool) -> bool {
         let mut budget = SCAN;
         self.is_blocked = false;
@@ -90,7 +97,8 @@ impl Telling {
             self.at.1 += 1;
             budget -= 1;
             if header.role != role::FREE {
-                // A runtime that has just begun may have seen no packet, but copies of flows that have.
+                // A runtime that has just begun may have seen no packet, but have copies
+                // of flows that have.
                 self.stamp = self.stamp.max(header.last_stamp);
                 self.newest = Epoch::later(self.newest, Some(header.epoch));
             }
@@ -100,7 +108,7 @@ impl Telling {
         }
         while self.at.0 >= lanes.len() {
             if expects_late && self.ready.is_empty() {
-                // It goes on with what comes.
+                // The telling goes on when the next flow arrives.
                 self.is_blocked = true;
                 return false;
             }

@@ -1,13 +1,18 @@
-//! When flows end: a wheel of lists through the flow actors themselves, for each standing of flows one.
+//! The ends of flows: a wheel of lists through the flow actors themselves, with one list
+//! per step and kind of flows.
 //!
-//! A packet only writes its flow's deadline. The wheel looks at a flow when the deadline that it was filed under has come, and files
-//! it again if a packet has moved it away meanwhile. If one has brought it closer, which only the end of a connection does, it is filed anew at once. Time is the stamped time of packets and ticks, never a clock.
+//! A packet only writes its flow's deadline. The wheel looks at a flow when the deadline
+//! under which it was filed has come, and files it again if a packet has moved the
+//! deadline away meanwhile. A packet that brings it closer, which only the end of a
+//! connection does, has the flow filed anew at once. Time is the stamped time of packets
+//! and ticks, never a clock.
 //!
-//! A flow is filed under the standing that it has at that time. Unreplied ones are filed by
-//! their lifetime, too: of those of one [`Kind`] the one whose deadline comes first has been
-//! idle for longest, unless the deadline is beyond the wheel's reach. Packets may change the
-//! standing and the deadline later. A search for flows of one kind, earliest deadline first,
-//! files those anew of which either is another one by now ([`Wheel::is_right`]).
+//! A flow is filed under the standing that it has at that time. Unreplied flows are filed
+//! by their lifetime, too. Among those of one [`Kind`] the flow with the first deadline
+//! has been idle for longest, unless the deadline is beyond the wheel's reach. Packets
+//! may change the standing and the deadline later. A search for flows of one kind,
+//! earliest deadline first, files those anew whose standing or deadline has changed
+//! ([`Wheel::is_right`]).
 
 use holdfast_nf::Standing;
 use holdfast_protection::flows::{ActorHeader, Flows, NO_SLOT, Slot, flag, role};
@@ -17,15 +22,16 @@ const STEP_SHIFT: u32 = 27;
 const STEPS: usize = 4096;
 const SECOND: u64 = 1_000_000_000;
 const WORDS: usize = STEPS / 64;
-/// Lifetimes of unreplied flows that are told apart: of UDP, of ICMP and of other protocols
-/// (RFC 4787, REQ-5; RFC 5508, REQ-2). Beyond these a flow is filed with the nearest.
+/// Lifetimes of unreplied flows that are told apart: of UDP, of ICMP and of other
+/// protocols (RFC 4787, REQ-5; RFC 5508, REQ-2). Beyond these a flow is filed with the
+/// nearest.
 const LIFETIMES: usize = 3;
-/// Lists of one step: they lie together, and are looked at together.
+/// Lists of one step, which lie together because they are looked at together.
 const STRIDE: usize = Kind::COUNT.next_power_of_two();
-/// In place of a list: the flow ends as soon as its state, which is away, has come.
+/// In place of a list: the flow ends as soon as its state, which is paged out, has come.
 const WAITING: u32 = NO_SLOT - 1;
 
-/// Flows of one standing; of unreplied ones those of one lifetime.
+/// A class of flows: of one standing and, if that is unreplied, of one lifetime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Kind(usize);
 
@@ -43,7 +49,7 @@ impl Kind {
         (0..lifetimes).map(move |lifetime| Kind::new(standing, lifetime))
     }
 
-    /// Below [`Kind::COUNT`].
+    /// The kind's number, below [`Kind::COUNT`].
     pub(crate) fn index(self) -> usize {
         self.0
     }
@@ -63,16 +69,18 @@ impl Kind {
 
 /// See the module.
 pub(crate) struct Wheel {
-    /// First flows of the lists, by step and kind. A list's first flow is the one that was filed last, and names the last one as the one before it.
+    /// First flows of the lists, by step and kind. The first flow of a list was filed
+    /// last; its `timer_before` names the list's last flow.
     lists: Vec<Slot>,
     /// Steps that have a flow, a bit each, by kind.
     occupied: [[u64; WORDS]; Kind::COUNT],
-    /// Lifetimes of the kinds of unreplied flows, seconds. A kind without flows takes any.
+    /// Lifetimes of the kinds of unreplied flows, seconds. A kind without flows takes
+    /// any.
     lifetimes: [u64; LIFETIMES],
     at: u64,
 }
 
-/// The place where a search among the flows of one kind goes on ([`Wheel::visit`]).
+/// The place from which a search among the flows of one kind goes on ([`Wheel::visit`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Place {
     step: u64,
@@ -80,9 +88,9 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Before all flows.
+    /// The place before all flows.
     pub(crate) const START: Place = Place { step: 0, slot: NO_SLOT };
-    /// Behind them.
+    /// The place behind all flows.
     pub(crate) const END: Place = Place { step: u64::MAX, slot: NO_SLOT };
 }
 
@@ -104,7 +112,8 @@ impl Wheel {
         if standing != Standing::Unreplied {
             return Kind::new(standing, 0);
         }
-        // Deadlines are rounded (`ActorHeader::set_deadline`), lifetimes are whole seconds.
+        // Deadlines are rounded (`ActorHeader::set_deadline`), lifetimes are whole
+        // seconds.
         let lifetime = (header.expires_at.saturating_sub(header.last_stamp) + SECOND / 2) / SECOND;
         let known = self.lifetimes.iter().position(|known| *known == lifetime);
         let at = known.unwrap_or_else(|| match (0..LIFETIMES).find(|at| self.is_empty(Kind::new(standing, *at))) {
@@ -138,7 +147,8 @@ impl Wheel {
         self.at + (u64::from(list) / STRIDE as u64 % steps + steps - self.at % steps) % steps
     }
 
-    /// Files a flow under its deadline. A flow is filed once, from when it is owned until it ends or leaves.
+    /// Files a flow under its deadline. A flow is filed once, from when it is owned until
+    /// it ends or leaves.
     pub(crate) fn file(&mut self, flows: &mut Flows, slot: Slot) {
         let header = flows.header(slot);
         let list = self.kind(header).list(self.step(header.expires_at));
@@ -149,7 +159,8 @@ impl Wheel {
         self.mark(list, true);
     }
 
-    /// Files a flow anew whose deadline has come closer than the one that it is filed under. One that is not filed stays so.
+    /// Files a flow anew if its deadline is now closer than the one under which it is
+    /// filed. A flow that is not filed stays so.
     #[cold]
     pub(crate) fn bring_forward(&mut self, flows: &mut Flows, slot: Slot) {
         let header = flows.header(slot);
@@ -158,13 +169,14 @@ impl Wheel {
         }
     }
 
-    /// Files a flow under what it is by now.
+    /// Files a flow under its present kind and deadline.
     pub(crate) fn file_anew(&mut self, flows: &mut Flows, slot: Slot) {
         self.remove(flows, slot);
         self.file(flows, slot);
     }
 
-    /// Takes a flow out that is owned no more before its time: its slot may be used again. One that is not filed stays so.
+    /// Takes out a flow before its time, because it is not owned any more and its slot
+    /// may be used again. A flow that is not filed stays so.
     pub(crate) fn remove(&mut self, flows: &mut Flows, slot: Slot) {
         let header = flows.header_mut(slot);
         let (next, before, list) = (header.timer_next, header.timer_before, header.timer_list);
@@ -180,7 +192,7 @@ impl Wheel {
         } else {
             flows.header_mut(before).timer_next = next;
         }
-        // The list's first flow names the last one as the one before it.
+        // The `timer_before` of a list's first flow names the list's last flow.
         let after = if next == NO_SLOT { self.lists[list] } else { next };
         if after != NO_SLOT {
             flows.header_mut(after).timer_before = before;
@@ -191,40 +203,42 @@ impl Wheel {
         (header.timer_list as usize) < self.lists.len()
     }
 
-    /// A flow that is not filed ends as soon as its state, which is away, has come, unless a packet has by then.
+    /// Has a flow that is not filed end as soon as its state, which is paged out, has
+    /// come, unless a packet comes first.
     pub(crate) fn await_state(&self, flows: &mut Flows, slot: Slot) {
         flows.header_mut(slot).timer_list = WAITING;
     }
 
-    /// See [`Wheel::await_state`].
+    /// True after [`Wheel::await_state`].
     pub(crate) fn awaits_state(&self, header: &ActorHeader) -> bool {
         header.timer_list == WAITING
     }
 
-    /// The flow is in one of the lists.
+    /// True if the flow is in one of the lists.
     pub(crate) fn holds(&self, header: &ActorHeader) -> bool {
         !matches!(header.timer_list, NO_SLOT | WAITING)
     }
 
-    /// The flow is filed under what it is: its standing, and a deadline that no packet
-    /// has moved away since. A deadline beyond the wheel's reach counts as right: its
-    /// list does not show whether it has moved.
+    /// True if the flow is filed right: under its standing, and under a deadline that no
+    /// packet has moved away since. A deadline beyond the wheel's reach counts as right,
+    /// because its list does not show whether it has moved.
     pub(crate) fn is_right(&self, header: &ActorHeader) -> bool {
         let (deadline, filed) = (self.step(header.expires_at), self.step_of(header.timer_list));
         let is_far = deadline == self.at + STEPS as u64 - 1;
         self.is_filed(header) && Kind::of_list(header.timer_list as usize).is(header.standing()) && (deadline <= filed || is_far)
     }
 
-    /// Visits flows that are filed under a kind, those first that are looked at first,
-    /// and of these the one that was filed first, from a place on until `visit` says no.
-    /// Returns the place of the flow of which it said no: it is visited again from there.
+    /// Visits flows that are filed under a kind, from a place on, until `visit` says no.
+    /// Flows whose step comes first are visited first, and among these the one that was
+    /// filed first. Returns the place of the flow at which `visit` said no, which is
+    /// visited again from there.
     pub(crate) fn visit(&self, flows: &Flows, kind: Kind, from: Place, mut visit: impl FnMut(Slot) -> bool) -> Place {
         let mut next = from.step.max(self.at + 1);
         while let Some(step) = self.occupied_from(kind, next) {
             let list = kind.list(step);
             let first = self.lists[list];
-            // A flow that is filed elsewhere by now was one of the list's flows: all of
-            // them are visited.
+            // A flow that is filed elsewhere by now gives no place in the list, so all
+            // flows of the list are visited.
             let is_there = step == from.step && from.slot < flows.reach() && flows.header(from.slot).timer_list == list as u32;
             let mut slot = if is_there { from.slot } else { flows.header(first).timer_before };
             loop {
@@ -241,8 +255,8 @@ impl Wheel {
         Place::END
     }
 
-    /// The first step from this one on, of those that are to come, in which a flow of this
-    /// kind is looked at.
+    /// The first step to come, from this one on, in which a flow of this kind is looked
+    /// at.
     fn occupied_from(&self, kind: Kind, mut step: u64) -> Option<u64> {
         while step < self.at + STEPS as u64 {
             let at = step as usize % STEPS;
@@ -257,12 +271,13 @@ impl Wheel {
         None
     }
 
-    /// Moves to `now` and calls `expired` for flows whose deadline has come, at most about `limit` of them.
-    /// What is left over comes with the next call.
+    /// Moves to `now` and calls `expired` for flows whose deadline has come, at most
+    /// about `limit` of them. The rest comes with the next call.
     pub(crate) fn advance(&mut self, flows: &mut Flows, now: u64, limit: usize, mut expired: impl FnMut(Slot)) {
         let target = now >> STEP_SHIFT;
         if self.at == 0 || target > self.at + STEPS as u64 {
-            // The first stamp ever, or a pause longer than the wheel: every list is due at most once.
+            // This is the first stamp ever, or a pause longer than the wheel: every list
+            // is due at most once.
             self.at = self.at.max(target.saturating_sub(STEPS as u64));
         }
         let mut budget = limit;

@@ -1,26 +1,32 @@
-//! The switch's log: what it has sent for chains whose packets can be processed again.
+//! The switch's packet log: packets sent for chains that can process them again.
 //!
-//! Theory of operation (REINFORCE: the predecessor). For each runtime and chain there is one log of fixed size, a ring of bytes. A runtime says up to which stamp nobody
-//! needs it any more; what finds no room before that does not go out, because what it would lead to could be lost. When a runtime has failed, and a flow of it has got
-//! another owner, that one is told how many of the flow's packets there are, and asks for them, a few at a time. What comes meanwhile waits
-//! here, and follows them.
+//! Theory of operation (REINFORCE: the predecessor). For each runtime and chain there is
+//! one log of fixed size, a ring of bytes. A runtime says up to which stamp no packet is
+//! needed any more. A packet that finds no room in the log is not sent, because state
+//! that it leads to could be lost. When a runtime has failed and a flow gets a new owner,
+//! the owner is told how many of its packets are logged. The new owner asks for them, a
+//! few at a time. New packets of the flow wait here meanwhile, and follow the logged
+//! ones.
 //!
-//! In: packets as they go out, stamps up to which they may be forgotten, requests. Out: copies of packets. Never: a reference into a runtime's buffers.
+//! In: packets as they go out, stamps up to which they may be forgotten, requests. Out:
+//! copies of packets. Never: a reference into a runtime's buffers.
 
 use super::routes::RouteId;
 use holdfast_protection::{Epoch, Peer};
 use holdfast_wire::{Meta, Packet};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-/// Logs of dead runtimes that are kept, if nobody says before that they are of no use: as many as a host with all its runtimes and their chains leaves behind.
+/// Logs of dead runtimes that are kept until a message says that they are of no use: as
+/// many as a host with all its runtimes and chains leaves behind.
 const DEAD: usize = 4096;
-/// Bytes in front of a packet's: stamp (8), epoch (4), length (2), ingress (1), which switch (1).
+/// Bytes in front of each packet: stamp (8), epoch (4), length (2), ingress (1), switch
+/// (1).
 const HEAD: usize = 16;
 
-/// A ring gets its memory in pieces of so many bytes, when they are reached: most logs stay small, and a log that is needed at once, because a runtime begins
-/// while another one's flows wait, is there at once.
+/// A ring gets its memory in segments of so many bytes, when it reaches them. Most logs
+/// stay small, and a runtime that begins while other flows wait has its log at once.
 const SEGMENT: usize = if cfg!(test) { 96 } else { 256 << 10 };
-/// Pieces that are kept for the next log that needs one.
+/// Segments that are kept for the next log that needs one.
 const SPARE: usize = 64;
 
 type Segments = Vec<Box<[u8]>>;
@@ -31,14 +37,15 @@ pub(super) struct Log {
     life: u32,
     size: usize,
     segments: Segments,
-    /// Counted on and on: where the oldest packet begins, and where the next one will.
+    /// Counts of bytes that are never reset while the ring holds packets: the oldest
+    /// packet begins at `first`, the next one at `next`.
     first: u64,
     next: u64,
-    /// Once its runtime is dead: by epoch, where packets lie.
+    /// Packets' places by epoch, once the runtime is dead.
     by_epoch: Option<HashMap<Epoch, Vec<u64>>>,
 }
 
-/// One of them as it was sent.
+/// The head of a logged packet.
 struct Entry {
     meta: Meta,
     len: usize,
@@ -49,7 +56,8 @@ impl Log {
         Log { life, size, segments: Vec::new(), first: 0, next: 0, by_epoch: None }
     }
 
-    /// Where this is: in which segment, where there, and how many bytes follow in it.
+    /// A count's place in the ring: the segment, the offset in it, and the bytes that
+    /// follow in that segment.
     #[inline]
     fn place(&self, at: u64) -> (usize, usize, usize) {
         let place = (at % self.size as u64) as usize;
@@ -82,7 +90,7 @@ impl Log {
         }
     }
 
-    /// False if there is no room.
+    /// Appends a packet. False if there is no room.
     fn append(&mut self, packet: &Packet, epoch: Epoch, spare: &mut Segments) -> bool {
         let len = HEAD + packet.len();
         if self.next - self.first + len as u64 > self.size as u64 {
@@ -113,7 +121,7 @@ impl Log {
         Entry { meta, len: u16::from_be_bytes([l0, l1]).into() }
     }
 
-    /// Nobody needs what is at the beginning and has no later stamp.
+    /// Forgets packets from the oldest on, up to this stamp.
     fn clear(&mut self, stamp: u64) {
         while self.first < self.next {
             let entry = self.entry(self.first);
@@ -122,7 +130,7 @@ impl Log {
             }
             self.first += (HEAD + entry.len) as u64;
         }
-        // Empty: what is used again next is in the caches.
+        // An empty ring starts again at its beginning, whose memory is in the caches.
         (self.first, self.next) = (0, 0);
     }
 
@@ -140,7 +148,7 @@ impl Log {
         self.by_epoch.get_or_insert_default()
     }
 
-    /// Copies the packet that lies there.
+    /// Copies the packet at this place.
     fn copy(&self, at: u64, packet: &mut Packet) -> bool {
         let Entry { meta, len } = self.entry(at);
         packet.clear();
@@ -153,7 +161,7 @@ impl Log {
     }
 }
 
-/// A flow whose new owner has not seen all that the log has of it.
+/// A flow whose new owner has not yet seen all of its logged packets.
 #[derive(Debug)]
 struct Replay {
     route: RouteId,
@@ -166,14 +174,14 @@ struct Replay {
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Logs {
-    /// Bytes of a log, by chain; 0 where there is none.
+    /// Bytes of each log, by chain; 0 if the chain has none.
     sizes: Vec<usize>,
-    /// By node and chain.
+    /// Logs of living runtimes, by node and chain.
     live: Vec<Vec<Option<Log>>>,
     dead: VecDeque<(Peer, u16, Log)>,
-    /// Memory of logs that are no more.
+    /// Segments of logs that are gone.
     spare: Segments,
-    /// By the epoch of the new owner.
+    /// Replays by the epoch of the new owner.
     replays: HashMap<Epoch, Replay>,
     routes: BTreeMap<RouteId, Epoch>,
 }
@@ -183,14 +191,16 @@ impl Logs {
         Logs { sizes, ..Logs::default() }
     }
 
-    /// What there is of packets, for a next life. Nobody goes on asking the one before.
+    /// Takes the logged packets, for the switch's next incarnation. Replays are dropped:
+    /// new owners do not go on asking the old incarnation.
     pub(super) fn take(&mut self) -> Logs {
         let sizes = self.sizes.clone();
         let kept = core::mem::replace(self, Logs::new(sizes));
         Logs { replays: HashMap::new(), routes: BTreeMap::new(), ..kept }
     }
 
-    /// The packet is about to be sent to that runtime under this epoch. False if it cannot be kept.
+    /// Logs a packet that is about to be sent to that runtime under this epoch. False if
+    /// it cannot be kept.
     #[inline]
     pub(super) fn note(&mut self, to: Peer, chain: u16, epoch: Epoch, packet: &Packet) -> bool {
         let size = self.sizes.get(usize::from(chain)).copied().unwrap_or(0);
@@ -212,7 +222,7 @@ impl Logs {
         self.live[node][at].get_or_insert_with(|| Log::new(to.incarnation, size)).append(packet, epoch, &mut self.spare)
     }
 
-    /// This runtime has failed: nothing more is sent to it.
+    /// Closes the logs of a runtime that has failed: no more packets are sent to it.
     pub(super) fn close(&mut self, dead: Peer) {
         let chains = self.live.get_mut(usize::from(dead.node)).map(|chains| (0u16..).zip(chains.iter_mut()));
         let mut closed = Vec::new();
@@ -231,7 +241,7 @@ impl Logs {
         self.dead.push_back((dead, chain, log));
     }
 
-    /// Nobody needs what was sent to this runtime for this chain with a stamp up to this one.
+    /// Forgets packets that were sent to this runtime for this chain, up to this stamp.
     pub(super) fn clear(&mut self, from: Peer, chain: u16, stamp: u64) {
         let chains = self.live.get_mut(usize::from(from.node));
         let log = chains.and_then(|chains| chains.get_mut(usize::from(chain))).and_then(Option::as_mut);
@@ -240,7 +250,8 @@ impl Logs {
         }
     }
 
-    /// Whoever had the flow under the old epoch is dead. How many of its packets there are; with one or more, what comes for the flow waits.
+    /// Begins the replay of a flow whose owner under the old epoch is dead. Returns the
+    /// number of its logged packets. If there are any, new packets of the flow wait.
     pub(super) fn begin(&mut self, route: RouteId, chain: u16, old_epoch: Epoch, owner: Peer, epoch: Epoch) -> u32 {
         if self.sizes.get(usize::from(chain)).is_none_or(|size| *size == 0) {
             return 0;
@@ -254,20 +265,22 @@ impl Logs {
         count
     }
 
-    /// Packets for this route wait.
+    /// True if packets for this route wait for a replay.
     #[inline]
     pub(super) fn holds(&self, route: RouteId) -> bool {
         !self.routes.is_empty() && self.routes.contains_key(&route)
     }
 
-    /// The route leads to somebody else from now on, or is no more: nobody asks.
+    /// Ends a replay whose route has got another owner, or is gone: its packets are not
+    /// asked for any more.
     pub(super) fn give_up(&mut self, route: RouteId) {
         if let Some(epoch) = self.routes.remove(&route) {
             self.replays.remove(&epoch);
         }
     }
 
-    /// The owner of this epoch has all that it needs. True if something may go on.
+    /// Ends the replay of this epoch: its owner needs no more packets. True if packets
+    /// that wait may go on.
     pub(super) fn end(&mut self, from: Peer, epoch: Epoch) -> bool {
         if self.replays.get(&epoch).is_none_or(|replay| replay.owner != from) {
             return false;
@@ -275,18 +288,18 @@ impl Logs {
         self.replays.remove(&epoch).is_some_and(|replay| self.routes.remove(&replay.route).is_some())
     }
 
-    /// There is something to be sent again to this owner of this epoch.
+    /// True if this owner, under this epoch, has packets to ask for.
     pub(super) fn knows(&self, from: Peer, epoch: Epoch) -> bool {
         let replay = self.replays.get(&epoch).filter(|replay| replay.owner == from);
         replay.is_some_and(|replay| self.dead.iter().any(|(dead, chain, _)| (*dead, *chain) == (replay.dead, replay.chain)))
     }
 
-    /// Whose flow the owner of this epoch makes what it was.
+    /// The route whose flow is being replayed under this epoch.
     pub(super) fn route(&self, epoch: Epoch) -> Option<RouteId> {
         self.replays.get(&epoch).map(|replay| replay.route)
     }
 
-    /// Copies one of the flow's packets. False if there is none, or it does not fit.
+    /// Copies one of the flow's packets. False if it does not exist, or does not fit.
     pub(super) fn copy(&self, from: Peer, epoch: Epoch, number: u32, packet: &mut Packet) -> bool {
         let Some(replay) = self.replays.get(&epoch).filter(|replay| replay.owner == from) else { return false };
         let log = self.dead.iter().find(|(dead, chain, _)| (*dead, *chain) == (replay.dead, replay.chain));
@@ -298,7 +311,8 @@ impl Logs {
         })
     }
 
-    /// Everybody has claimed what was this one's, and has it.
+    /// Drops the logs of a dead runtime whose recovery is over: claimed flows have been
+    /// replayed.
     pub(super) fn forget(&mut self, over: Peer) {
         self.close(over);
         let (over, others): (VecDeque<_>, VecDeque<_>) =
@@ -328,7 +342,9 @@ mod tests {
         packet
     }
 
-    /// Round and round the ring, over its end at every place: what has not been cleared is there as it was sent, and what has makes room for exactly as much.
+    /// A ring is filled round and round, and passes its end at every offset. Packets that
+    /// were not cleared come back as they were sent, and cleared packets make room for
+    /// exactly as many bytes.
     #[test]
     fn a_ring_keeps_what_is_not_cleared() {
         let mut pool = MemoryPool::new(4);
@@ -370,7 +386,8 @@ mod tests {
         assert_eq!(found, (oldest..5000).collect::<Vec<_>>());
     }
 
-    /// Only who has got the route is given its packets, and only as long as the route is its; it says itself when it has all.
+    /// Only the route's present owner gets the flow's packets, and says itself when it
+    /// has all.
     #[test]
     fn packets_are_the_new_owners() {
         let mut pool = MemoryPool::new(4);
@@ -392,7 +409,8 @@ mod tests {
         assert_eq!(logs.begin(0, 0, Epoch::new(5), NEW, Epoch::new(10)), 1);
         logs.give_up(0);
         assert!(!logs.holds(0) && !logs.copy(NEW, Epoch::new(10), 0, &mut copy));
-        // A later life of the node has a log of its own; the earlier one's is kept until nobody needs it.
+        // A later incarnation of the node has a log of its own; the earlier one's is kept
+        // until it is forgotten.
         let later = Peer { incarnation: 4, ..OLD };
         assert!(logs.note(later, 0, Epoch::new(5), &sent));
         logs.forget(OLD);
@@ -402,7 +420,8 @@ mod tests {
         assert_eq!(logs.begin(0, 0, Epoch::new(5), NEW, Epoch::new(12)), 0);
     }
 
-    /// A life that begins before anybody has said that the one before has failed: what that one was sent is not lost.
+    /// An incarnation begins before anyone has said that the earlier one failed: packets
+    /// that the earlier one was sent are not lost.
     #[test]
     fn a_next_life_writes_over_nothing() {
         let mut pool = MemoryPool::new(4);

@@ -1,14 +1,18 @@
 //! The virtual switch: a runtime whose flow actors only forward.
 //!
-//! Theory of operation (NFVactor: virtual switch). A packet's key leads to a route, the route to the runtime that owns the flow. A key
-//! without a route gets one: the service-chain rules name the chain, the least loaded runtime becomes the owner. The route's epoch
-//! travels with every packet, so that a runtime knows whether it is still meant. The reply key is learned from the first packet that
-//! the chain releases, before a reply can exist. When a runtime fails, packets of its flows wait here until a replica has
-//! claimed the route (a new epoch, which fences the old owner) or the coordinator says that nobody will. A switch has nothing that would have to be
-//! saved: a new life of it asks the runtimes ([`rebuild`]). Every packet is
-//! stamped with a time that never repeats and never goes back.
+//! Theory of operation (NFVactor: virtual switch). A packet's key leads to a route, and
+//! the route to the runtime that owns the flow. A key without a route gets one: the
+//! service-chain rules name the chain, and the least loaded runtime becomes the owner.
+//! The route's epoch travels with every packet, so a runtime knows whether it still owns
+//! the flow. The reply key is learned from the first packet that the chain releases,
+//! before a reply can exist. When a runtime fails, packets of its flows wait here. They
+//! go on once a replica has claimed the route (under a new epoch, which fences the old
+//! owner), or the coordinator says that no replica will. A switch has nothing that would
+//! have to be saved: its next incarnation asks the runtimes ([`rebuild`]). Every packet
+//! is stamped with a time that never repeats and never goes back.
 //!
-//! In: packets with their keys, messages, the time. Out: packets for runtimes, messages. Never: a look at a flow's state.
+//! In: packets with their keys, messages, the time. Out: packets for runtimes, messages.
+//! Never: a look at a flow's state.
 
 mod log;
 mod ownership;
@@ -42,46 +46,50 @@ use suspects::Suspects;
 use targets::Targets;
 use trace::Stage;
 
-/// What a switch is told at its start.
+/// A switch's configuration.
 #[derive(Debug, Clone)]
 pub struct SwitchConfig {
-    /// Who it is.
+    /// The switch's node and incarnation.
     pub me: Peer,
-    /// Its number in packets' metadata.
+    /// The switch's number in packets' metadata.
     pub number: u8,
-    /// Routes that it may have.
+    /// Routes that the switch may have.
     pub flows: usize,
-    /// How much of them one source may have.
+    /// Limits on the routes of one source.
     pub limits: SourceLimits,
     /// The cluster's hash seed.
     pub seed: u64,
-    /// Between two ticks to each runtime, ns.
+    /// Interval between two ticks to each runtime, ns.
     pub tick_interval: u64,
     /// How long a packet may wait for its flow's recovery, ns.
     pub patience: u64,
-    /// Its endpoint.
+    /// The fabric endpoint's configuration.
     pub fabric: FabricConfig,
-    /// By chain: bytes of the log of what is sent to each runtime for it, 0 for none. Chains behind the list have none.
+    /// By chain: bytes of each runtime's log of packets that were sent for the chain. 0
+    /// is no log, and chains behind the list have none.
     pub logs: Vec<usize>,
-    /// There was a life of this switch before: the runtimes are asked for its routes.
+    /// The switch had an earlier incarnation: the runtimes are asked for its routes.
     pub succeeds: bool,
 }
 
 /// Packets that may wait for recoveries.
 const HELD_LIMIT: usize = 16384;
-/// Routes looked at per tick for being idle.
+/// Routes checked for idleness per tick.
 const SWEEP_PER_TICK: usize = 4096;
-/// A route that no packet takes for so long is forgotten: longer than any flow's own deadline.
+/// A route that no packet has taken for so long is removed, ns: longer than any flow's
+/// own deadline.
 const IDLE: u64 = 3 * 3600 * 1_000_000_000;
-/// A route over which nothing was ever released is forgotten when no packet has taken it for so long beyond the switch's patience: its
-/// packets may wait here, and after that at the runtime.
+/// A route over which no packet was ever released is removed when no packet has taken it
+/// for so long beyond the switch's time-out, ns. Its packets may wait here, and after
+/// that at the runtime.
 const UNREAL_IDLE: u64 = 5 * 1_000_000_000;
-/// Packets of a burst that a trace begins to follow: what is said of each is text, and the
-/// others wait meanwhile.
+/// Packets of a burst that a trace begins to follow. Each step is formatted as text, and
+/// the other packets wait meanwhile.
 const TRACED_AT_ONCE: u32 = 16;
 
-/// Replies under a key that two flows want, neither of which is known to have it, go to neither for so
-/// long: by then those that were on their way when the switch died have come.
+/// If two flows want one reply key, and neither is known to have it, replies under it go
+/// to neither for so long, ns. By then the replies that were on their way when the switch
+/// died have arrived.
 const LATE_REPLIES: u64 = 5 * 1_000_000_000;
 
 struct Held {
@@ -99,29 +107,31 @@ pub struct Switch {
     view: u64,
     rules: RuleSet,
     coming: Assembly,
-    /// What a new life has still to learn.
+    /// Set while a new incarnation has routes to learn.
     rebuild: Option<Rebuild>,
     claims: Claims,
-    /// Replies of [`Doubt::Contested`] routes are dropped until then, ns.
+    /// Replies of [`Doubt::Contested`] routes are dropped until this time, ns.
     contested_until: u64,
     logs: Logs,
     suspects: Suspects,
-    /// The runtimes live on several hosts.
+    /// True if the runtimes live on several hosts.
     has_hosts: bool,
     last_stamp: u64,
-    /// How far stamps are ahead of this host's clock, ns: they go on where those of the life before ended.
+    /// Lead of the stamps over this host's clock, ns: stamps continue where those of the
+    /// previous incarnation ended.
     clock_ahead: Option<i64>,
-    /// The last stamp that was given without knowing the time.
+    /// The last stamp that was given before the time was known.
     untimed: u64,
     next_epoch: Epoch,
     next_tick: u64,
     sweep_at: usize,
     work: Vec<(FlowKey, u64, Packet)>,
     hashes: Vec<u64>,
-    /// Of the keys of one message, while it is acted upon.
+    /// Hashes of one message's keys, while the message is handled.
     expected: Vec<u64>,
     held: VecDeque<Held>,
-    /// Released packets, and by whom, that wait until all runtimes have told.
+    /// Released packets, with their senders, that wait until all runtimes have told their
+    /// flows.
     untold: Vec<(Peer, Packet)>,
     trace: Option<(Selector, u32)>,
     /// Steps of traced packets.
@@ -131,7 +141,7 @@ pub struct Switch {
 }
 
 impl Switch {
-    /// A switch without routes, which asks the coordinator for its rules.
+    /// A switch without routes. The constructor asks the coordinator for the rules.
     pub fn new(config: SwitchConfig) -> Switch {
         let mut fabric = Fabric::new(config.me, config.fabric);
         fabric.send_control(COORDINATOR, &Control::RulesInForce { version: 0 });
@@ -168,18 +178,19 @@ impl Switch {
         }
     }
 
-    /// The life before was here too: what it had logged is not lost.
+    /// Takes over the packet log and the suspects of the previous incarnation, which was
+    /// on this host too.
     pub(crate) fn keep_log_of(&mut self, before: &mut Switch) {
         self.logs = before.logs.take();
         self.suspects = core::mem::take(&mut before.suspects);
     }
 
-    /// Who it is.
+    /// The switch's node and incarnation.
     pub fn me(&self) -> Peer {
         self.config.me
     }
 
-    /// The endpoint, for the host that carries its frames.
+    /// The endpoint, for the driver that carries its frames.
     pub fn fabric(&mut self) -> &mut Fabric {
         &mut self.fabric
     }
@@ -194,22 +205,22 @@ impl Switch {
         self.packets
     }
 
-    /// Routes now.
+    /// Number of routes.
     pub fn len(&self) -> usize {
         self.routes.len()
     }
 
-    /// Bytes of memory that routes take, as many as there ever were at once.
+    /// Bytes of memory that routes take: as many as there ever were at once.
     pub fn memory(&self) -> usize {
         self.routes.memory()
     }
 
-    /// Bytes of memory of so many routes, as many of which have ended before.
+    /// Bytes of memory for so many routes, if as many have ended before.
     pub fn memory_of(routes: usize, limits: &SourceLimits) -> usize {
         Routes::memory_of(routes, limits)
     }
 
-    /// Routes that there may be.
+    /// The most routes that there may be.
     pub fn capacity(&self) -> usize {
         self.routes.capacity()
     }
@@ -219,43 +230,46 @@ impl Switch {
         self.routes.half_open()
     }
 
-    /// Routes that lead to this runtime.
+    /// Number of routes that lead to this runtime.
     pub fn routes_to(&self, peer: Peer) -> usize {
         self.targets.routes(peer)
     }
 
-    /// Flows that are lost with this runtime if nobody has copies: a route over which nothing has come back yet is none. `None` if this life of the switch has not been told of all.
+    /// The flows that are lost with this runtime if no other process has copies. A route
+    /// over which no packet has been released does not count. `None` if the runtime has
+    /// not told this incarnation of the switch all its flows.
     pub fn flows_of(&self, peer: Peer) -> Option<u64> {
         self.claims.knows(peer).then(|| self.targets.flows(peer) as u64)
     }
 
-    /// True without a route.
+    /// True if there is no route.
     pub fn is_empty(&self) -> bool {
         self.routes.len() == 0
     }
 
-    /// The rules that decide about new flows.
+    /// The service-chain rules in force.
     pub fn rules(&self) -> &RuleSet {
         &self.rules
     }
 
-    /// Packets waiting for a recovery, or for the first rules.
+    /// Packets that wait for a recovery, or for the first rules.
     pub fn held(&self) -> usize {
         self.held.len()
     }
 
-    /// All routes, to look at.
+    /// All routes, for inspection.
     pub fn routes(&self) -> impl Iterator<Item = &Route> + '_ {
         self.routes.iter().map(|(_, route)| route)
     }
 
-    /// Traces the next `count` packets that the selector matches, at most 16 of a burst; a
-    /// count of 0 ends it.
+    /// Traces the next `count` packets that the selector matches, at most 16 of a burst;
+    /// a count of 0 ends it.
     pub fn set_trace(&mut self, selector: Selector, count: u32) {
         self.trace = (count > 0).then_some((selector, count));
     }
 
-    /// Takes a packet for a chain; [`Switch::forward`] sends it on with the others of its burst.
+    /// Takes a packet for a chain. [`Switch::forward`] sends it on with the others of its
+    /// burst.
     #[inline]
     pub fn handle_packet(&mut self, key: FlowKey, mut packet: Packet) {
         self.packets += 1;
@@ -286,11 +300,12 @@ impl Switch {
         self.work = work;
     }
 
-    /// The next stamp.
+    /// Advances to the next stamp.
     #[inline]
     fn stamp(&mut self, now: u64) {
         if self.rebuild.is_some() && self.clock_ahead.is_none() && !is_planted(Fault::TellsTimeTooSoon) {
-            // What time it is by the stamps of the life before nobody has told yet, and this host's clock may be days ahead.
+            // No runtime has told yet which time it was by the previous incarnation's
+            // stamps, and this host's clock may be days ahead.
             self.last_stamp += 1;
             self.untimed = self.last_stamp;
             return;
@@ -319,7 +334,8 @@ impl Switch {
     ) {
         let (id, is_reply) = match self.routes.find(&key, hash) {
             Some(found) => (found.slot, found.is_reply),
-            // Nobody can say where it belongs, or whether it is new: others have been asked.
+            // A key without a route may be a new flow's or a known one's while rules or
+            // routes are missing. The coordinator and the runtimes have been asked.
             None if self.rules.version() == 0 || self.rebuild.is_some() => return self.hold(key, packet, now, pool),
             None => {
                 if packet.meta.flags & Flags::TRACE != 0 {
@@ -335,11 +351,12 @@ impl Switch {
         route.last_seen = now;
         let is_contested = route.doubt == Doubt::Contested && now < self.contested_until;
         if route.is_doubtful() && !is_contested && self.rebuild.is_none() {
-            // A flow that had a reply before the switch died has been claimed by now, and late replies have come.
+            // All runtimes have told, and late replies have come: a flow that had a reply
+            // before the switch died has been claimed by now.
             route.doubt = if is_reply { Doubt::None } else { Doubt::Unconfirmed };
         }
         let route = *route;
-        // While runtimes tell, the key may turn out to be another flow's.
+        // While runtimes tell their flows, the key may turn out to be another flow's.
         let is_unsure = is_reply && route.is_doubtful();
         if is_unsure && self.rebuild.is_none() {
             return self.drop(packet, DropReason::LostInFailure, pool);
@@ -352,7 +369,8 @@ impl Switch {
         if may_go_on {
             self.routes.go_on_opening(id, &packet, is_reply);
         }
-        // An owner that is not (or no longer) running: the packet waits for what the coordinator makes of it.
+        // If the owner is not running, or not any more, the packet waits for the
+        // coordinator's decision.
         if is_unsure || self.claims.is_provisional(id) || self.logs.holds(id) || !self.targets.serves(route.owner) {
             return self.hold(key, packet, now, pool);
         }
@@ -362,7 +380,8 @@ impl Switch {
             route.sent = route.sent.saturating_add(1);
         }
         if route.reply.is_none() {
-            // A flow without a reply key is known by its epoch when its packets leave, and that may be an old one.
+            // A flow without a reply key is found by the epoch of its released packets,
+            // which may be an old one.
             self.routes.note_epoch(id, route.epoch);
         }
         self.send(&route, packet, out, pool);
@@ -381,7 +400,7 @@ impl Switch {
         packet.meta.chain = route.chain;
         packet.meta.commit = route.epoch.get();
         packet.meta.epoch = route.epoch.low();
-        // A key that may be taken away is not shown to the flow's owner as its own.
+        // A reply key that may be taken away is not shown to the owner as the flow's own.
         let is_unsure = route.doubt == Doubt::Contested || route.is_doubtful() && self.rebuild.is_some();
         if route.reply.is_none() || is_unsure {
             packet.meta.flags |= Flags::NEW;
@@ -420,7 +439,7 @@ impl Switch {
         }
     }
 
-    /// Removes the route of a flow that is no more: nobody may claim it.
+    /// Removes the route of a flow that has ended: no replica may claim it any more.
     fn end_route(&mut self, id: routes::RouteId) {
         self.logs.give_up(id);
         if let Some(route) = self.routes.end(id) {
@@ -428,11 +447,13 @@ impl Switch {
         }
     }
 
-    /// Removes the route of a flow whose key is another's, and tells its owner: until its time-out it would be one that nothing can reach.
+    /// Removes the route of a flow whose key belongs to another flow, and tells the
+    /// owner. An owner that is not told keeps a flow that no packet reaches, until its
+    /// time-out.
     fn end_rival(&mut self, id: routes::RouteId) {
         let Some(Route { key, owner, epoch, .. }) = self.routes.get(id).copied() else { return };
         self.end_route(id);
-        // If the channel is full the flow lives there until its time-out.
+        // If the channel is full, the owner keeps the flow until its time-out.
         self.fabric.send_ended(owner.node, kind::ENDED, &[(key, epoch)]);
     }
 
@@ -443,7 +464,8 @@ impl Switch {
         }
     }
 
-    /// Something of the flow has been released, or is known to a replica.
+    /// Notes that a packet of the flow has been released, or that a replica knows the
+    /// flow.
     fn make_real(&mut self, id: routes::RouteId) {
         if let Some(route) = self.routes.get_mut(id)
             && !core::mem::replace(&mut route.is_real, true)
@@ -452,14 +474,16 @@ impl Switch {
         }
     }
 
-    /// Gives a route to another owner, under a new epoch. The flow is one whatever has been released of it: somebody has it.
+    /// Gives a route to another owner, under a new epoch. The flow is real even if no
+    /// packet was released, because a runtime has it.
     fn give(&mut self, id: routes::RouteId, owner: Peer, epoch: Epoch) {
         self.make_real(id);
         self.routes.give(id, owner, epoch);
     }
 
-    /// A frame for a runtime could not be delivered, and is to be dropped. If it is one of this switch's packets, and no packet that took its
-    /// route was delivered, then there is no flow, and the route goes. Takes the encapsulation off.
+    /// Removes the encapsulation of a frame that could not be delivered to its runtime
+    /// and is to be dropped. If no packet of this switch that took the same route was
+    /// delivered, no flow exists, and the route is removed.
     pub fn handle_undelivered(&mut self, frame: &mut Packet) {
         let Some(outer) = nsh::decapsulate(frame) else { return };
         let is_packet = outer.index == index::TO_RUNTIME && outer.source == mac_of_life(self.config.me);
@@ -474,8 +498,9 @@ impl Switch {
         }
     }
 
-    /// A released packet cannot leave before all runtimes have told of their flows: another may be about to tell of one
-    /// that has had replies under this one's reply key. The packet is parsed.
+    /// True if a released packet has to wait until all runtimes have told their flows. A
+    /// runtime may be about to tell a flow that has had replies under this packet's reply
+    /// key. The packet is parsed.
     #[inline]
     #[must_use]
     pub fn must_wait(&self, packet: &Packet) -> bool {
@@ -488,7 +513,7 @@ impl Switch {
             || is_planted(Fault::LetsOutUntold)
     }
 
-    /// Keeps a released packet that must wait.
+    /// Keeps a released packet that must wait (`must_wait`).
     pub fn wait_until_told(&mut self, from: Peer, packet: Packet, pool: &mut dyn PacketPool) {
         if self.untold.len() == HELD_LIMIT {
             self.drop(packet, DropReason::HeldOverflow, pool);
@@ -497,16 +522,18 @@ impl Switch {
         }
     }
 
-    /// Released packets that need not wait any more, in their order. To be called as soon as runtimes have been
-    /// heard: later packets of a flow leave at once when it has been told of.
+    /// Released packets that need not wait any more, in their order. Call it as soon as
+    /// runtimes' messages have been handled: once a flow has been told, its later packets
+    /// leave at once.
     pub fn take_told(&mut self) -> Vec<(Peer, Packet)> {
         let (waiting, told) = core::mem::take(&mut self.untold).into_iter().partition(|(_, packet)| self.must_wait(packet));
         self.untold = waiting;
         told
     }
 
-    /// A released packet passes on its way out: learns the flow's reply key from it if it says so. The packet is parsed. False if another flow has that key:
-    /// the packet is not to leave, and counted here as dropped.
+    /// Handles a released packet on its way out, and learns the flow's reply key from it
+    /// if the packet asks for that. The packet is parsed. False if another flow has the
+    /// key: the packet must not leave, and is counted here as dropped.
     #[inline]
     #[must_use]
     pub fn handle_released(&mut self, packet: &Packet) -> bool {
@@ -532,44 +559,48 @@ impl Switch {
         let found = self.routes.find(&reply, self.routes.hash(&reply)).filter(|found| !found.is_reply && found.slot != id);
         let Some(opened) = found else { return true };
         if self.routes.get(opened.slot).is_some_and(|route| route.reply.is_some()) {
-            // From the other side a flow was opened under that key.
+            // A flow was opened from the other side under that key.
             self.drops.count(DropReason::ReplyKeyTaken);
             return false;
         }
-        // A stray packet may have come before and made a route of its own under that key: it never was a flow, so it gives way.
+        // A stray packet may have come first and made a route under that key. No flow
+        // came of it, so that route gives way.
         self.end_rival(opened.slot);
         self.routes.set_reply(id, reply);
         true
     }
 
-    /// A runtime is gone, as its host knows before the coordinator has said so: new flows go elsewhere, and what is for it waits.
+    /// A runtime has ended, as its host says before the coordinator does. New flows go
+    /// elsewhere, and packets for the runtime wait.
     pub fn handle_gone(&mut self, peer: Peer) {
         self.targets.set_gone(peer);
         self.logs.close(peer);
     }
 
-    /// These runtimes of other hosts have ended, as those say, and these hosts (a bit each) are not heard: new flows go elsewhere. All else is the coordinator's to say.
+    /// Runtimes on other hosts have ended (`ended`), as those hosts say, and some hosts
+    /// (`away`, a bit each) are not heard. New flows go elsewhere. Everything else is the
+    /// coordinator's decision.
     pub(crate) fn avoid(&mut self, ended: &[Peer], away: u16) {
         ended.iter().for_each(|peer| self.targets.set_gone(*peer));
         self.targets.set_away(away);
     }
 
-    /// The version of the newest view that has come here.
+    /// The version of the newest view that has arrived.
     pub(crate) fn view(&self) -> u64 {
         self.view
     }
 
-    /// That view says that this one is given up.
+    /// True if that view has given up this runtime.
     pub(crate) fn has_failed(&self, peer: Peer) -> bool {
         self.targets.has_failed(peer)
     }
 
-    /// Packets that have been set aside since this was asked last.
+    /// Packets that have been set aside since the last call.
     pub fn take_set_aside(&mut self) -> Vec<SetAside> {
         self.suspects.take_set_aside()
     }
 
-    /// Sends on what waited and need not wait any more.
+    /// Routes all held packets again: some need not wait any more.
     fn retry_held(&mut self, now: u64, out: &mut Vec<(Peer, Packet)>, pool: &mut dyn PacketPool) {
         let held = core::mem::take(&mut self.held);
         for Held { since, key, mut packet } in held {
@@ -588,7 +619,8 @@ impl Switch {
         }
     }
 
-    /// Ticks, timeouts, idle routes. `now` is the same clock that stamps packets.
+    /// Sends ticks, drops held packets that are too old, removes idle routes. `now` is of
+    /// the clock that stamps packets.
     pub fn handle_timeout(&mut self, now: u64, out: &mut Vec<(Peer, Packet)>, pool: &mut dyn PacketPool) {
         while self.held.front().is_some_and(|held| now.saturating_sub(held.since) > self.config.patience) {
             if let Some(held) = self.held.pop_front() {
@@ -600,7 +632,8 @@ impl Switch {
         }
         self.next_tick = now + self.config.tick_interval;
         self.stamp(now);
-        // Before anybody has told how late it is by the stamps of the life before, a tick could end every flow.
+        // Before a runtime has told the time by the previous incarnation's stamps, a tick
+        // could end every flow.
         let ticking = if self.rebuild.is_some() && self.clock_ahead.is_none() { 0 } else { self.targets.len() };
         for at in 0..ticking {
             let target = self.targets.get(at);
@@ -610,8 +643,8 @@ impl Switch {
                 tick.meta.stamp = self.last_stamp;
                 tick.meta.switch = self.config.number;
                 tick.meta.flags = Flags::OAM;
-                // Runtimes, which own the flows, end some before their time if the route
-                // table is nearly full.
+                // If the route table is nearly full, the runtimes, which own the flows,
+                // end some early.
                 tick.meta.commit = self.routes.fill();
                 let outer =
                     Outer { destination: mac_of_life(peer), source: mac_of_life(self.config.me), index: index::TO_RUNTIME };
@@ -632,7 +665,7 @@ impl Switch {
         }
     }
 
-    /// When [`Switch::handle_timeout`] is due next.
+    /// The time at which [`Switch::handle_timeout`] is due next.
     pub fn poll_timeout(&self) -> u64 {
         if self.coming.has_work() {
             return 0;
@@ -641,7 +674,7 @@ impl Switch {
         self.next_tick.min(held)
     }
 
-    /// Gives back every packet that waits, as at the end of the process.
+    /// Gives back every packet that waits, for the end of the process.
     pub fn abandon(&mut self, pool: &mut dyn PacketPool) {
         for held in core::mem::take(&mut self.held) {
             self.drop(held.packet, DropReason::ShuttingDown, pool);
@@ -654,7 +687,7 @@ impl Switch {
         }
     }
 
-    /// Node id.
+    /// The switch's node.
     pub fn node(&self) -> NodeId {
         self.config.me.node
     }

@@ -1,6 +1,6 @@
-//! Who has a flow: claims of replicas, moves between runtimes, flows that end.
+//! Ownership of flows: claims of replicas, moves between runtimes, ends of flows.
 //!
-//! A route's owner changes here and nowhere else, each time under a new epoch.
+//! A route's owner changes only here, each time under a new epoch.
 
 use super::rebuild::behind;
 use super::routes::{Doubt, RouteId};
@@ -15,22 +15,27 @@ use holdfast_wire::{DropReason, FlowKey, Packet, PacketPool};
 use std::collections::{BTreeMap, VecDeque};
 use zerocopy::FromBytes;
 
-/// Dead owners, and claims that wait until nobody is left who could have a flow as it was with them.
+/// Dead owners, and claims that wait until no other runtime can have a newer copy.
 #[derive(Default)]
 pub(super) struct Claims {
-    /// Owners that have not been swept, and since when they are known to be dead, ns.
+    /// Owners that have not been swept, each with the time at which its death became
+    /// known, ns.
     dead: Vec<(Peer, u64)>,
-    /// By route: its epoch, and who asks for it under which earlier one; the latest of these.
+    /// By route: its epoch, the claimant whose earlier epoch is the latest, and that
+    /// epoch.
     waiting: BTreeMap<RouteId, (Epoch, Peer, Epoch)>,
-    /// Routes that are to be somebody's unless somebody with newer state asks, each with the virtual cluster.
+    /// Routes that go to their claimant unless another one with newer state asks, each
+    /// with its virtual cluster.
     provisional: BTreeMap<RouteId, u16>,
-    /// Runtimes that have told this life of the switch of all their flows, or began in it, until they are dead and swept.
+    /// Runtimes that have told this incarnation of the switch all their flows, or began
+    /// during it. A runtime stays listed until it is dead and swept.
     known: Vec<Peer>,
     /// The latest owners that were swept.
     pub(super) lost: VecDeque<Lost>,
 }
 
-/// How many flows were lost with an owner of whose recovery this life of the switch has seen all.
+/// The number of flows that were lost with an owner. This incarnation of the switch has
+/// seen the owner's whole recovery.
 pub(super) struct Lost {
     dead: Peer,
     flows: u64,
@@ -39,25 +44,28 @@ pub(super) struct Lost {
 }
 
 impl Lost {
-    /// Tells the coordinator, whose log outlives this life of the switch.
+    /// Tells the coordinator, whose log outlives this incarnation of the switch.
     pub(super) fn tell(&self, fabric: &mut Fabric) {
         let Peer { node, incarnation } = self.dead;
         fabric.send_control(COORDINATOR, &Control::Unclaimed { node, incarnation, flows: self.flows });
     }
 }
 
-/// A sweep that has not come so long after a death will not come, ns. Holders of snapshots wait for seconds, one group of them after the other, and a coordinator may be
-/// away for seconds.
+/// If a sweep has not come so long after a death, it will not come, ns. Holders of
+/// snapshots wait for seconds, one group after the other, and a coordinator may be away
+/// for seconds.
 const OVERDUE: u64 = 30_000_000_000;
 
-/// So many dead are remembered: beyond that a coordinator has forgotten some.
+/// Dead owners that are remembered. If there are more, the coordinator has forgotten
+/// some.
 const DEAD: usize = 256;
 
 /// Swept owners that are remembered.
 const SWEPT: usize = 64;
 
 impl Claims {
-    /// Flows of a swept owner of which nobody had a copy. The owner may be swept twice.
+    /// Adds flows of a swept owner of which no process had a copy. The owner may be swept
+    /// twice.
     fn note_lost(&mut self, dead: Peer, flows: u64) {
         match self.lost.iter_mut().find(|lost| lost.dead == dead) {
             Some(lost) => lost.flows += flows,
@@ -70,7 +78,7 @@ impl Claims {
         }
     }
 
-    /// Every flow of this runtime has a route here.
+    /// Notes that every flow of this runtime has a route here.
     pub(super) fn know(&mut self, peer: Peer) {
         if !self.knows(peer) {
             self.known.push(peer);
@@ -81,7 +89,7 @@ impl Claims {
         self.known.contains(&peer)
     }
 
-    /// The dead owner has been swept for the last time.
+    /// Reports the losses of a dead owner that has been swept for the last time.
     pub(super) fn settle_lost(&mut self, dead: Peer, fabric: &mut Fabric) {
         self.known.retain(|known| *known != dead);
         if let Some(lost) = self.lost.iter_mut().find(|lost| lost.dead == dead) {
@@ -103,17 +111,19 @@ impl Claims {
         self.dead.retain(|(known, _)| *known != dead);
     }
 
-    /// It should have been swept long ago: there is nobody any more who would say so.
+    /// True if the owner should have been swept long ago: no sweep of it will come any
+    /// more.
     fn is_overdue(&self, owner: Peer, now: u64) -> bool {
         self.dead.iter().any(|(dead, since)| *dead == owner && now.saturating_sub(*since) > OVERDUE)
     }
 
-    /// Everybody in this virtual cluster has asked: the routes are for whom they are.
+    /// Settles the provisional routes of this virtual cluster for their present
+    /// claimants: every runtime has asked.
     pub(super) fn decide(&mut self, cluster: u16) {
         self.provisional.retain(|_, of| *of != cluster);
     }
 
-    /// Who gets the route is not decided.
+    /// True if the route's claimant is provisional.
     #[inline]
     pub(super) fn is_provisional(&self, route: RouteId) -> bool {
         !self.provisional.is_empty() && self.provisional.contains_key(&route)
@@ -126,21 +136,21 @@ impl Claims {
         }
     }
 
-    /// Who is to have the route that had this epoch.
+    /// The claimant that gets the route when its owner, of epoch `of`, is swept.
     fn next(&mut self, route: RouteId, of: Epoch) -> Option<(Peer, Epoch)> {
         let (known, claimant, epoch) = self.waiting.remove(&route)?;
         (known == of).then_some((claimant, epoch))
     }
 }
 
-/// How far the opening of a flow has come whose owner knows it so.
+/// The progress of a flow's opening, as its owner states it in a claim.
 pub(super) fn opening(claim: &Claim) -> Opening {
     if claim.has(ClaimFlag::HalfOpen) { Opening::Unanswered } else { Opening::Over }
 }
 
 impl Switch {
-    /// Hashes of the keys of a message's flows. Their routes are in the cache then: the misses of keys that are looked up together overlap instead of following
-    /// one another. The list goes back to [`Switch::expected`].
+    /// Hashes of the keys of a message's flows. Their routes are prefetched together, so
+    /// that the cache misses overlap. The list goes back to [`Switch::expected`].
     fn expect(&mut self, keys: impl Iterator<Item = KeyBytes>) -> Vec<u64> {
         let mut hashes = core::mem::take(&mut self.expected);
         hashes.clear();
@@ -149,8 +159,9 @@ impl Switch {
         hashes
     }
 
-    /// Replicas ask for their flows' routes. Each gets it, under a new epoch, if nobody has got it since and the flow has not ended. A flow
-    /// that the switch does not know may live all the same: its route may have been forgotten or swept.
+    /// Answers replicas that ask for their flows' routes. A claim gets its route, under a
+    /// new epoch, if no other runtime has got it since and the flow has not ended. A flow
+    /// without a route may live all the same: the route may have been forgotten or swept.
     pub(super) fn handle_claims(&mut self, from: Peer, body: &[u8], now: u64) -> Result<(), DropReason> {
         let (number, claims) = body.split_first_chunk::<4>().ok_or(DropReason::Malformed)?;
         let claims = <[Claim]>::ref_from_bytes(claims).map_err(|_| DropReason::Malformed)?;
@@ -158,12 +169,13 @@ impl Switch {
         answer.extend_from_slice(number);
         let hashes = self.expect(claims.iter().map(|claim| claim.key));
         for (claim, hash) in claims.iter().zip(&hashes) {
-            // No epoch can be given before it is known which were: every runtime tells.
+            // While runtimes tell which epochs were given, no new one can be.
             let grant = if self.knows_epochs() { self.grant(from, claim, *hash, now) } else { Grant::Retry };
             answer.extend_from_slice(&grant.encode());
         }
         self.expected = hashes;
-        // The claimant waits for every answer; if its channel is full it has stopped reading, and will be declared failed itself.
+        // The claimant waits for every answer. If its channel is full, it has stopped
+        // reading, and will be declared failed itself.
         let _ = self.fabric.send(from.node, kind::CLAIMED, &answer);
         Ok(())
     }
@@ -172,17 +184,18 @@ impl Switch {
         let cluster = match self.targets.of_node(to.node) {
             Some(target) if target.peer == to && target.state != MemberState::Failed => target.cluster,
             Some(target) if target.peer.incarnation >= to.incarnation => return Grant::Refused,
-            // The view that names it is still on its way here.
+            // The view that names the claimant is still on its way here.
             _ => return Grant::Retry,
         };
         let key = FlowKey::from(claim.key);
-        // Where flows have their home at a state server, nobody who lives may have told how far the dead one's epochs had come.
+        // If flows have their home at a state server, no living runtime may have told how
+        // far the dead one's epochs had come.
         if !self.next_epoch.is_later(claim.epoch()) && !is_planted(Fault::ForgetsEpochsOfTheDead) {
             self.next_epoch = behind(claim.epoch());
         }
         let epoch = self.next_epoch;
         let is_renounced = claim.has(ClaimFlag::Renounced);
-        // Copies were taken before it was known that another flow was first.
+        // The copy was taken before it was known that another flow was first.
         let rival = self.routes.other_replied(&FlowKey::from(claim.reply), &key);
         if let Some(rival) = rival.filter(|rival| !is_renounced && !self.gives_way(*rival, claim)) {
             let is_late = self.routes.has_ended(hash, claim.epoch());
@@ -197,7 +210,7 @@ impl Switch {
                 let Some(route) = self.routes.get(found.slot) else { return Grant::Refused };
                 let (owner, of, asked) = (route.owner, route.epoch, claim.epoch());
                 if self.claims.is_provisional(found.slot) && !is_renounced && !of.is_later(asked) {
-                    // Whoever has the newest is to have it.
+                    // The claimant with the newest copy is to have the route.
                     if asked.is_later(of) {
                         self.give(found.slot, to, asked);
                         self.targets.count(owner, -1);
@@ -207,7 +220,8 @@ impl Switch {
                 }
                 let came_from = route.moved_from.filter(|(_, old)| *old == asked);
                 if is_renounced {
-                    // It is as if the flow had never moved: its old owner's replica may have it.
+                    // The flow counts as never moved, so a replica of its old owner may
+                    // have it.
                     if let Some((before, old)) = came_from
                         && owner == to
                     {
@@ -221,26 +235,32 @@ impl Switch {
                     let is_older = of.is_later(asked);
                     let may_wait = !self.claims.is_overdue(owner, now);
                     match came_from {
-                        // The old owner is gone. It may have been done with the move: the new one knows, and will say.
+                        // The old owner is gone. The move may have been complete: the new
+                        // owner knows, and will say.
                         Some(_) if owner != to && self.lives(owner) => {
                             return if may_wait { Grant::Retry } else { Grant::Refused };
                         }
-                        // It was the replica and the target both.
+                        // The claimant was the replica and the target of the move at
+                        // once.
                         Some(_) if owner == to => {}
-                        // The owner is gone too: somebody may have the flow as it was there. If nobody asks before its routes are swept, there was nothing newer.
+                        // The owner is gone too, and a replica may have the flow as it
+                        // was there. If no replica asks before its routes are swept, no
+                        // newer copy exists.
                         _ if is_older && may_wait && !self.lives(owner) => {
                             return self.wait(found.slot, of, to, asked);
                         }
                         _ => return Grant::Refused,
                     }
                 }
-                // The route is another's who is about to ask again; or that one is dead, and the view that says so is on its way.
+                // The route is another claimant's that is about to ask again; or that one
+                // is dead, and the view that says so is on its way.
                 if of == asked && owner != to && self.lives(owner) && !is_planted(Fault::IgnoresEpochs) {
                     return self.wait(found.slot, of, to, asked);
                 }
                 self.give(found.slot, to, epoch);
                 self.targets.count(owner, -1);
-                // Whoever had it is dead, whether the view that says so has come or not.
+                // The previous owner is dead, even if the view that says so has not come
+                // yet.
                 let before = if owner == to { came_from.map(|(before, _)| before) } else { Some(owner) };
                 before.into_iter().for_each(|dead| self.logs.close(dead));
                 found.slot
@@ -266,7 +286,8 @@ impl Switch {
         self.targets.count(to, 1);
         self.next_epoch = self.next_epoch.next();
         if let Some(rival) = rival {
-            // The rival's route stays: without it its next packet would open the flow a second time.
+            // The rival keeps its route: without it the flow's next packet would open the
+            // flow a second time.
             self.routes.take_reply(rival);
         }
         let reply = FlowKey::from(claim.reply);
@@ -278,7 +299,8 @@ impl Switch {
         Grant::Given { epoch, logged }
     }
 
-    /// True if the route to which replies of this flow would go as well is one whose flow may never have had any, and the key is known to be this one's.
+    /// True if the rival route may never have had a reply under the key, and the key is
+    /// known to be the claimed flow's.
     fn gives_way(&self, rival: RouteId, claim: &Claim) -> bool {
         if is_planted(Fault::GivesAwayReplyKeys) {
             return true;
@@ -286,7 +308,8 @@ impl Switch {
         claim.has(ClaimFlag::Keyed) && self.routes.get(rival).is_some_and(Route::is_doubtful)
     }
 
-    /// This route keeps its reply key, though another flow wants it that may have been the first.
+    /// Marks the doubt as contested. This route keeps its reply key, though another flow
+    /// that may have been the first wants it.
     pub(super) fn contest(&mut self, id: RouteId, now: u64) {
         if let Some(route) = self.routes.get_mut(id) {
             route.doubt = Doubt::Contested;
@@ -294,7 +317,7 @@ impl Switch {
         }
     }
 
-    /// False if another route has that reply key.
+    /// Gives a route the claim's reply key. False if another route has that key.
     pub(super) fn give_reply(&mut self, id: RouteId, claim: &Claim, reply: FlowKey) -> bool {
         let is_keyed = claim.has(ClaimFlag::Keyed);
         if let Some(route) = self.routes.get_mut(id)
@@ -309,7 +332,8 @@ impl Switch {
         self.targets.lives(peer)
     }
 
-    /// The route with epoch `of` is not this claimant's to have now: its claim is remembered for the sweep, instead of one whose claimant is dead.
+    /// Remembers a claim for the sweep, because the claimant cannot have the route with
+    /// epoch `of` now. The claim replaces one whose claimant is dead.
     fn wait(&mut self, route: RouteId, of: Epoch, claimant: Peer, epoch: Epoch) -> Grant {
         let known = self.claims.waiting.get(&route).map(|(_, known, _)| *known);
         if known.is_some_and(|known| !self.lives(known)) {
@@ -322,8 +346,9 @@ impl Switch {
         Grant::AfterSweep
     }
 
-    /// Nobody will claim any more what was led to the dead one. A flow that was on its way there from another that is dead too, and not swept yet, is as if
-    /// it had never moved: its old owner's replica asks for it.
+    /// Ends the routes of a dead owner, which no replica will claim any more. A flow may
+    /// have been on its way there from another dead runtime that is not swept yet. The
+    /// flow then counts as never moved: a replica of that old owner asks for it.
     pub(super) fn sweep(&mut self, dead: Peer) {
         let lost: Vec<_> = self
             .routes
@@ -337,7 +362,7 @@ impl Switch {
             let before = moved_from.filter(|(before, _)| !self.lives(*before));
             let asks = self.claims.next(id, epoch).filter(|(claimant, _)| self.lives(*claimant));
             match (asks, before) {
-                // What waits for the flow follows it.
+                // Packets that wait for the flow follow it.
                 (Some((claimant, asked)), _) if before.is_none_or(|(_, old)| asked == old) => {
                     self.logs.give_up(id);
                     self.give(id, claimant, asked);
@@ -356,20 +381,22 @@ impl Switch {
                 }
             }
         }
-        // A new life of the switch cannot count flows that it has not been told of.
+        // An incarnation of the switch cannot count flows that it was not told.
         if self.claims.knows(dead) {
             self.claims.note_lost(dead, flows);
         }
         self.routes.visit(|route| route.moved_from = route.moved_from.filter(|(before, _)| *before != dead));
     }
 
-    /// How many flows were lost with a runtime of whose recovery this life of the switch has seen all, once it was swept: routes over which something had been released, and that
-    /// nobody has claimed.
+    /// The flows that were lost with a runtime, once it was swept: routes over which
+    /// packets had been released, and that no replica has claimed. `None` if this
+    /// incarnation of the switch has not seen the runtime's whole recovery.
     pub fn lost_of(&self, dead: Peer) -> Option<u64> {
         self.claims.lost.iter().find(|lost| lost.dead == dead).map(|lost| lost.flows)
     }
 
-    /// A runtime gives routes of its flows to another. What follows the mark that it gets in band came before the new routes.
+    /// Gives routes of a runtime's flows to another one, as the owner asks. The new
+    /// routes hold for all packets behind the mark, which goes in band.
     pub(super) fn handle_move(
         &mut self,
         from: Peer,
@@ -415,13 +442,15 @@ impl Switch {
         self.targets.count(to, 1);
         let reply = FlowKey::from(claim.reply);
         if reply != FlowKey::default() {
-            // A packet on its way out that would have taught it says an epoch that is over.
+            // A released packet on its way out cannot teach this key any more: its epoch
+            // is over.
             self.routes.set_reply(found.slot, reply);
         }
         Some(epoch)
     }
 
-    /// Sends a mark behind every packet that was sent to this runtime before. Without a buffer there is none; the runtime asks again.
+    /// Sends a mark behind all packets that were sent to this runtime before. Without a
+    /// buffer no mark is sent, and the runtime asks again.
     pub(super) fn mark(&mut self, to: Peer, number: u32, out: &mut Vec<(Peer, Packet)>, pool: &mut dyn PacketPool) {
         let Some(mut mark) = pool.take() else { return };
         mark.meta.stamp = self.last_stamp;
@@ -436,7 +465,7 @@ impl Switch {
         }
     }
 
-    /// Flows have arrived where their routes lead.
+    /// Notes that flows have arrived at the owners of their routes.
     pub(super) fn handle_settled(&mut self, from: Peer, body: &[u8]) -> Result<(), DropReason> {
         let settled = <[Ended]>::ref_from_bytes(body).map_err(|_| DropReason::Malformed)?;
         let hashes = self.expect(settled.iter().map(|settled| settled.key));

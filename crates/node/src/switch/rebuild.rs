@@ -1,20 +1,28 @@
-//! The routes of a switch that has died, put together again by its next life.
+//! Recovery of a switch: its next incarnation collects the routes again.
 //!
-//! Theory of operation. What a switch knows is known elsewhere: every flow actor has its keys, its epoch, its chain and, by where it is, its owner; the
-//! rules and the members are the coordinator's. So nothing of a switch is replicated while all goes well, and a new life asks. It asks every
-//! runtime that serves, as soon as it has heard who is being recovered from, and the view behind that (what comes before was meant for the life before, and waited for whoever
-//! is here): each first gives up what it had under way with the old life, then tells which flows it has,
-//! and which it has sent to another runtime that may not have them yet. Packets whose route has been told go on at once; others wait. Then:
-//! - When all have told, epochs can be given again: the newest that anybody has seen, or the coordinator remembers, and a good step beyond for those that died on their way. Claims and
-//!   moves are answered again.
-//! - When in addition every recovery that was under way is over, a key without a route is a new flow's. Not before: it may be one of a flow
-//!   whose owner died with the switch, and whose replica is about to claim it.
+//! Theory of operation. All that a switch knows is known elsewhere. Every flow actor has
+//! its keys, its epoch, its chain and, by its place, its owner. The coordinator has the
+//! rules and the members. A switch's state is therefore never replicated: a new
+//! incarnation asks. First the incarnation waits for the list of dead runtimes that are
+//! being recovered, and for the view behind that. Earlier messages were meant for the
+//! previous incarnation. After that it asks every runtime that serves. Each first gives
+//! up what it had under way with the old incarnation. After that it tells which flows it
+//! has, and which it has sent to another runtime that may not have them yet. Packets
+//! whose route has been told go on at once; others wait. The rest is in two steps:
+//! - When all have told, epochs can be given again. The next one is beyond the newest
+//!   that any runtime has seen or the coordinator remembers, by a good step for epochs
+//!   that were lost on their way. Claims and moves are answered again.
+//! - When in addition every recovery that was under way is over, a key without a route is
+//!   a new flow's. Earlier it may be a key of a flow whose owner died with the switch,
+//!   and whose replica is about to claim it.
 //!
-//! Where a host died with the switch, nobody is left who knows which of two copies is newer: then whoever asks for a route is the one for whom it is
-//! meant until somebody asks who has it under a newer epoch, and gets it when everybody has asked.
+//! If a host died with the switch, no runtime knows which of two copies is newer. The
+//! first claimant of a route then has it provisionally, and gives way to a claimant with
+//! a newer epoch. The route is settled when every runtime has asked.
 //!
-//! A packet that the old life sent and that nobody has processed must not open a flow behind the new life's back: runtimes refuse it by
-//! the life's number in its metadata.
+//! A packet that the old incarnation sent and no runtime has processed must not open a
+//! flow unknown to the new incarnation. Runtimes refuse it by the incarnation's number in
+//! its metadata.
 
 use super::Switch;
 use super::ownership::opening;
@@ -26,10 +34,13 @@ use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::{DropReason, FlowKey};
 use zerocopy::FromBytes;
 
-/// Epochs that the old life may have given without anybody being left who knows: as many flows as can have been on their way.
+/// Epochs that the old incarnation may have given and no process remembers: as many as
+/// flows can have been on their way.
 const STEP: u32 = 1 << 20;
 
-/// The first epoch behind the newest that anybody had. It is another one in what is noted by epoch, too: the newest flows' replies may still have to be learned.
+/// The first epoch behind the newest that any runtime had. The step also changes its
+/// place in the ring of noted epochs, because replies of the newest flows may still have
+/// to be learned.
 pub(super) fn behind(newest: Epoch) -> Epoch {
     newest.ahead(STEP + 1)
 }
@@ -39,18 +50,19 @@ pub(super) fn behind(newest: Epoch) -> Epoch {
 pub(super) struct Rebuild {
     has_view: bool,
     has_heard_of_recoveries: bool,
-    /// Runtimes that have not told everything.
+    /// Runtimes that have not told all their flows.
     waiting: Vec<Peer>,
-    /// The dead whose replicas have not all reported.
+    /// Dead runtimes whose recovery is not over: some replicas have not reported.
     recovering: Vec<Peer>,
-    /// Those of them of whom not everything has been asked for.
+    /// Dead runtimes among these whose flows have not all been claimed.
     unswept: Vec<Peer>,
     newest: Option<Epoch>,
     has_epochs: bool,
 }
 
 impl Rebuild {
-    /// These were being recovered from when the coordinator heard of this life, which remembers this epoch.
+    /// Adds the runtimes that were being recovered when the coordinator heard of this
+    /// incarnation, and the epoch that the coordinator remembers.
     pub(super) fn add_recovering(&mut self, dead: Vec<Peer>, epoch: Option<Epoch>) {
         self.has_heard_of_recoveries = true;
         self.recovering.extend(&dead);
@@ -69,28 +81,30 @@ impl Switch {
         self.rebuild.as_ref().is_none_or(|rebuild| rebuild.has_epochs)
     }
 
-    /// True if every route is known that the life before had.
+    /// True if every route of the previous incarnation is known.
     pub fn is_whole(&self) -> bool {
         self.rebuild.is_none()
     }
 
-    /// What the coordinator says is said to this life.
+    /// True if the coordinator's messages are meant for this incarnation.
     pub(super) fn is_introduced(&self) -> bool {
         self.rebuild.as_ref().is_none_or(|rebuild| rebuild.has_heard_of_recoveries)
     }
 
-    /// After a new view: who serves and has not been asked began in this life.
+    /// After a new view: runtimes that serve and have not been asked began during this
+    /// incarnation.
     pub(super) fn know_members(&mut self) {
         let is_asked = |peer: Peer| self.rebuild.as_ref().is_some_and(|rebuild| rebuild.waiting.contains(&peer));
         let serving = self.targets.iter().filter(|target| target.serves()).map(|target| target.peer);
         serving.filter(|peer| !is_asked(*peer)).for_each(|peer| self.claims.know(peer));
     }
 
-    /// After a new view: who serves is asked, once; who is no more will not answer.
+    /// After a new view: asks each serving runtime once, and stops waiting for runtimes
+    /// that are gone.
     pub(super) fn ask_members(&mut self) {
         let Some(rebuild) = &mut self.rebuild else { return };
         if rebuild.has_view {
-            // What it would have told is now its replicas' to claim.
+            // The replicas of its flows are to claim them instead.
             for gone in rebuild.waiting.extract_if(.., |peer| !self.targets.serves(*peer)) {
                 rebuild.recovering.push(gone);
                 rebuild.unswept.push(gone);
@@ -106,7 +120,8 @@ impl Switch {
         self.go_on_rebuilding();
     }
 
-    /// All who had replicas of its flows have asked for them, and if it is over, have reported.
+    /// Notes a sweep: all holders of copies have asked for the dead runtime's flows and,
+    /// if it is over, have reported.
     pub(super) fn swept(&mut self, dead: Peer, is_over: bool) {
         let Some(rebuild) = &mut self.rebuild else { return };
         rebuild.unswept.retain(|other| *other != dead);
@@ -120,14 +135,15 @@ impl Switch {
         self.go_on_rebuilding();
     }
 
-    /// Of several hosts one has died with the switch, and not everybody in this virtual cluster has asked for what it has of the flows there: somebody may ask for an older state
-    /// before somebody asks for the newest.
+    /// True if one of several hosts has died with the switch, and some runtimes of this
+    /// virtual cluster have not claimed their copies of its flows yet. An older copy may
+    /// then be claimed before the newest.
     pub(super) fn is_collecting(&self, cluster: u16) -> bool {
         let is_of_cluster = |dead: &Peer| self.cluster_of(dead.node) == cluster;
         self.has_hosts && self.rebuild.as_ref().is_some_and(|rebuild| rebuild.unswept.iter().any(is_of_cluster))
     }
 
-    /// The virtual cluster of a node, whichever of its lives is there.
+    /// The virtual cluster of a node, in any incarnation.
     pub(super) fn cluster_of(&self, node: NodeId) -> u16 {
         self.targets.of_node(node).map_or(0, |target| target.cluster)
     }
@@ -145,7 +161,7 @@ impl Switch {
         }
     }
 
-    /// A runtime tells what it has.
+    /// Learns the routes that a runtime tells.
     pub(super) fn handle_routes(&mut self, from: Peer, body: &[u8], now: u64) -> Result<(), DropReason> {
         let Some(rebuild) = self.rebuild.as_mut().filter(|rebuild| rebuild.waiting.contains(&from)) else {
             return Err(DropReason::StaleDuplicate);
@@ -168,7 +184,8 @@ impl Switch {
         result
     }
 
-    /// Stamps go on where those of the life before ended, also if that was on another host, whose clock shows another time: flows live by stamps.
+    /// Continues the stamps where those of the previous incarnation ended, even if that
+    /// was on a host whose clock differs: flows live by stamps.
     fn go_on_from(&mut self, stamp: u64, now: u64) {
         if stamp != 0 {
             let ahead = stamp as i64 - now as i64;
@@ -182,7 +199,8 @@ impl Switch {
         let moved_from = Epoch::given(info.before.get()).map(|before| (from, before));
         let hash = self.routes.hash(&key);
         let id = match self.routes.find(&key, hash) {
-            // A runtime may call a reply what another calls a flow of its own: see `settle_reply`.
+            // A runtime's reply key may be another runtime's forward key: see
+            // `settle_reply`.
             Some(found) if found.is_reply => {
                 let is_keyed = info.claim.has(ClaimFlag::Keyed);
                 if !is_keyed && self.routes.get(found.slot).is_some_and(|other| !other.is_doubtful()) {
@@ -193,7 +211,8 @@ impl Switch {
             }
             Some(found) => {
                 let Some(route) = self.routes.get(found.slot) else { return Ok(()) };
-                // Of two who speak of one route the one that has the flow knows best.
+                // If two runtimes tell one route, the runtime that has the flow knows
+                // best.
                 if route.epoch.is_later(epoch) || route.epoch == epoch && moved_from.is_some() {
                     return Ok(());
                 }
@@ -209,7 +228,8 @@ impl Switch {
             None => {
                 let chain = info.claim.chain();
                 let is_real = info.is_real != 0;
-                // Its first packet was delivered, or there would be nobody who knows of it.
+                // The flow's first packet was delivered, or no runtime would know the
+                // flow.
                 let opening = opening(&info.claim);
                 let route = Route { is_real, opening, sent: 1, ..Route::new(key, owner, epoch, chain, now) };
                 let id = self.routes.insert(hash, route).ok_or(DropReason::RouteTableFull)?;
@@ -228,13 +248,14 @@ impl Switch {
         Ok(())
     }
 
-    /// Two routes want one reply key. A flow whose own the key is known to be keeps it before one
-    /// of which that is not known. The older of two of which it is not known keeps it, because it
-    /// is more likely the first that asked; packets that come under the key soon may be for either,
-    /// and go to neither. The newer of two that are known to have had it keeps it, because the
-    /// older may have ended. A flow of which it is the forward key keeps it unless only the other
-    /// is known to have it. The flow that goes without the key keeps its route: its owner may have
-    /// it, and its next packet would open it a second time elsewhere.
+    /// Decides which of two routes keeps one reply key. A flow of which the key is known
+    /// to be its own keeps it before a flow of which that is not known. If it is known of
+    /// neither, the older flow keeps the key, because it more likely asked first. Packets
+    /// that soon arrive under the key may be for either, and go to neither. If both are
+    /// known to have had the key, the newer flow keeps it, because the older may have
+    /// ended. A flow whose forward key it is keeps it unless only the other is known to
+    /// have it. The flow that loses the key keeps its route: its owner may have it, and
+    /// its next packet would open it a second time elsewhere.
     fn settle_reply(&mut self, id: RouteId, epoch: Epoch, reply: FlowKey, now: u64) {
         let Some(other) = self.routes.find(&reply, self.routes.hash(&reply)).filter(|found| found.slot != id) else { return };
         let Some(rival) = self.routes.get(other.slot).copied() else { return };

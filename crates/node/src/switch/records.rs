@@ -1,4 +1,5 @@
-//! Messages that come to a switch: claims and ends of flows, moves, replays, suspects, and what the coordinator says.
+//! Messages to a switch: claims and ends of flows, moves, replays, suspects, and the
+//! coordinator's messages.
 
 use super::Switch;
 use super::suspects::Judgement;
@@ -16,7 +17,8 @@ impl Switch {
         let inbox = core::mem::take(&mut self.fabric.inbox);
         let mut changed = false;
         if inbox.restarted.iter().any(|peer| peer.node == COORDINATOR) {
-            // A new life of the coordinator knows of this switch only what it is told.
+            // A new incarnation of the coordinator knows of this switch only what it is
+            // told.
             self.say_rules();
             self.claims.lost.iter().filter(|lost| lost.is_over).for_each(|lost| lost.tell(&mut self.fabric));
         }
@@ -47,7 +49,8 @@ impl Switch {
                     changed = true;
                     self.handle_routes(record.from, body, now)
                 }
-                // Only the coordinator says which runtimes serve which chains, and by which rules.
+                // Only the coordinator decides which runtimes serve which chains, and by
+                // which rules.
                 kind::CONTROL if record.from.node == COORDINATOR => match Control::rules_part(body) {
                     Some(part) => {
                         self.keep_rules(part, body);
@@ -75,17 +78,18 @@ impl Switch {
         }
     }
 
-    /// A part of new rules, to be read in a later turn.
+    /// Keeps a part of new rules, to be read in a later turn.
     fn keep_rules(&mut self, part: u16, record: &[u8]) {
-        // The coordinator repeats all of it later.
+        // Before the introduction the part is dropped: the coordinator repeats all of
+        // them later.
         if self.is_introduced() {
             self.coming.keep(part, record);
         }
     }
 
-    /// Reads a part of new rules, if one has come. A record's rules take some tens of
-    /// microseconds, and packets wait meanwhile: so one record per turn. True if the rules
-    /// have changed.
+    /// Reads a part of new rules, if one has come. Reading a record's rules takes some
+    /// tens of microseconds, and packets wait meanwhile, so each turn reads one record.
+    /// True if the rules have changed.
     fn read_rules(&mut self) -> Result<bool, DropReason> {
         let Some(record) = self.coming.poll_record() else { return Ok(false) };
         let Control::Rules { version, part, parts, rules } = Control::decode(&record)? else { return Ok(false) };
@@ -101,10 +105,10 @@ impl Switch {
         Ok(is_newer)
     }
 
-    /// True if packets that wait may go on.
+    /// Handles a message of the coordinator. True if packets that wait may go on.
     fn handle_control(&mut self, message: Control, now: u64) -> Result<bool, DropReason> {
         if !self.is_introduced() && !matches!(message, Control::Recovering { .. }) {
-            // The coordinator repeats all of it later.
+            // The coordinator repeats its messages later.
             return Ok(false);
         }
         Ok(match message {
@@ -160,7 +164,8 @@ impl Switch {
         self.logs.close(dead);
     }
 
-    /// A runtime's functions panicked on packets, or, as a manager says, a process ended with one in hand.
+    /// Handles stamps of suspects: packets on which a runtime's functions panicked, or
+    /// (from a manager) that a process had in flight when it ended.
     fn handle_suspects(&mut self, from: Peer, body: &[u8], now: u64) -> Result<(), DropReason> {
         let (stamps, []) = body.as_chunks::<8>() else { return Err(DropReason::Malformed) };
         for stamp in stamps {
@@ -169,13 +174,15 @@ impl Switch {
         Ok(())
     }
 
-    /// A runtime ended while it had one of this switch's packets in hand (`is_dead`), or its functions panicked on it. The second time the packet is set aside, and if a process has ended
-    /// its flow is closed: nobody has it any more.
+    /// Counts a packet of this switch that a runtime had in flight when it ended
+    /// (`is_dead`), or on which its functions panicked. The second time the packet is set
+    /// aside. If a process has ended, its flow is closed too, because no runtime has it
+    /// any more.
     pub fn handle_suspect(&mut self, stamp: u64, is_dead: bool, now: u64) {
         let Some(key) = self.suspects.note(stamp).map(|aside| aside.key) else { return };
         self.drops.count(DropReason::Quarantined);
         if !is_dead {
-            // Its flow is as it was before the packet, and lives.
+            // After a panic the flow is as it was before the packet, and lives.
             return;
         }
         self.suspects.close(key, now);
@@ -185,7 +192,8 @@ impl Switch {
         }
     }
 
-    /// A packet is about to be sent to the flow's new owner: with a mark if somebody ended with it in hand, and not at all if several did.
+    /// Marks a packet that is about to be sent to the flow's new owner, if a process
+    /// ended with it in flight. If several did, the packet is sent without content.
     fn mark_suspect(&mut self, epoch: Epoch, packet: &mut Packet) {
         match self.suspects.judge(packet.meta.stamp) {
             Judgement::Innocent => return,
@@ -203,7 +211,7 @@ impl Switch {
         packet.meta.flags |= Flags::SUSPECT;
     }
 
-    /// A runtime says that nobody needs what it was sent for a chain up to a stamp.
+    /// A runtime says up to which stamp no packet that it was sent for a chain is needed.
     fn handle_clear(&mut self, from: Peer, body: &[u8]) -> Result<(), DropReason> {
         let Some((chain, stamp)) = body.split_first_chunk::<2>() else { return Err(DropReason::Malformed) };
         let stamp = <[u8; 8]>::try_from(stamp).map_err(|_| DropReason::Malformed)?;
@@ -211,7 +219,8 @@ impl Switch {
         Ok(())
     }
 
-    /// The new owner of a flow asks for packets of it that its dead owner was sent, or has them all. True if others may go on.
+    /// Answers the new owner of a flow that asks for packets of the dead owner, or says
+    /// that it has them all. True if packets that wait may go on.
     fn handle_replay(
         &mut self,
         from: Peer,
@@ -225,12 +234,12 @@ impl Switch {
             return Ok(self.logs.end(from, epoch));
         }
         if !self.logs.knows(from, epoch) {
-            // If the channel is full it is asked for again.
+            // If the channel is full, the owner asks again and is answered then.
             let _ = self.fabric.send(from.node, kind::UNLOGGED, &epoch.to_be_bytes());
             return Ok(false);
         }
         for number in first..first.saturating_add(count.min(crate::message::Replay::MOST)) {
-            // The owner asks again for missing packets.
+            // Without a buffer the owner asks again for missing packets.
             let Some(mut packet) = pool.take() else { break };
             if !self.logs.copy(from, epoch, number, &mut packet) {
                 pool.put(packet);
@@ -238,7 +247,7 @@ impl Switch {
             }
             packet.meta.flags = Flags::REPLAY;
             self.mark_suspect(epoch, &mut packet);
-            // Which of them it is.
+            // The number of the packet among the flow's logged ones.
             (packet.meta.commit, packet.meta.epoch) = (epoch.get(), number as u16);
             let outer = Outer { destination: mac_of_life(from), source: mac_of_life(self.config.me), index: index::TO_RUNTIME };
             match nsh::encapsulate(&mut packet, outer) {

@@ -10,9 +10,9 @@ use holdfast_wire::{DropReason, FlowKey, Packet};
 /// Index of a route.
 pub(crate) type RouteId = u32;
 
-// There are as many as flows: two cache lines each.
+// There are as many routes as flows, so each takes two cache lines.
 const _: () = assert!(size_of::<Option<Route>>() == 128);
-/// How far a flow's opening has come, as the switch sees it.
+/// Progress of a flow's opening, as the switch sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Opening {
     /// No reply yet.
@@ -24,7 +24,7 @@ pub enum Opening {
 }
 
 impl Opening {
-    /// The opening's state after a packet of the flow.
+    /// The state after a packet of the flow.
     #[inline(never)]
     fn after(self, packet: &Packet, is_reply: bool) -> Opening {
         if packet.layers.protocol != proto::TCP {
@@ -40,21 +40,21 @@ impl Opening {
     }
 }
 
-/// Whether replies under a route's reply key may be another flow's.
+/// A route's doubt: replies under its reply key may be another flow's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Doubt {
-    /// The replies are the flow's: its owner has said so, or this life of the switch saw its first packet
-    /// leave.
+    /// The replies are the flow's: the owner has said so, or this incarnation of the
+    /// switch saw the flow's first packet leave.
     None,
-    /// The key comes from a claim or a telling of a flow of which that is not known: one of which
-    /// it is takes the key away.
+    /// The key comes from a claim, or a runtime has told it, and it is not known to be
+    /// the flow's own. A flow of which that is known takes the key away.
     Unconfirmed,
-    /// Another such flow wants the same key. The flow whose first packet left is not known, so replies
-    /// to either may be on their way.
+    /// Another such flow wants the same key. The flow whose packet left first is not
+    /// known, so replies to either may be on their way.
     Contested,
 }
 
-/// Where a flow's packets go.
+/// The destination of a flow's packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Route {
     /// The initiator's tuple as it comes in.
@@ -63,7 +63,7 @@ pub struct Route {
     pub reply: Option<FlowKey>,
     /// The runtime that owns the flow.
     pub owner: Peer,
-    /// Given with the route; later is newer.
+    /// The epoch of the present owner; a later one is newer.
     pub epoch: Epoch,
     /// The flow's chain.
     pub chain: u16,
@@ -71,20 +71,22 @@ pub struct Route {
     pub last_seen: u64,
     /// See [`Opening`].
     pub opening: Opening,
-    /// As what it is counted of its source: see `Sources`.
+    /// The counts of the source that include the flow, a bit each: see `Sources`.
     pub(super) counted: u8,
-    /// Something of the flow has been released, or is known to a replica: it is a flow.
+    /// A packet of the flow has been released, or a replica knows the flow: the flow is
+    /// real.
     pub is_real: bool,
     /// See [`Doubt`].
     pub doubt: Doubt,
-    /// Until it is real: packets sent to the owner, without those that could not be delivered.
+    /// Packets sent to the owner, less those that could not be delivered; counted until
+    /// the flow is real.
     pub sent: u32,
-    /// Who had it before, under which epoch, until the flow has arrived at its new owner.
+    /// The previous owner and its epoch, until the flow has arrived at the new owner.
     pub moved_from: Option<(Peer, Epoch)>,
 }
 
 impl Route {
-    /// A route over which nothing has gone yet.
+    /// A route that no packet has taken yet.
     pub(crate) fn new(key: FlowKey, owner: Peer, epoch: Epoch, chain: u16, now: u64) -> Route {
         Route {
             key,
@@ -102,21 +104,22 @@ impl Route {
         }
     }
 
-    /// Replies under the reply key may be another flow's.
+    /// True if replies under the reply key may be another flow's.
     pub(crate) fn is_doubtful(&self) -> bool {
         self.doubt != Doubt::None
     }
 }
 
-/// All routes of a switch: bounded, made once.
+/// All routes of a switch. The table is bounded and allocated once.
 pub(crate) struct Routes {
     /// Routes by id, up to the highest id ever given.
     slots: Vec<Option<Route>>,
     free: FreeSlots,
     table: KeyTable,
-    /// Epoch to route, for replies that are learned. A ring: only epochs under which a packet without a known reply key was sent lately are asked for.
+    /// Routes by epoch, to learn reply keys. The ring may forget, because only epochs
+    /// under which a packet without a known reply key was sent lately are looked up.
     by_epoch: Vec<(Epoch, RouteId)>,
-    /// Flows that ended lately.
+    /// Tombstones of flows that ended lately.
     ended: GoneFlows,
     /// Counts of flows, by source.
     sources: Sources,
@@ -139,22 +142,23 @@ impl Routes {
         }
     }
 
-    /// Epochs that are remembered.
+    /// Epochs that the ring remembers.
     fn epochs(capacity: usize) -> usize {
         (capacity * 2).max(1)
     }
 
-    /// The place of an epoch in the ring.
+    /// An epoch's place in the ring.
     fn place(&self, epoch: Epoch) -> usize {
         (epoch.get() % self.by_epoch.len() as u32) as usize
     }
 
-    /// Bytes of memory of so many routes at once, as many of which have ended before.
+    /// Bytes of memory for so many routes at once, if as many have ended before.
     pub(crate) fn memory_of(routes: usize, limits: &SourceLimits) -> usize {
         Routes::memory_with(routes, KeyTable::memory_of(routes * 2), routes) + Sources::memory_of(limits, routes)
     }
 
-    /// Bytes of memory in use, for as many routes as there ever were at once; what is remembered of former ones is counted as if there was no more room for it.
+    /// Bytes of memory in use, for as many routes as there ever were at once. Tombstones
+    /// and noted epochs count at full size.
     pub(crate) fn memory(&self) -> usize {
         Routes::memory_with(self.slots.len(), self.table.memory(), self.capacity()) + self.sources.memory()
     }
@@ -182,8 +186,9 @@ impl Routes {
         hashes.iter().fold(0, |sum, &hash| sum.wrapping_add(self.table.touch(hash)))
     }
 
-    /// For keys that are about to be found: brings their buckets into the cache, then their routes, so that the misses of a record's keys overlap instead
-    /// of following one another. The value means nothing; use it so that the loads stay.
+    /// Prefetches keys that are about to be looked up: first their buckets, then their
+    /// routes, so that the cache misses of a record's keys overlap. The value has no
+    /// meaning; use it so that the loads stay.
     pub(crate) fn touch_routes(&self, hashes: &[u64]) -> u64 {
         let mut sum = self.touch(hashes);
         for found in hashes.iter().filter_map(|&hash| self.table.candidate(hash)) {
@@ -232,12 +237,12 @@ impl Routes {
         Some(id)
     }
 
-    /// Whether the source of this key may open another flow in this chain.
+    /// Checks if the source of this key may open another flow in this chain.
     pub(crate) fn admit(&self, key: &FlowKey, chain: u16) -> Result<(), DropReason> {
         self.sources.admit(key, chain)
     }
 
-    /// A packet of a flow that is half open has come.
+    /// Advances the opening of a half-open flow, by a packet that has come.
     #[cold]
     pub(crate) fn go_on_opening(&mut self, id: RouteId, packet: &Packet, is_reply: bool) {
         let Some(Some(route)) = self.slots.get_mut(id as usize) else { return };
@@ -248,12 +253,12 @@ impl Routes {
         }
     }
 
-    /// Flows that are half open.
+    /// Number of half-open flows.
     pub(crate) fn half_open(&self) -> usize {
         self.half_open
     }
 
-    /// How many of them there are, in 1/1000 of those that there may be.
+    /// Fill of the route table, in 1/1000 of its capacity.
     pub(crate) fn fill(&self) -> u32 {
         (self.len() * 1000 / self.capacity().max(1)) as u32
     }
@@ -268,20 +273,22 @@ impl Routes {
         }
     }
 
-    /// A packet under this epoch may leave soon.
+    /// Notes that a packet under this epoch may leave soon.
     pub(crate) fn note_epoch(&mut self, id: RouteId, epoch: Epoch) {
         let at = self.place(epoch);
         self.by_epoch[at] = (epoch, id + 1);
     }
 
-    /// The route with this epoch, if it was given recently and still has it.
+    /// The route with this epoch, if the epoch was noted recently and is still the
+    /// route's.
     pub(crate) fn with_epoch(&self, epoch: Epoch) -> Option<RouteId> {
         let (noted, id) = self.by_epoch[self.place(epoch)];
         let id = id.checked_sub(1)?;
         (noted == epoch && self.get(id).is_some_and(|route| route.epoch == epoch)).then_some(id)
     }
 
-    /// Gives a route its reply key. False if the table is full or another route has it.
+    /// Gives a route its reply key. False if the table is full or another route has the
+    /// key.
     pub(crate) fn set_reply(&mut self, id: RouteId, reply: FlowKey) -> bool {
         let Some(route) = self.get(id) else { return false };
         if route.reply == Some(reply) {
@@ -302,27 +309,33 @@ impl Routes {
         true
     }
 
-    /// The route to which replies under this key go, if it is another one than that of the flow with this forward key.
+    /// The route to which replies under this key go, unless it is that of the flow with
+    /// this forward key.
     pub(crate) fn other_replied(&self, reply: &FlowKey, key: &FlowKey) -> Option<RouteId> {
         let found = self.find(reply, self.hash(reply)).filter(|found| found.is_reply)?;
         self.get(found.slot).is_some_and(|route| route.key != *key).then_some(found.slot)
     }
 
-    /// Replies under this key go to another flow than the one that has, or had lately, this epoch: a flow that has been moved or claimed meanwhile is still the same.
+    /// True if replies under this key go to another flow than the one that has, or had
+    /// lately, this epoch. A flow that has been moved or claimed meanwhile is still the
+    /// same flow.
     pub(crate) fn is_anothers(&self, reply: &FlowKey, epoch: Epoch) -> bool {
         let Some(found) = self.find(reply, self.hash(reply)).filter(|found| found.is_reply) else { return false };
         let noted = self.by_epoch[self.place(epoch)];
         noted != (epoch, found.slot + 1) && self.get(found.slot).is_some_and(|route| route.epoch != epoch)
     }
 
-    /// The flow with this epoch has had replies under this key, or it is the flow's own, on the way back: whatever others tell, it is theirs.
+    /// True if the key is surely that of the flow with this epoch, whatever other
+    /// runtimes tell. The flow has had replies under it, or it is the flow's own forward
+    /// key.
     pub(crate) fn is_surely_of(&self, reply: &FlowKey, epoch: Epoch) -> bool {
         let Some(found) = self.find(reply, self.hash(reply)) else { return false };
         let is_sure = |route: &Route| route.epoch == epoch && !(found.is_reply && route.is_doubtful());
         self.get(found.slot).is_some_and(is_sure)
     }
 
-    /// Takes a route's reply key away: another flow has it. The flow lives, and nothing of it leaves.
+    /// Takes a route's reply key away, because another flow has it. The flow lives, but
+    /// none of its packets leaves.
     pub(crate) fn take_reply(&mut self, id: RouteId) {
         let Some(route) = self.get_mut(id) else { return };
         route.doubt = Doubt::None;
@@ -348,7 +361,7 @@ impl Routes {
         Some(route)
     }
 
-    /// Removes the route of a flow that ended, and remembers that it did.
+    /// Removes the route of a flow that ended, and keeps a tombstone.
     pub(crate) fn end(&mut self, id: RouteId) -> Option<Route> {
         let route = self.remove(id)?;
         let hash = self.hash(&route.key);
@@ -356,7 +369,8 @@ impl Routes {
         Some(route)
     }
 
-    /// True if the flow that had this key under this epoch is known to have ended, or a later one is.
+    /// True if the flow of this hash, under this epoch or a later one, is known to have
+    /// ended.
     pub(crate) fn has_ended(&self, hash: u64, epoch: Epoch) -> bool {
         self.ended.is_late(hash, epoch)
     }

@@ -1,16 +1,20 @@
-//! How many flows each source has, and which of them are half open.
+//! Counts of each source's flows, and of those that are half open.
 //!
-//! Theory of operation. The switch sees every opening, so what is counted here is exact, whichever runtimes the flows are at; of several switches each counts for itself. A flow is *half open* until
-//! it has been answered, and of TCP until its initiator has gone on after that: the switch looks at no state, so an acknowledgement that does not fit counts too. Whoever forges
-//! those gets past the limit here, and not past the tables of runtimes: there the flow is half open still, and goes first.
+//! Theory of operation. The switch sees every opening, so the counts here are exact,
+//! whichever runtimes have the flows. Each of several switches counts for itself. A flow
+//! is *half open* until it has been answered; a TCP flow, until its initiator has gone on
+//! after that. The switch looks at no flow state, so an acknowledgement that does not fit
+//! counts too. A forger of acknowledgements gets past the limit here, but not past the
+//! runtimes' tables: there the flow is still half open, and is evicted first.
 //!
 //! A source is an IPv4 address, or an IPv6 /64: within that a host takes any address. A
 //! flow is counted while it has a route, from where the route is made to where it is
-//! removed (`Routes`). A new life of the switch therefore has the right counts as soon as
-//! runtimes have told it their flows.
+//! removed (`Routes`). A new incarnation of the switch therefore has the right counts as
+//! soon as runtimes have told it their flows.
 //!
-//! In: routes as they come, go and are answered. Out: whether another one may come. Never: growth. There are no more entries than routes to count, and nobody who does not
-//! know the seed can tell which of them meet in the table.
+//! In: routes as they come, go and are answered. Out: whether a source may have another
+//! one. Never: growth. The table has no more entries than routes to count, and without
+//! the seed it cannot be told which of them collide.
 
 use super::routes::Opening;
 use core::fmt;
@@ -19,14 +23,15 @@ use holdfast_protection::flows::{Found, FreeSlots, KeyTable};
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::{DropReason, FlowKey, source_of};
 
-/// How much of a switch's table one source may have. Without a word, all of it.
+/// Limits on one source's part of a switch's table. A limit that is not set is the whole
+/// table.
 #[derive(Clone, Default)]
 pub struct SourceLimits {
-    /// Flows that are half open.
+    /// Half-open flows.
     pub half_open: Option<u32>,
-    /// Flows altogether.
+    /// All flows.
     pub flows: Option<u32>,
-    /// By chain, what a function of it says. Chains behind the list have no such limit.
+    /// By chain: the limit that a function of it sets. Chains behind the list have none.
     pub chains: Vec<Option<SourceLimit>>,
 }
 
@@ -46,7 +51,7 @@ enum Kind {
 }
 
 impl Kind {
-    /// Its bit in what a route is counted as.
+    /// The kind's bit in a route's `counted`.
     fn bit(self) -> u8 {
         match self {
             Kind::HalfOpen => 1,
@@ -73,7 +78,7 @@ pub(super) struct Sources {
 }
 
 impl SourceLimits {
-    /// How many counts a flow is part of, at most.
+    /// The most counts that a flow is part of.
     fn kinds(&self) -> usize {
         let has_chains = self.chains.iter().any(Option::is_some);
         [self.half_open.is_some(), self.flows.is_some(), has_chains].into_iter().filter(|is_there| *is_there).count()
@@ -86,7 +91,7 @@ impl Sources {
         Sources { limits, counts: Vec::with_capacity(most), free: FreeSlots::new(most), table: KeyTable::new(most), seed }
     }
 
-    /// Bytes of memory of so many flows, each half open and of a source of its own.
+    /// Bytes of memory for so many flows, each half open and of its own source.
     pub(super) fn memory_of(limits: &SourceLimits, flows: usize) -> usize {
         let counts = limits.kinds() * flows;
         Sources::memory_with(counts, KeyTable::memory_of(counts))
@@ -101,7 +106,7 @@ impl Sources {
         counts * size_of::<Count>() + table + FreeSlots::memory_of(counts)
     }
 
-    /// As what a flow is counted, of which source, and how many of them there may be.
+    /// The counts that a flow is part of, each with its source and its limit.
     fn kinds(&self, key: &FlowKey, chain: u16, opening: Opening) -> [Option<(Kind, [u8; 16], u32)>; 3] {
         let source = source_of(&key.source);
         let half_open = self.limits.half_open.filter(|_| opening != Opening::Over);
@@ -110,7 +115,7 @@ impl Sources {
         [
             half_open.map(|most| (Kind::HalfOpen, source, most)),
             self.limits.flows.map(|most| (Kind::All, source, most)),
-            // A function means the address, whatever network it is in.
+            // A function's limit is for the address, not for its network.
             of_chain.map(|limit| (Kind::Chain(chain), key.source, limit.flows)),
         ]
     }
@@ -128,7 +133,7 @@ impl Sources {
         self.table.find(hash, is_it)
     }
 
-    /// Whether another flow of this key may be opened in this chain.
+    /// Checks if another flow of this key may be opened in this chain.
     pub(super) fn admit(&self, key: &FlowKey, chain: u16) -> Result<(), DropReason> {
         for (kind, source, most) in self.kinds(key, chain, Opening::Unanswered).into_iter().flatten() {
             let found = self.find(&source, kind, self.hash(&source, kind));
@@ -145,7 +150,7 @@ impl Sources {
         Ok(())
     }
 
-    /// There is a flow more. As what it is counted now, a bit each.
+    /// Adds a flow. Returns the counts that include it, a bit each.
     pub(super) fn add(&mut self, key: &FlowKey, chain: u16, opening: Opening) -> u8 {
         let mut counted = 0;
         for (kind, source, _) in self.kinds(key, chain, opening).into_iter().flatten() {
@@ -153,7 +158,8 @@ impl Sources {
             if let Some(found) = self.find(&source, kind, hash) {
                 self.counts[found.slot as usize].flows += 1;
             } else {
-                // Without a place in the table it is not counted: that is rarer than one in millions.
+                // Without a place in the table the flow is not counted, which is rarer
+                // than one in millions.
                 let Some(slot) = self.free.next() else { continue };
                 if !self.table.insert(hash, Found { slot, is_reply: false }) {
                     continue;
@@ -170,7 +176,7 @@ impl Sources {
         counted
     }
 
-    /// A flow is no more that was counted as this.
+    /// Removes a flow from the counts that include it.
     pub(super) fn remove(&mut self, key: &FlowKey, chain: u16, counted: u8) {
         let source = source_of(&key.source);
         for (kind, source) in [(Kind::HalfOpen, source), (Kind::All, source), (Kind::Chain(chain), key.source)] {
@@ -188,13 +194,13 @@ impl Sources {
         }
     }
 
-    /// A flow is not half open any more. As what it is counted now.
+    /// Ends a flow's being half open. Returns the counts that still include it.
     pub(super) fn settle(&mut self, key: &FlowKey, chain: u16, counted: u8) -> u8 {
         self.remove(key, chain, counted & Kind::HalfOpen.bit());
         counted & !Kind::HalfOpen.bit()
     }
 
-    /// Sources of which something is counted, each for itself.
+    /// Number of counts in use, over all sources.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.free.capacity() - self.free.len()
@@ -211,7 +217,9 @@ mod tests {
         FlowKey { source: map_v4([10, 0, 0, host]), source_port: port, protocol: 17, ..FlowKey::default() }
     }
 
-    /// A host has three flows half open and may have no fourth; one is answered, another ends, and it may again. Others are not concerned, and in the end nothing is counted any more.
+    /// A host has three half-open flows and may have no fourth. A reply comes for the
+    /// first, another ends, and a new one is admitted. Other hosts are not concerned, and
+    /// in the end no count is left.
     #[test]
     fn what_is_counted_is_what_there_is() {
         let limits = SourceLimits { half_open: Some(3), ..SourceLimits::default() };
@@ -232,7 +240,8 @@ mod tests {
         assert_eq!(sources.len(), 0);
     }
 
-    /// A network of IPv6 is one source, whatever addresses its hosts take. A function's limit is each address's, of its chain, and of those flows that it means.
+    /// An IPv6 network is one source, whatever addresses its hosts take. A function's
+    /// limit holds for each address, in its own chain, and for the flows that it means.
     #[test]
     fn who_a_source_is() {
         let counts = Arc::new(|key: &FlowKey| key.source_port != 53);

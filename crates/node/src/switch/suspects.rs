@@ -1,8 +1,12 @@
-//! Packets that runtimes had in hand when they ended, and those that have ended several.
+//! Quarantine at the switch: packets that were in flight in runtimes that ended.
 //!
-//! Theory of operation (docs/protocols/replay.md, "A packet that ends its process"). A packet is known by its stamp, which no other packet of this switch ever has. A dead runtime's manager says which one it had in hand, and a runtime on
-//! which ones its functions panicked. Each of these counts. One that counts once is marked when it is sent again to who takes its flow over, and kept here as it was; at its second time it is *set aside*:
-//! it goes into a capture, nobody gets it any more, and if it has ended processes its flow is closed for a while.
+//! Theory of operation (docs/protocols/replay.md, "A packet that ends its process"). A
+//! packet is known by its stamp, which no other packet of this switch ever has. A dead
+//! runtime's manager says which packet was in flight there, and a runtime says on which
+//! packets its functions panicked. Each of these reports counts. A packet with one report
+//! is marked when it is sent again to the flow's new owner, and a copy is kept here. With
+//! the second report the packet is *set aside*: it goes into a capture, and no runtime
+//! gets it any more. If it has ended processes, its flow is closed for a while.
 //!
 //! Bounded: the oldest are forgotten.
 
@@ -13,29 +17,29 @@ use std::collections::{BTreeMap, VecDeque};
 const KNOWN: usize = 1024;
 /// Packets that are set aside and not fetched yet.
 const WAITING: usize = 64;
-/// Flows that are closed at a time, and for how long each, ns.
+/// Flows that are closed at a time, and the time for which each is closed, ns.
 const CLOSED: usize = 256;
 const CLOSED_FOR: u64 = 60_000_000_000;
 
-/// A packet that nobody gets any more.
+/// A packet that no runtime gets any more.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SetAside {
-    /// Its stamp, chain and port.
+    /// The packet's stamp, chain and port.
     pub meta: Meta,
-    /// Of its flow, as it began.
+    /// The flow's forward key.
     pub key: FlowKey,
-    /// As it came in.
+    /// The bytes as they came in.
     pub bytes: Box<[u8]>,
 }
 
 #[derive(Debug, Default)]
 struct Suspect {
-    /// How often somebody ended with it, or panicked.
+    /// Number of reports: processes that ended with the packet in flight, and panics.
     times: u32,
     kept: Option<SetAside>,
 }
 
-/// What is to become of a packet that is about to be sent again.
+/// The decision on a packet that is about to be sent again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Judgement {
     Innocent,
@@ -53,7 +57,8 @@ pub(super) struct Suspects {
 }
 
 impl Suspects {
-    /// Somebody ended with this packet in hand, or its functions panicked. The packet, if that is the second time.
+    /// Counts a report: a process ended with this packet in flight, or functions panicked
+    /// on it. Returns the packet if this is the second report.
     pub(super) fn note(&mut self, stamp: u64) -> Option<&SetAside> {
         if !self.known.contains_key(&stamp) {
             if self.order.len() == KNOWN
@@ -81,14 +86,14 @@ impl Suspects {
         }
     }
 
-    /// It is about to be sent again.
+    /// Keeps a copy of a suspect that is about to be sent again.
     pub(super) fn keep(&mut self, packet: &Packet, key: FlowKey) {
         if let Some(suspect) = self.known.get_mut(&packet.meta.stamp) {
             suspect.kept.get_or_insert_with(|| SetAside { meta: packet.meta, key, bytes: packet.bytes().into() });
         }
     }
 
-    /// Nothing of this flow is let in for a while.
+    /// Closes a flow for a while: none of its packets is let in.
     pub(super) fn close(&mut self, key: FlowKey, now: u64) {
         if self.closed.len() == CLOSED {
             self.closed.pop_front();
@@ -96,7 +101,7 @@ impl Suspects {
         self.closed.push_back((key, now.saturating_add(CLOSED_FOR)));
     }
 
-    /// Asked of flows that are about to begin.
+    /// True if a flow that is about to begin is closed.
     pub(super) fn is_closed(&mut self, key: &FlowKey, now: u64) -> bool {
         while self.closed.pop_front_if(|(_, until)| *until <= now).is_some() {}
         self.closed.iter().any(|(closed, _)| closed == key)
@@ -123,7 +128,8 @@ mod tests {
         FlowKey { source_port: port, ..FlowKey::default() }
     }
 
-    /// Once: marked and kept. Twice: set aside, once, as it was kept. A third time changes nothing. Another packet has nothing to do with it.
+    /// One report: marked and kept. Two: set aside, once, as it was kept. A third changes
+    /// nothing. Another packet is not concerned.
     #[test]
     fn the_second_time_sets_aside() {
         let mut pool = MemoryPool::new(4);
@@ -142,7 +148,7 @@ mod tests {
         assert_eq!(suspects.take_set_aside(), []);
     }
 
-    /// However many are said, so many are remembered, and the latest of them.
+    /// The table keeps the latest stamps, however many reports arrive.
     #[test]
     fn the_oldest_are_forgotten() {
         let mut suspects = Suspects::default();

@@ -1,7 +1,9 @@
-//! The runtimes to which routes lead, and which of them is to have the next flow.
+//! The runtimes to which routes lead, and the choice of one for the next flow.
 //!
-//! Found by node at once. The one with the fewest routes of a virtual cluster is found by a knockout among its runtimes, of which a change replays only the
-//! games of one: a cluster may have a thousand, and a flow begins, or ends, with every few packets.
+//! Targets are found by node in one step. The runtime with the fewest routes in a virtual
+//! cluster is found by a knockout among the cluster's runtimes. A change replays only the
+//! games of one runtime: a cluster may have a thousand, and with every few packets a flow
+//! begins or ends.
 
 use crate::channel::format::after;
 use crate::message::{Member, MemberState};
@@ -14,27 +16,29 @@ pub(super) struct Target {
     pub(super) cluster: u16,
     host: u16,
     routes: usize,
-    /// Routes among these of which nothing is known to have been released.
+    /// Routes among these over which no packet is known to have been released.
     opening: usize,
     full: Full,
-    /// Its place in its cluster's knockout.
+    /// The target's place in its cluster's knockout.
     place: usize,
 }
 
-/// How long a runtime that had no room for a new flow gets none if another has some, ns: with the fewest flows it would get all of them, and turn them
-/// away.
+/// A runtime that had no room for a new flow gets none for so long, ns, if another one
+/// has room. Without the pause the runtime with the fewest flows would get all new ones,
+/// and turn them away.
 const FULL_FOR: u64 = 1_000_000_000;
-/// The same at most, if it has none whenever it is tried: four times as long every time. Who tries to connect waits twice as long every time, and must
-/// get through to another before long.
+/// The most that this pause may grow to, ns. The pause gets four times as long every time
+/// that the runtime is tried and full. A client that retries waits twice as long every
+/// time, and must reach another runtime before long.
 const FULL_FOR_AT_MOST: u64 = 16_000_000_000;
 
-/// A runtime has no room, or had none.
+/// Whether a runtime has room for new flows.
 #[derive(Clone, Copy, Default)]
 struct Full {
-    /// It ranks behind those that have some.
+    /// The runtime ranks behind those that have room.
     is_meant: bool,
     since: u64,
-    /// For how long it is not tried; 0 if it was never full.
+    /// The time for which the runtime is not tried, ns; 0 if it was never full.
     pause: u64,
 }
 
@@ -43,10 +47,10 @@ impl Full {
         self.since + self.pause
     }
 
-    /// It had no room at this time.
+    /// Notes that the runtime had no room at this time.
     fn note(&mut self, now: u64) {
         if self.is_meant && now < self.until() {
-            // That was on its way there before.
+            // The flow was on its way before the pause began.
             return;
         }
         let is_again = self.pause > 0 && now.saturating_sub(self.until()) <= FULL_FOR_AT_MOST;
@@ -56,12 +60,13 @@ impl Full {
 }
 
 impl Target {
-    /// It has flows, and gets packets of them.
+    /// True if the runtime has flows, and gets their packets.
     pub(super) fn serves(&self) -> bool {
         self.state.serves()
     }
 
-    /// Who has the lowest gets the next flow; who has none gets none at all.
+    /// The runtime's rank: the lowest gets the next flow, and one without a rank gets
+    /// none.
     fn rank(&self, hosts_away: u16) -> Option<u64> {
         let is_last = u64::from(is_away(hosts_away, self.host)) << 63 | u64::from(self.full.is_meant) << 62;
         (self.state == MemberState::Running).then_some(is_last | self.routes as u64)
@@ -72,12 +77,14 @@ fn is_away(hosts: u16, host: u16) -> bool {
     hosts.checked_shr(host.into()).is_some_and(|bits| bits & 1 != 0)
 }
 
-/// Players by rank, and the winners of each pair, of each pair of those, and so on: `games[1]` has the winner of all.
+/// Players by rank, the winner of each pair, of each pair of winners, and so on:
+/// `games[1]` has the winner of all.
 #[derive(Default)]
 struct Knockout {
-    /// Per place: where the target lies, and its rank.
+    /// By place: the position of the target, and its rank.
     players: Vec<(usize, Option<u64>)>,
-    /// Winners' places; as many as there could be players.
+    /// Winners' places; the length is the number of players, rounded up to a power of
+    /// two.
     games: Vec<usize>,
 }
 
@@ -89,7 +96,7 @@ impl Knockout {
         knockout
     }
 
-    /// The winner of a game, or who stands where none is played.
+    /// The winner of a game. Below the last games these are the players themselves.
     fn winner(&self, game: usize) -> usize {
         if game < self.games.len() { self.games[game] } else { game - self.games.len() }
     }
@@ -97,7 +104,7 @@ impl Knockout {
     fn play(&mut self, game: usize) {
         let (a, b) = (self.winner(game * 2), self.winner(game * 2 + 1));
         let rank = |place: usize| self.players.get(place).and_then(|(_, rank)| *rank).unwrap_or(u64::MAX);
-        // Of equal ones the first.
+        // The first wins among equals.
         self.games[game] = if rank(b) < rank(a) { b } else { a };
     }
 
@@ -110,7 +117,7 @@ impl Knockout {
         }
     }
 
-    /// Where the one with the lowest rank lies.
+    /// The position of the target with the lowest rank.
     fn first(&self) -> Option<usize> {
         let winner = if self.games.len() > 1 { self.games[1] } else { 0 };
         self.players.get(winner).and_then(|(at, rank)| rank.map(|_| *at))
@@ -122,16 +129,17 @@ impl Knockout {
 pub(super) struct Targets {
     list: Vec<Target>,
     at: NodeIndex,
-    /// By virtual cluster.
+    /// Knockouts by virtual cluster.
     knockouts: BTreeMap<u16, Knockout>,
-    /// Where those lie that had no room for a flow.
+    /// Positions of the targets that had no room for a flow.
     full: Vec<usize>,
     /// Hosts that are not heard, a bit each.
     away: u16,
 }
 
 impl Targets {
-    /// These there are now. What is known of those that were there before stays.
+    /// Replaces the targets by these members, and returns the old ones. A target that
+    /// stays keeps its counts.
     pub(super) fn renew(&mut self, members: &[Member]) -> Vec<Target> {
         let old = core::mem::take(&mut self.list);
         let mut of_clusters = BTreeMap::<u16, Vec<(usize, Option<u64>)>>::new();
@@ -141,7 +149,7 @@ impl Targets {
             let known = self.at.get(peer.node).map(|at| &old[at]).filter(|target| target.peer == peer);
             let counts = known.map_or((0, 0, Full::default()), |target| (target.routes, target.opening, target.full));
             let (routes, opening, was_full) = counts;
-            // Its host may have told of its end before this view was made.
+            // The member's host may have told its end before this view was made.
             let has_ended = known.is_some_and(|target| target.state == MemberState::Failed);
             let state = if has_ended { MemberState::Failed } else { member.state };
             let players = of_clusters.entry(member.cluster).or_default();
@@ -171,7 +179,7 @@ impl Targets {
         self.list.iter()
     }
 
-    /// Who lives at this node, or has.
+    /// The target at this node, in any incarnation.
     #[inline]
     pub(super) fn of_node(&self, node: u16) -> Option<&Target> {
         self.at.get(node).map(|at| &self.list[at])
@@ -187,7 +195,7 @@ impl Targets {
         self.position(peer).map(|at| &self.list[at])
     }
 
-    /// Packets of its flows go there.
+    /// True if packets of this runtime's flows go there.
     #[inline]
     pub(super) fn serves(&self, peer: Peer) -> bool {
         self.find(peer).is_some_and(Target::serves)
@@ -197,7 +205,8 @@ impl Targets {
         self.find(peer).is_some_and(|target| target.state != MemberState::Failed)
     }
 
-    /// It is given up, or an earlier life of one that is there.
+    /// True if the runtime is given up, or is an earlier incarnation of one that is
+    /// there.
     pub(super) fn has_failed(&self, peer: Peer) -> bool {
         self.of_node(peer.node).is_some_and(|target| match target.peer == peer {
             true => target.state == MemberState::Failed,
@@ -212,7 +221,7 @@ impl Targets {
         }
     }
 
-    /// So many more routes lead there, or fewer.
+    /// Changes the number of routes that lead there.
     pub(super) fn count(&mut self, owner: Peer, change: isize) {
         if let Some(at) = self.position(owner) {
             let target = &mut self.list[at];
@@ -221,7 +230,7 @@ impl Targets {
         }
     }
 
-    /// Routes that lead there and have had nothing released are so many more, or fewer.
+    /// Changes the number of routes that lead there and have had no packet released.
     pub(super) fn count_opening(&mut self, owner: Peer, change: isize) {
         if let Some(at) = self.position(owner) {
             let target = &mut self.list[at];
@@ -229,17 +238,18 @@ impl Targets {
         }
     }
 
-    /// Routes that lead there.
+    /// Number of routes that lead there.
     pub(super) fn routes(&self, peer: Peer) -> usize {
         self.find(peer).map_or(0, |target| target.routes)
     }
 
-    /// Routes that lead there, of flows of which something has been released, or is known to others.
+    /// Number of routes that lead there and are of real flows: a packet has been
+    /// released, or another process knows the flow.
     pub(super) fn flows(&self, peer: Peer) -> usize {
         self.find(peer).map_or(0, |target| target.routes.saturating_sub(target.opening))
     }
 
-    /// It is gone.
+    /// Marks the runtime as failed.
     pub(super) fn set_gone(&mut self, peer: Peer) {
         if let Some(at) = self.position(peer) {
             self.list[at].state = MemberState::Failed;
@@ -247,7 +257,8 @@ impl Targets {
         }
     }
 
-    /// These hosts are not heard, a bit each: whoever is there may be dead, and gets a new flow only if there is nobody else.
+    /// Sets the hosts that are not heard, a bit each. Their runtimes may be dead, and get
+    /// a new flow only if no other runtime is left.
     pub(super) fn set_away(&mut self, away: u16) {
         if core::mem::replace(&mut self.away, away) == away {
             return;
@@ -255,7 +266,7 @@ impl Targets {
         (0..self.list.len()).for_each(|at| self.rank(at));
     }
 
-    /// It had no room for a flow.
+    /// Notes that the runtime had no room for a flow.
     pub(super) fn set_full(&mut self, peer: Peer, now: u64) {
         if let Some(at) = self.position(peer) {
             self.list[at].full.note(now);
@@ -266,7 +277,8 @@ impl Targets {
         }
     }
 
-    /// Who is to have a new flow of this cluster: the one with the fewest routes that has room, or the one with the fewest.
+    /// The runtime that is to have a new flow of this cluster: the one with the fewest
+    /// routes that has room, or else the one with the fewest.
     pub(super) fn least(&mut self, cluster: u16, now: u64) -> Option<Peer> {
         if !self.full.is_empty() {
             let over: Vec<usize> = self.full.extract_if(.., |at| self.list[*at].full.until() <= now).collect();
@@ -292,8 +304,9 @@ mod tests {
         Peer { node, incarnation: u32::from(node) }
     }
 
-    /// Two clusters of seven and six; routes come and go, runtimes become full, fall away and come anew. Every time it is the one that a look at all
-    /// of them finds.
+    /// Two clusters have seven and six runtimes. Routes come and go, runtimes become
+    /// full, fail and come back. Every time the knockout finds the same runtime as a look
+    /// at all of them.
     #[test]
     fn the_least_loaded_one_is_found_without_looking_at_all() {
         let mut targets = Targets::default();
@@ -325,8 +338,9 @@ mod tests {
         }
     }
 
-    /// A runtime has no room for long, and the fewest flows. A client that tries to connect 1, 2 and 4 seconds apart gets to another at its third try; when
-    /// nothing has been turned away for a while, all begins again.
+    /// The runtime with the fewest flows has no room for long. A client that tries to
+    /// connect 1 and 2 seconds apart gets to another one at its third try. When no flow
+    /// has been turned away for a while, the pauses are short again.
     #[test]
     fn who_is_full_every_time_is_tried_ever_more_rarely() {
         let mut targets = Targets::default();

@@ -1,11 +1,11 @@
-//! Steps of the packets that an operator follows, as far as the switch sees them.
+//! Steps of the packets that an operator traces, as far as the switch sees them.
 
 use super::Switch;
 use crate::message::TraceStep;
 use holdfast_wire::nsh::Flags;
 use holdfast_wire::{FlowKey, Packet};
 
-/// Whether a packet is on its way in or out: the order of steps with one stamp.
+/// The direction of a traced packet's step. The value orders the steps with one stamp.
 #[derive(Clone, Copy)]
 pub(super) enum Stage {
     In = 0,
@@ -23,7 +23,7 @@ impl Switch {
         self.traces.push(self.step(packet, stage, text));
     }
 
-    /// Follows a packet from here on, if it is meant. True if so.
+    /// Begins to trace a packet if the selector matches. True if so.
     pub(super) fn start_trace(&mut self, key: &FlowKey, packet: &mut Packet) -> bool {
         let Some((_, left)) = self.trace.as_mut().filter(|(selector, _)| selector.matches(key, packet.meta.ingress)) else {
             return false;
@@ -39,7 +39,7 @@ impl Switch {
         true
     }
 
-    /// Which rule decides about a flow that begins.
+    /// Adds the step of a packet that opens a flow, with the rule that matches.
     #[cold]
     pub(super) fn trace_rule(&mut self, key: &FlowKey, packet: &Packet) {
         let rule = self.rules.find(key, packet.meta.ingress).cloned();

@@ -1,4 +1,5 @@
-//! A coordinator alone: who may lease what while runtimes fail, and who waits for whom.
+//! A coordinator alone: leases while runtimes fail, and recoveries that wait for one
+//! another.
 
 use holdfast_node::address::{COORDINATOR, MANAGER, SWITCH};
 use holdfast_node::channel::{Fabric, FabricConfig};
@@ -9,7 +10,8 @@ use holdfast_protection::Peer;
 const POOL: PoolId = PoolId { chain: 0, function: 0, field: 0 };
 const MILLISECOND: u64 = 1_000_000;
 
-/// A coordinator, what speaks for its runtimes with their errands, and its manager, which fences whom it is asked to.
+/// A coordinator, endpoints that speak for its runtimes with their requests, and its
+/// manager, which fences every runtime that it is asked to.
 struct Bench {
     coordinator: Coordinator,
     runtimes: Vec<(Peer, Fabric, Ordered)>,
@@ -19,7 +21,8 @@ struct Bench {
 }
 
 impl Bench {
-    /// Runtimes 16, 17 and so on, all of them started, and one pool of so many blocks.
+    /// All of the runtimes 16, 17 and so on are started, and there is one pool of so many
+    /// blocks.
     fn new(runtimes: u16, blocks: u32) -> Bench {
         let config = CoordinatorConfig {
             me: Peer { node: COORDINATOR, incarnation: 1 },
@@ -45,7 +48,7 @@ impl Bench {
         bench
     }
 
-    /// The coordinator's frames go where they are meant to.
+    /// Delivers the coordinator's frames.
     fn carry(&mut self) {
         self.coordinator.forget_log();
         let mut frames = Vec::new();
@@ -54,14 +57,14 @@ impl Bench {
             true
         });
         for frame in frames {
-            // Frames for others are refused.
+            // Frames for other nodes are refused.
             let _ = self.manager.handle_frame(&frame, self.now);
             let _ = self.switch.handle_frame(&frame, self.now);
             for (_, fabric, _) in &mut self.runtimes {
                 let _ = fabric.handle_frame(&frame, self.now);
             }
         }
-        // It answers who asks for it.
+        // The manager answers peers that ask for it.
         let Bench { manager, coordinator, now, .. } = self;
         manager.poll_transmit(*now, |frame| coordinator.fabric().handle_frame(frame, *now).is_ok());
         let asked: Vec<Control> = self.manager.inbox.records().filter_map(|(_, body)| Control::decode(body).ok()).collect();
@@ -84,7 +87,7 @@ impl Bench {
         self.coordinator.handle_records(self.now);
     }
 
-    /// Those that are to be started say hello.
+    /// Runtimes that are to be started say hello.
     fn start(&mut self) {
         self.coordinator.handle_timeout(self.now);
         let starting: Vec<Peer> = self.coordinator.status().map(|status| status.member.peer()).collect();
@@ -121,7 +124,7 @@ impl Bench {
         self.coordinator.handle_records(self.now);
     }
 
-    /// What the coordinator has told a runtime about the pool since the last call.
+    /// The coordinator's messages to a runtime about the pool since the last call.
     fn told(&mut self, to: Peer) -> Vec<Control> {
         self.carry();
         let Some((_, fabric, _)) = self.runtimes.iter_mut().find(|(peer, _, _)| *peer == to) else { return Vec::new() };
@@ -136,7 +139,7 @@ impl Bench {
         about_pool
     }
 
-    /// The process ends; it is not started again before the clock moves on.
+    /// The process ends, and is not started again before the clock moves on.
     fn kill(&mut self, peer: Peer) {
         self.runtimes.retain(|(there, _, _)| *there != peer);
         self.tell_end(peer);
@@ -158,14 +161,14 @@ impl Bench {
         );
     }
 
-    /// The switch, perhaps in a new life, says that it has no rules.
+    /// The switch, in this incarnation, says that it has no rules.
     fn begin_switch(&mut self, incarnation: u32) {
         if incarnation != self.switch.me().incarnation {
             self.switch = Fabric::new(Peer { node: SWITCH, incarnation }, FabricConfig::default());
             self.switch.set_peer(Peer { node: COORDINATOR, incarnation: 1 });
         }
         self.switch.send_control(COORDINATOR, &Control::RulesInForce { version: 0 });
-        // A new life has to show that it is there.
+        // A new incarnation has to show that it is there.
         for _ in 0..3 {
             let Bench { switch, coordinator, now, .. } = self;
             switch.poll_transmit(*now, |frame| coordinator.fabric().handle_frame(frame, *now).is_ok());
@@ -175,7 +178,7 @@ impl Bench {
         self.carry();
     }
 
-    /// Whom the switch has just been told to sweep, and whether that is over.
+    /// The runtimes that the switch has just been told to sweep, each with `is_over`.
     fn swept(&mut self) -> Vec<(Peer, bool)> {
         self.carry();
         let told = self.switch.inbox.records().filter_map(|(_, body)| Control::decode(body).ok());
@@ -204,8 +207,9 @@ fn granted(messages: &[Control]) -> Vec<(u32, [u64; 4])> {
     blocks.flatten().copied().collect()
 }
 
-/// A dies. B has recovered a flow of A's and dies before it has said so; C has the flow's replica. A's blocks rest until C has reported
-/// what it recovered of B, and are then granted without the flow's number.
+/// A dies. B has recovered a flow of A's, and dies before it has said so; C has the
+/// flow's replica. A's blocks rest until C has reported its recoveries of B, and are then
+/// granted without the flow's number.
 #[test]
 fn a_second_failure_during_recovery_does_not_free_what_is_held() {
     let mut bench = Bench::new(3, 4);
@@ -221,14 +225,15 @@ fn a_second_failure_during_recovery_does_not_free_what_is_held() {
     for _ in 0..2 {
         bench.tell(c, &Control::WantBlock { pool: POOL });
     }
-    // The number is C's own, so that C has it in its block without the coordinator's account.
+    // C owns the number, and so has it in its block without the coordinator's account.
     let blocks = granted(&bench.told(c));
     assert!(blocks.contains(&(block, [8, 0, 0, 0])), "{blocks:?}");
     assert!(bench.coordinator.failovers().all(|failover| failover.recovered_at.is_some()));
 }
 
-/// A flow was on its way from A to B when B died, and A dies before it has reported on that. C, which has a copy of what A had, gets the flow's route when nobody
-/// asks for anything of B any more; and what B's blocks hold is free only when C has reported on A too.
+/// A flow was on its way from A to B when B died, and A dies before it has reported on
+/// that. C has a copy of A's flows. C gets the flow's route when no runtime claims
+/// anything of B any more. B's blocks are free only when C has reported on A too.
 #[test]
 fn routes_are_swept_of_one_before_another_is_heard_of() {
     let mut bench = Bench::new(3, 3);
@@ -245,8 +250,10 @@ fn routes_are_swept_of_one_before_another_is_heard_of() {
     assert_eq!((bench.swept(), bench.account().quarantined), (vec![(a, true)], 0));
 }
 
-/// A flow was on its way from A to B and another from B to A when both died. What C has of either waits until the other's routes have been swept: they are,
-/// as soon as C says that nothing else is open; what A and B had is free when C is done with both.
+/// A flow was on its way from A to B, and another from B to A, when both died. C's claims
+/// on either wait until the other's routes have been swept. Both are swept as soon as C
+/// says that nothing else is open. The blocks of A and B are free when C is done with
+/// both.
 #[test]
 fn those_who_wait_for_one_another_are_swept() {
     let mut bench = Bench::new(3, 3);
@@ -270,7 +277,8 @@ fn those_who_wait_for_one_another_are_swept() {
     assert_eq!((bench.swept(), bench.account().quarantined), (vec![(b, true)], 0));
 }
 
-/// What waits has been said of one life of the switch: the next one has heard nobody ask, and is told to sweep when all have asked it.
+/// C's report that all its claims wait concerns one incarnation of the switch. The next
+/// incarnation has heard no claim, and is told to sweep when all have claimed from it.
 #[test]
 fn a_new_life_of_the_switch_is_asked_before_it_sweeps() {
     let mut bench = Bench::new(3, 3);
@@ -288,7 +296,8 @@ fn a_new_life_of_the_switch_is_asked_before_it_sweeps() {
     assert_eq!(bench.swept(), []);
 }
 
-/// B recovers a flow whose number lies in a block that C was granted: C is told before it can lease the number.
+/// B recovers a flow whose number lies in a block that C was granted. C is told before it
+/// can lease the number.
 #[test]
 fn an_owner_hears_of_numbers_that_others_hold_after_all() {
     let mut bench = Bench::new(3, 4);
@@ -300,7 +309,8 @@ fn an_owner_hears_of_numbers_that_others_hold_after_all() {
     assert_eq!(bench.told(c), [Control::Returned { pool: POOL, numbers: vec![number] }]);
 }
 
-/// No block is free. The others are asked for spare ones, and who wanted one waits for their answers; the first that comes is its.
+/// No block is free. The other runtimes are asked for spare ones, and the runtime that
+/// wanted one waits for their answers. The first block that comes is its own.
 #[test]
 fn who_finds_no_block_gets_one_that_another_can_spare() {
     let mut bench = Bench::new(2, 4);
@@ -316,8 +326,9 @@ fn who_finds_no_block_gets_one_that_another_can_spare() {
     assert_eq!(granted(&bench.told(b)), [first[1]]);
 }
 
-/// Nobody can spare a block: who wanted one is told, and remembered. The others are asked again later, not with every wish; when a block
-/// becomes free, it comes unasked.
+/// No runtime can spare a block: the one that wanted it is told, and remembered. The
+/// others are asked again later, not with every request. A block that becomes free comes
+/// unasked.
 #[test]
 fn who_was_told_that_there_is_no_block_gets_the_next_that_is_free() {
     let mut bench = Bench::new(2, 2);
@@ -333,7 +344,7 @@ fn who_was_told_that_there_is_no_block_gets_the_next_that_is_free() {
     bench.now += 600 * MILLISECOND;
     bench.coordinator.handle_timeout(bench.now);
     assert_eq!(bench.told(a), [Control::SpareBlocks { pool: POOL }]);
-    // It dies instead of answering. What it had rests until B has reported, and is then B's.
+    // A dies instead of answering. Its block rests until B has reported, and is then B's.
     bench.kill(a);
     assert_eq!(bench.told(b), []);
     bench.recovered(b, a);
@@ -341,14 +352,15 @@ fn who_was_told_that_there_is_no_block_gets_the_next_that_is_free() {
 }
 
 impl Bench {
-    /// Time passes in small steps, while those named report. Who is there at the end?
+    /// Lets time pass in small steps, while the runtimes `heard` report. Returns the
+    /// members at the end.
     fn pass(&mut self, milliseconds: u64, heard: &[u16]) -> Vec<(u16, MemberState)> {
         for _ in 0..milliseconds / 10 {
             self.now += 10 * MILLISECOND;
             for node in heard {
                 let peer = self.peer(*node);
                 self.tell(peer, &Control::Report(Report::default()));
-                // It hears that this has arrived.
+                // The runtime hears that the report has arrived.
                 self.told(peer);
             }
             self.coordinator.handle_timeout(self.now);
@@ -358,8 +370,10 @@ impl Bench {
     }
 }
 
-/// All runtimes are silent, as on a machine or behind a manager that stands still: nobody is given up, because nobody could take over. One is heard
-/// again before the other: that one is given up only if it goes on being silent. The last one is given up when it has been silent for very long.
+/// All runtimes are silent, as if the machine or the manager stood still: none is given
+/// up, because no other could take over. If one is heard again before the other, the
+/// other is given up only if it stays silent. The last one is given up when it has been
+/// silent for very long.
 #[test]
 fn silence_is_a_failure_only_while_somebody_is_heard() {
     let both = vec![(16, MemberState::Running), (17, MemberState::Running)];
@@ -378,8 +392,8 @@ fn silence_is_a_failure_only_while_somebody_is_heard() {
     assert_ne!(alone.pass(10_000, &[]), vec![(16, MemberState::Running)], "somebody must serve in the end");
 }
 
-/// A runtime that keeps dying is given time while another one serves, but not when nobody does.
-/// The status says how often it died, and when it is started again.
+/// A runtime that keeps dying is given time while another one serves, but not when none
+/// does. The status says how often it died, and when it is started again.
 #[test]
 fn nobody_is_waited_for_while_nobody_serves() {
     let mut bench = Bench::new(2, 4);
@@ -404,8 +418,9 @@ fn nobody_is_waited_for_while_nobody_serves() {
     assert_eq!(retried(&bench)[0], Some(Retried { node: 16, failures: 7, start_at: None }));
 }
 
-/// A runtime dies, and another keeps its flows for the next incarnation: that one is asked to recover too, and the recovery is not over
-/// before it has said that it is done.
+/// A runtime dies, and another keeps its flows for the next incarnation. The next
+/// incarnation is asked to recover too, and the recovery is not over before it has said
+/// that it is done.
 #[test]
 fn a_next_incarnation_is_asked_for_what_others_keep() {
     let mut bench = Bench::new(3, 4);
@@ -431,7 +446,8 @@ fn a_next_incarnation_is_asked_for_what_others_keep() {
     assert!(is_over(&bench));
 }
 
-/// A runtime that is leaving has taken flows over and not yet got new replicas for them: nobody calls them safe.
+/// A runtime that is leaving has taken flows over, and has no new replicas for them yet:
+/// the flows do not count as safe.
 #[test]
 fn what_a_leaving_runtime_has_must_be_safe_too() {
     let mut bench = Bench::new(3, 4);
@@ -454,8 +470,8 @@ fn what_a_leaving_runtime_has_must_be_safe_too() {
     assert_eq!(bench.coordinator.protected(), Protected::Yes);
 }
 
-/// A runtime reports a view that nobody has made: its message was damaged or forged. The
-/// runtime hears of the views that are made from then on all the same.
+/// A runtime reports a view that the coordinator has not made: its message was damaged or
+/// forged. All the same the runtime hears of the views that are made from then on.
 #[test]
 fn views_follow_upon_the_latest_that_anybody_has() {
     let mut bench = Bench::new(2, 4);
@@ -475,8 +491,9 @@ fn views_follow_upon_the_latest_that_anybody_has() {
     assert!(told.any(|message| matches!(message, Control::View { version, .. } if version > 1 << 20)));
 }
 
-/// A runtime that is leaving has flows under way to another one that no request of the drain was for: an operator had asked for it, or an earlier life of the
-/// coordinator. It owns nothing, and does not end before they have arrived.
+/// A runtime that is leaving has flows on their way to another one. The drain has not
+/// requested that: an operator had, or an earlier incarnation of the coordinator. The
+/// leaving runtime owns no flow, and does not end before they have arrived.
 #[test]
 fn a_drain_waits_for_flows_that_have_not_arrived() {
     let mut bench = Bench::new(3, 4);
@@ -500,8 +517,9 @@ fn a_drain_waits_for_flows_that_have_not_arrived() {
     assert!(pass(0, 20));
 }
 
-/// The last word of a manager's life and the first of the next one are heard in one go. Who had ended for the earlier one is there for the next: nobody may take its flows
-/// before that one has said so too.
+/// The last message of a manager's incarnation and the first of the next one are handled
+/// together. A runtime that had ended for the earlier one is there for the next. No
+/// runtime may take its flows before the next incarnation has said so too.
 #[test]
 fn what_an_earlier_life_of_the_manager_said_is_void() {
     let mut bench = Bench::new(2, 4);
@@ -516,7 +534,7 @@ fn what_an_earlier_life_of_the_manager_said_is_void() {
     let mut next = Fabric::new(Peer { node: MANAGER, incarnation: 2 }, FabricConfig::default());
     next.set_peer(Peer { node: COORDINATOR, incarnation: 1 });
     next.send_control(COORDINATOR, &Control::Present { peers: present });
-    // The manager's new life has to show that it is there.
+    // The manager's new incarnation has to show that it is there.
     for _ in 0..3 {
         next.poll_transmit(*now, |frame| coordinator.fabric().handle_frame(frame, *now).is_ok());
         coordinator.fabric().poll_transmit(*now, |frame| next.handle_frame(frame, *now).map_or(true, |()| true));
@@ -528,14 +546,15 @@ fn what_an_earlier_life_of_the_manager_said_is_void() {
         bench.coordinator.status().find(|status| status.member.peer() == victim).map(|status| status.member.state)
     };
     assert_eq!(state(&bench), Some(MemberState::Running));
-    // Its own word counts.
+    // The new incarnation's own message counts.
     bench.manager = next;
     bench.tell_end(victim);
     assert_eq!(state(&bench), Some(MemberState::Failed));
 }
 
-/// A runtime ends whose switch has begun a new life. Its last word counts, and where there is none, its last
-/// report. Of what a switch knows nothing else is asked: it leaves out flows that have shown nothing.
+/// A runtime ends whose switch has a new incarnation. Its last word counts or, without
+/// one, its last report. Both count only if the switch does not know the number: a switch
+/// leaves out flows that have shown nothing.
 #[test]
 fn what_a_runtime_said_last_counts_where_no_switch_knows() {
     for (flows, last, had) in [(None, Some(9), 9), (None, None, 5), (Some(7), Some(9), 7), (None, Some(0), 0)] {
@@ -551,9 +570,10 @@ fn what_a_runtime_said_last_counts_where_no_switch_knows() {
     }
 }
 
-/// A switch says of how many flows of a dead runtime nobody had a copy: that is remembered, and counts though the switch dies afterwards. Without it the flows that the runtime had and those
-/// that were recovered make the difference. An heir tells of flows that
-/// nobody can make what they were.
+/// A switch reports how many flows of a dead runtime had no copy. The report is
+/// remembered, and counts even if the switch dies afterwards. Without it, lost flows are
+/// the runtime's flows less the recovered ones. An heir reports flows that cannot be
+/// restored.
 #[test]
 fn lost_flows_are_counted_as_the_switch_knew_them() {
     let mut bench = Bench::new(3, 3);

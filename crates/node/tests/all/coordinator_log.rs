@@ -1,4 +1,5 @@
-//! A coordinator that dies and begins again from its log, at any record: it has forgotten nothing that was seen of it.
+//! A coordinator that dies and is restored from its log, at any record: it has forgotten
+//! nothing that was seen of it.
 
 use holdfast_node::address::{COORDINATOR, MANAGER, SWITCH};
 use holdfast_node::channel::{Fabric, FabricConfig};
@@ -30,14 +31,14 @@ fn config(life: u32) -> CoordinatorConfig {
     }
 }
 
-/// What a runtime does about its blocks, and nothing else.
+/// A runtime that handles its blocks, and nothing else.
 struct Runtime {
     peer: Peer,
     fabric: Fabric,
     errands: Ordered,
     handled: u64,
     blocks: BTreeSet<u32>,
-    /// Of whom it has been asked to recover what it has.
+    /// The dead runtimes whose flows it has been asked to recover.
     recovered: BTreeSet<Peer>,
     members: Vec<Peer>,
     view: u64,
@@ -102,7 +103,7 @@ impl Runtime {
     }
 }
 
-/// A coordinator with a disk, and a host that does what it is asked.
+/// A coordinator with a disk, and a host that does as it is asked.
 struct Host {
     now: u64,
     life: u32,
@@ -112,9 +113,10 @@ struct Host {
     runtimes: Vec<Runtime>,
     ended: Vec<Peer>,
     started: BTreeSet<u32>,
-    /// Whose each block is, as far as anybody was told.
+    /// The owner of each block, as far as runtimes were told.
     owners: BTreeMap<u32, Peer>,
-    /// Of the dead, who may have replicas of their flows: who knew them as running.
+    /// By dead runtime, the runtimes that may have replicas of its flows: they knew it as
+    /// running.
     heirs: BTreeMap<Peer, Vec<Peer>>,
     reports: u64,
 }
@@ -137,7 +139,8 @@ impl Host {
         }
     }
 
-    /// One turn of the coordinator. If it is to die, so many of its records are kept, and nothing leaves.
+    /// A turn of the coordinator. If it is to die, so many of its records are kept, and
+    /// nothing leaves.
     fn turn_coordinator(&mut self, dies_after: Option<usize>) {
         let Some(coordinator) = &mut self.coordinator else { return };
         coordinator.handle_records(self.now);
@@ -183,7 +186,8 @@ impl Host {
         self.manager.set_peer(Peer { node: COORDINATOR, incarnation: self.life });
     }
 
-    /// It dies after what it has decided is kept, and before any of it leaves.
+    /// The coordinator dies after its decisions are logged, and before any message
+    /// leaves.
     fn die_after_writing(&mut self) {
         self.turn_coordinator(Some(usize::MAX));
         self.begin_again();
@@ -235,7 +239,7 @@ impl Host {
         }
     }
 
-    /// Everybody runs, and every failure is over.
+    /// True if all runtimes run, and every failure is over.
     fn is_well(&self) -> bool {
         let is_over = |coordinator: &Coordinator| coordinator.failovers().all(|failover| failover.recovered_at.is_some());
         self.runtimes.len() == 3 && self.coordinator.as_ref().is_some_and(is_over)
@@ -254,7 +258,7 @@ impl Host {
         self.manager.send_control(COORDINATOR, &Control::Ended { node, incarnation, flows: Some(0), last: None, notice });
     }
 
-    /// Everybody turns once; what is sent arrives.
+    /// Every process takes one turn; its messages arrive.
     fn turn(&mut self) {
         self.now += 10 * MILLISECOND;
         self.turn_coordinator(None);
@@ -272,13 +276,14 @@ impl Host {
             assert!(!self.runtimes.iter().any(|runtime| has(&runtime)), "block {block} was granted to {to:?} and is another's");
             let Some(before) = self.owners.insert(block, to).filter(|before| *before != to) else { continue };
             let Some(heirs) = self.heirs.get(&before) else { continue };
-            // The dead one's part rests until everybody who was there has reported.
+            // The dead runtime's block rests until every runtime that was there has
+            // reported.
             for heir in self.runtimes.iter().filter(|runtime| heirs.contains(&runtime.peer)) {
                 assert!(heir.recovered.contains(&before), "block {block} is granted before {:?} has recovered", heir.peer);
             }
         }
         self.owners.retain(|block, owner| {
-            // Who lives may have given it back.
+            // A living runtime may have given the block back.
             self.runtimes.iter().all(|runtime| runtime.peer != *owner || runtime.blocks.contains(block))
         });
         let reports: Vec<usize> = (0..self.runtimes.len()).collect();
@@ -328,8 +333,10 @@ fn event() -> impl Strategy<Value = Event> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
-    /// Runtimes come and go and want blocks, while the coordinator dies between any two of its records: no incarnation is used twice, no block is
-    /// granted while another has it, no order is lost or carried out twice; and when it may live, everybody runs and every failure is over.
+    /// Runtimes come and go and want blocks, while the coordinator dies between any two
+    /// of its records. No incarnation is used twice, no block is granted while another
+    /// runtime has it, and no order is lost or carried out twice. Once the coordinator
+    /// may live, all runtimes run and every failure is over.
     #[test]
     fn what_was_seen_of_a_coordinator_is_never_taken_back(events in prop::collection::vec(event(), 1..120)) {
         let mut host = Host::new();
@@ -355,7 +362,7 @@ proptest! {
             }
         }
         host.begin_again();
-        // Those who died often are given time.
+        // Runtimes that died often are given time.
         let mut well_for = 0;
         for _ in 0..3000 {
             host.turn();
@@ -374,7 +381,8 @@ proptest! {
     }
 }
 
-/// A log in which anything is wrong is refused, with the place: a damaged byte, a missing record, another version, other pools.
+/// A log with any error is refused, with the place: a damaged byte, a missing record,
+/// another version, other pools.
 #[test]
 fn a_log_that_cannot_be_right_is_refused() {
     let mut host = Host::new();
@@ -407,7 +415,7 @@ fn a_log_that_cannot_be_right_is_refused() {
     assert_eq!(next, Ok(host.started.last().map_or(0, |last| last + 1)), "none that was used is used by a box that begins anew");
 }
 
-/// Ten thousand errands: the log has not grown with them.
+/// Ten thousand requests arrive, and the log has not grown with them.
 #[test]
 fn the_log_is_bounded() {
     let mut host = Host::new();
@@ -429,8 +437,10 @@ fn the_log_is_bounded() {
     assert_eq!(host.runtimes.len(), 3);
 }
 
-/// A runtime hears of the coordinator's next life before it is asked for its account, because the frame with the question is late, and sends what is
-/// new. What it had sent to the life before is not skipped over: it is taken when it comes.
+/// A runtime hears of the coordinator's next incarnation before it is asked for its
+/// account, because the frame with the question is late, and sends a new request.
+/// Requests that it had sent to the previous incarnation are not skipped, but taken when
+/// they come.
 #[test]
 fn an_errand_that_overtakes_the_account_hides_none_before_it() {
     let mut host = Host::new();
@@ -453,8 +463,9 @@ fn an_errand_that_overtakes_the_account_hides_none_before_it() {
     assert_eq!(account.map(|account| account.foreign), Some(2), "{account:?}");
 }
 
-/// An operator is told that his flows move, and the coordinator dies before the runtime hears of it, or just after. The next life sees to it that the
-/// runtime is asked, once.
+/// An operator is told that flows move, and the coordinator dies just before the runtime
+/// hears of it, or just after. The next incarnation makes sure that the runtime is asked
+/// once.
 #[test]
 fn a_move_that_was_promised_is_asked_for_once() {
     for is_heard in [false, true] {
@@ -481,8 +492,10 @@ fn a_move_that_was_promised_is_asked_for_once() {
     }
 }
 
-/// A drain is ordered, and the coordinator dies at every step of it: it has written that the runtime leaves and told nobody; it has written that it is to
-/// end, and not asked for it; the runtime has ended, and comes back only when it is ordered back.
+/// A drain is ordered, and the coordinator dies at every step of it. First the
+/// coordinator has logged that the runtime leaves, and told no one. Later it has logged
+/// that the runtime is to end, and not asked for it. The runtime has ended, and comes
+/// back only when it is ordered back.
 #[test]
 fn a_drain_goes_on_in_the_next_life() {
     let mut host = Host::new();
@@ -532,8 +545,9 @@ fn a_drain_goes_on_in_the_next_life() {
     assert_eq!((host.member(peer.node), host.runtimes.len()), ((MemberState::Running, false), 3));
 }
 
-/// The rules of the configuration have been replaced twice when the coordinator dies: its next life goes by the last ones under their version, and tells
-/// a switch that has older ones.
+/// The rules of the configuration have been replaced twice when the coordinator dies. Its
+/// next incarnation uses the last ones under their version, and sends them to a switch
+/// that has older ones.
 #[test]
 fn the_rules_in_force_outlive_it() {
     let rules = |chains: &[u16]| -> Vec<Rule> {
@@ -569,7 +583,8 @@ fn the_rules_in_force_outlive_it() {
     assert_eq!(told, [Control::Rules { version: 3, part: 0, parts: 1, rules: rules(&[3]) }]);
 }
 
-/// How a failure was seen is in the log: the next coordinator says the same of it, although nobody tells it again.
+/// The log says how a failure was seen. The next coordinator says the same of it,
+/// although it is not told again.
 #[test]
 fn how_a_failure_was_seen_is_remembered() {
     let mut host = Host::new();
@@ -599,9 +614,10 @@ fn how_a_failure_was_seen_is_remembered() {
     assert_eq!(settle(&mut host), before);
 }
 
-/// A coordinator dies after it has written that a runtime has failed and that this is over, and before the
-/// switch has heard of either. The next life tells it who is gone before it tells it that nobody will ask for
-/// that one's flows: a switch that hears it the other way round waits for good.
+/// A coordinator dies after it has logged that a runtime has failed and that its recovery
+/// is over, and before the switch has heard of either. The next incarnation tells the
+/// switch of the death before it tells it that the dead one's flows will not be claimed
+/// any more. A switch that hears it the other way round waits for good.
 #[test]
 fn who_is_gone_is_said_before_that_it_is_over() {
     let mut host = Host::new();
@@ -628,7 +644,7 @@ fn who_is_gone_is_said_before_that_it_is_over() {
     coordinator.fabric().set_peer(switch);
     coordinator.forget_log();
     coordinator.fabric().poll_transmit(now, |frame| {
-        // Frames for others are refused here.
+        // Frames for other nodes are refused here.
         let _ = heard.handle_frame(frame, now);
         true
     });

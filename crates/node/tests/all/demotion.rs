@@ -1,4 +1,4 @@
-//! Two runtimes with one flow: what the first does when the second owns it.
+//! Two runtimes with one flow: the first one's work when the second owns the flow.
 
 use crate::spot::{SECOND, Spot, bound, datagram, frames_of, is_released, view_of};
 use holdfast_nf::shared::{Lease, Pool};
@@ -66,9 +66,9 @@ pub(crate) struct Pair {
     now: u64,
     /// Frames from one to the other.
     pub(crate) between: usize,
-    /// Released packets, and those of them that were rejected.
+    /// Released packets, and rejected ones among them.
     pub(crate) left: (usize, usize),
-    /// The released frames that have not been looked at.
+    /// Released frames that have not been looked at.
     pub(crate) released: Vec<Vec<u8>>,
 }
 
@@ -77,7 +77,7 @@ impl Pair {
         Pair::of(bound::<Leaser>, || Plan::NFVACTOR.build())
     }
 
-    /// Both have this function under this protection.
+    /// Two runtimes that have this function under this protection.
     pub(crate) fn of(function: impl Fn() -> Box<dyn Function>, protection: impl Fn() -> Box<dyn Protection>) -> Pair {
         let mut spots = PEERS.map(|me| Spot::new(me, vec![function()], protection(), 8, 128));
         for spot in &mut spots {
@@ -100,7 +100,7 @@ impl Pair {
         self.spots[at].runtime.visit_pools(|_, pool| pool.backend().grant_block(0, &used));
     }
 
-    /// A turn of one runtime; what it sends to the other arrives there.
+    /// A turn of one runtime; its frames for the other arrive there.
     fn turn(&mut self, mut at: usize, mut frames: Vec<Vec<u8>>) {
         for _ in 0..8 {
             let mut sent = self.spots[at].turn(&frames, self.now);
@@ -120,7 +120,8 @@ impl Pair {
         self.send(at, flow, epoch, Flags::NEW, 0);
     }
 
-    /// The switch sends a packet of a flow, with a byte that tells the functions what to do.
+    /// The switch sends a packet of a flow, with a byte that tells the functions what to
+    /// do.
     pub(crate) fn send(&mut self, at: usize, flow: u16, epoch: u32, flags: u8, order: u8) {
         self.send_frame(at, &datagram(flow, order), epoch, flags);
     }
@@ -166,8 +167,9 @@ impl Pair {
     }
 }
 
-/// A key lives again at the second runtime, and the first becomes the new flow's replica: its own flow has ended, its number is free, and
-/// flows that were filed behind it in the timer wheel end in time although its slot is used again.
+/// A key is opened again at the second runtime, and the first becomes the new flow's
+/// replica. The first one's own flow has ended, and its number is free. Flows filed
+/// behind it in the timer wheel end in time, although its slot is used again.
 #[test]
 fn a_flow_that_lives_again_elsewhere_ends_here() {
     let mut pair = Pair::new();
@@ -189,8 +191,9 @@ fn a_flow_that_lives_again_elsewhere_ends_here() {
     pair.assert_no_buffer_lost();
 }
 
-/// The switch has given the keys of flows to others, and says so: those ended here under the epochs that it means, one that waited to open included. Numbers that they had
-/// leased are free, their copies go, and flows under other epochs live on.
+/// The switch has given the keys of flows to others, and says so. The flows end here
+/// under the epochs that it names, including one that waited to open. Numbers that they
+/// had leased are free, their copies go, and flows under other epochs live on.
 #[test]
 fn a_flow_whose_key_is_anothers_ends_here() {
     let mut pair = Pair::new();
@@ -212,7 +215,8 @@ fn a_flow_whose_key_is_anothers_ends_here() {
     pair.assert_no_buffer_lost();
 }
 
-/// The flow waits for a number when its key comes to live at the other runtime: what waits is dropped, and no number is leased for it.
+/// A flow waits for a number when its key is opened at the other runtime. Its waiting
+/// packets are dropped, and no number is leased for it.
 #[test]
 fn a_flow_that_waits_to_open_gives_way() {
     let mut pair = Pair::new();

@@ -1,4 +1,4 @@
-//! Lists of flows: what a turn does for them, and what they promise.
+//! Lists of flows: the work of a turn for them, and their guarantees.
 
 use crate::runtime::{Bench, Closing, ME};
 use crate::spot::{SECOND, Spot, accepting, datagram_from, frames_of};
@@ -17,8 +17,8 @@ const OTHER: Peer = Peer { node: 17, incarnation: 4 };
 const SLOTS_PER_TURN: usize = 512;
 const FLOWS_PER_TURN: usize = 32;
 
-/// Flows begin, and time goes on to `now`. A number's lower bits are the flow's port. Flows
-/// from high ports end after ten seconds.
+/// Opens flows, and lets time go on to `now`. A number's lower bits are the flow's port.
+/// Flows from high ports end after ten seconds.
 fn open(spot: &mut Spot, numbers: impl IntoIterator<Item = u32>, now: u64) {
     let numbers: Vec<u32> = numbers.into_iter().collect();
     for burst in numbers.chunks(128) {
@@ -33,7 +33,8 @@ fn open(spot: &mut Spot, numbers: impl IntoIterator<Item = u32>, now: u64) {
     spot.turn(&[tick], now);
 }
 
-/// Ten clients ask at the same time for everything, and one for what is not there. No turn looks at more slots, or sends more flows, than it would for one of them.
+/// Ten clients ask at the same time for all flows, and one for flows that do not exist.
+/// No turn looks at more slots, or sends more flows, than it would for one client.
 #[test]
 fn a_turn_does_little_however_many_ask_for_however_much() {
     const FLOWS: usize = 4000;
@@ -47,7 +48,8 @@ fn a_turn_does_little_however_many_ask_for_however_much() {
         assert!(bench.manager.send_control(ME.node, &question));
     }
     let (mut listed, mut open, mut turns) = (BTreeMap::<u32, usize>::new(), 11, 0);
-    // The slot that each list has reached: those between two of its records have been looked at.
+    // The slot that each list has reached. Slots between two of its records have been
+    // looked at.
     let mut reached = BTreeMap::<u32, u32>::new();
     while open > 0 {
         turns += 1;
@@ -83,7 +85,7 @@ fn a_turn_does_little_however_many_ask_for_however_much() {
 }
 
 /// A selector matches flows only at the end of a large table, or none. The answer comes
-/// piece by piece, so that nobody waits for all of it.
+/// piece by piece, so no client waits for all of it.
 #[test]
 fn an_answer_ends_before_a_large_table_does() {
     const FLOWS: u32 = 70_000;
@@ -121,14 +123,14 @@ impl Host {
         for peer in [FIRST, OTHER] {
             all.manager.handle_started(peer);
         }
-        // Their first reports come.
+        // The runtimes' first reports come.
         for _ in 0..100 {
             all.turn();
         }
         all
     }
 
-    /// Everybody's next turn.
+    /// Every process takes its next turn.
     fn turn(&mut self) {
         let now = self.now;
         for frame in frames_of(&mut self.coordinator, now).iter().filter(|frame| frame[..6] == mac_of(MANAGER)) {
@@ -141,7 +143,7 @@ impl Host {
         for spot in &mut self.spots {
             let own: Vec<_> = frames.iter().filter(|frame| frame[..6] == mac_of(spot.me.node)).cloned().collect();
             for frame in spot.turn(&own, now).iter().filter(|frame| frame[..6] == mac_of(MANAGER)) {
-                // Frames from a life that is over are refused.
+                // Frames from an earlier incarnation are refused.
                 let _ = self.manager.fabric().handle_frame(frame, now);
             }
         }
@@ -162,7 +164,8 @@ impl Host {
     }
 }
 
-/// A list of 1,200 flows in pieces, between which hundreds of others begin and end: each of those that live long is in it once.
+/// A list of 1,200 flows is read in pieces, between which hundreds of others begin and
+/// end. Each of the long-lived flows is in it once.
 #[test]
 fn each_flow_that_stays_is_listed_once_whatever_comes_and_goes() {
     let mut all = Host::new(4096);
@@ -170,7 +173,8 @@ fn each_flow_that_stays_is_listed_once_whatever_comes_and_goes() {
     let long = |spot: u32| spot * 1000 + 1..=spot * 1000 + 600;
     let mut brief = 0x8000..0x1_0000;
     for (number, spot) in (0..).zip(&mut all.spots) {
-        // Others are there before, between and behind those that stay, and are not when the list comes there.
+        // Other flows are there before, between and behind the long-lived ones, and have
+        // ended when the list gets there.
         for ports in long(number).collect::<Vec<_>>().chunks(50) {
             open(spot, brief.by_ref().take(20), now);
             open(spot, ports.iter().copied(), now);
@@ -202,7 +206,7 @@ fn each_flow_that_stays_is_listed_once_whatever_comes_and_goes() {
     assert!(listed.len() > 1200, "some of the others are there too");
 }
 
-/// The runtime that is asked ends: the list goes on with the other one, and nobody waits.
+/// The asked runtime ends: the list goes on with the other one, and no client waits.
 #[test]
 fn a_list_goes_on_behind_a_runtime_that_has_ended() {
     let mut all = Host::new(4096);

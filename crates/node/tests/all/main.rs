@@ -1,4 +1,5 @@
-//! The state machines against one another, without a machine: one program, which is linked once.
+//! Tests of the state machines with one another, without a machine: one program, which is
+//! linked once.
 
 mod coordinator;
 mod coordinator_log;

@@ -1,4 +1,4 @@
-//! A flow on its way from one runtime to another: what becomes of it when the one that sends it, or the switch, dies.
+//! A flow that moves from one runtime to another, while the source or the switch dies.
 
 use crate::spot::{PerPacket, SECOND, Spot, accepting, datagram, frames_of, view_of};
 use holdfast_nf::{Context, Verdict};
@@ -12,12 +12,12 @@ use holdfast_wire::nsh::{Flags, index};
 use holdfast_wire::{Meta, Packet};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// The one that gets a flow, and the one that sends it.
+/// The runtime that gets a flow, and the one that sends it.
 const TARGET: Peer = Peer { node: 16, incarnation: 1 };
 const SOURCE: Peer = Peer { node: 17, incarnation: 2 };
-/// On the source's host.
+/// A runtime on the source's host.
 const OTHER: Peer = Peer { node: 18, incarnation: 3 };
-/// Under which the flow began.
+/// The epoch under which the flow began.
 const EPOCH: u32 = 5;
 
 holdfast_nf::flow_state! {
@@ -38,7 +38,8 @@ impl PerPacket for Counter {
     }
 }
 
-/// Both, and what speaks for the switch, the coordinator and another runtime. The source has a flow.
+/// Both runtimes, and endpoints that speak for the switch, the coordinator and another
+/// runtime. The source has a flow.
 struct Host {
     target: Spot,
     source: Option<Spot>,
@@ -46,15 +47,16 @@ struct Host {
     coordinator: Fabric,
     other: Fabric,
     now: u64,
-    /// What the source sends to the target stays in between.
+    /// The source's frames for the target are withheld.
     is_cut: bool,
     withheld: Vec<Vec<u8>>,
-    /// The flow's batch, as the source calls it.
+    /// The flow's batch, by the source's number.
     batch: u32,
 }
 
 impl Host {
-    /// The target has a replica of the flow, or leaves already when it begins.
+    /// If `has_replica`, the target has a replica of the flow; otherwise it is leaving
+    /// from the beginning.
     fn new(has_replica: bool) -> Host {
         let spot = |me| Spot::new(me, vec![accepting::<Counter>()], Plan::NFVACTOR.build(), 64, 64);
         let fabric = |node| Fabric::new(Peer { node, incarnation: 1 }, FabricConfig::default());
@@ -76,7 +78,8 @@ impl Host {
         host
     }
 
-    /// The same, and the source has been asked to move the flow, and the switch to lead the route to the target.
+    /// As `Host::new`; the source has been asked to move the flow, and the switch to
+    /// lead the route to the target.
     fn moving(has_replica: bool) -> Host {
         let mut host = Host::new(has_replica);
         let order = Control::Migrate {
@@ -99,7 +102,7 @@ impl Host {
         self.show_all(version, &[(TARGET, target, 0), (SOURCE, source, 0)]);
     }
 
-    /// With the host of each.
+    /// Shows a view with these members, each with its host.
     fn show_all(&mut self, version: u64, members: &[(Peer, MemberState, u16)]) {
         let member = |&(Peer { node, incarnation }, state, host)| Member { node, incarnation, state, cluster: 0, host };
         let view = Control::View { version, members: members.iter().map(member).collect() };
@@ -120,13 +123,13 @@ impl Host {
     fn lead(&mut self) {
         let body = [self.batch.to_be_bytes(), (EPOCH + 1).to_be_bytes()].concat();
         self.switch.send(SOURCE.node, kind::MOVED, &body).expect("there is room");
-        // Behind the last packet of the old route.
+        // The mark comes behind the last packet of the old route.
         let meta = Meta { commit: self.batch, flags: Flags::OAM, ..Meta::default() };
         let mark = self.source.as_mut().expect("it lives").encapsulated(&[], index::MARK, meta);
         self.carry(vec![(SOURCE, mark)]);
     }
 
-    /// The switch dies, and its next life begins.
+    /// The switch dies, and its next incarnation begins.
     fn next_switch(&mut self) {
         self.switch = Fabric::new(Peer { node: SWITCH, incarnation: 2 }, FabricConfig::default());
         for peer in [TARGET, SOURCE] {
@@ -134,14 +137,15 @@ impl Host {
         }
     }
 
-    /// The switch's next life asks for routes. What it is told: of how many flows, and whether that is all.
+    /// The switch's next incarnation asks for routes. Returns how many flows it is told,
+    /// and whether that is all.
     fn tell(&mut self, who: Peer) -> (usize, bool) {
         self.switch.send(who.node, kind::TELL, &[2]).expect("there is room");
         self.carry(Vec::new());
         self.told()
     }
 
-    /// What the switch has been told since.
+    /// The number of flows that the switch has been told since, and whether that is all.
     fn told(&mut self) -> (usize, bool) {
         let told = self.take(kind::ROUTES);
         let of_target = |body: &Vec<u8>| {
@@ -151,7 +155,7 @@ impl Host {
         (told.iter().map(of_target).sum(), told.iter().any(|body| body[0] == 1))
     }
 
-    /// Everybody turns a few times, and what is sent arrives.
+    /// Every process takes a few turns, and its frames arrive.
     fn carry(&mut self, mut frames: Vec<(Peer, Vec<u8>)>) {
         for _ in 0..8 {
             self.now += 1000;
@@ -176,7 +180,7 @@ impl Host {
                         frames.push((peer, frame.clone()));
                     }
                 }
-                // Frames for others are refused.
+                // Frames for other nodes are refused.
                 let _ = self.switch.handle_frame(&frame, now);
                 let _ = self.coordinator.handle_frame(&frame, now);
                 let _ = self.other.handle_frame(&frame, now);
@@ -184,7 +188,7 @@ impl Host {
         }
     }
 
-    /// What the switch has got of this kind.
+    /// The switch's messages of this kind.
     fn take(&mut self, wanted: u8) -> Vec<Vec<u8>> {
         let records = self.switch.inbox.records().filter(|(record, _)| record.kind == wanted);
         let bodies = records.map(|(_, body)| body.to_vec()).collect();
@@ -192,7 +196,8 @@ impl Host {
         bodies
     }
 
-    /// The one claim that the switch has got: its number, and whether the route is given back.
+    /// The one claim that the switch has got: its number, and whether the route is given
+    /// back.
     fn claim(&mut self) -> Option<(u32, bool)> {
         let claims = self.take(kind::CLAIM);
         assert!(claims.len() < 2, "one claim at a time");
@@ -214,7 +219,7 @@ impl Host {
         self.carry(Vec::new());
     }
 
-    /// What the target has told the coordinator.
+    /// The target's numbered messages to the coordinator.
     fn errands(&mut self) -> Vec<Control> {
         let records = self.coordinator.inbox.records().filter(|(record, _)| record.kind == kind::NUMBERED);
         let errands = records.filter_map(|(_, body)| numbered(body).ok()).map(|(_, errand)| errand).collect();
@@ -222,13 +227,14 @@ impl Host {
         errands
     }
 
-    /// What the target says it has recovered.
+    /// Numbers of flows that the target says it has recovered.
     fn recovered(&mut self) -> Vec<u64> {
         let flows = |errand| if let Control::Recovered { flows, .. } = errand { Some(flows) } else { None };
         self.errands().into_iter().filter_map(flows).collect()
     }
 
-    /// How many flows the source owns, and how many it has sent whose arrival it has not heard of, as it says.
+    /// The number of flows that the source owns, and of those that it has sent without
+    /// hearing of their arrival, by its report.
     fn source_reports(&mut self) -> (u64, u64) {
         self.coordinator.inbox.clear();
         self.now += 2 * SECOND;
@@ -244,14 +250,16 @@ impl Host {
         last
     }
 
-    /// What the flow is at the target.
+    /// The flow's role at the target.
     fn role(&self) -> Option<u8> {
         self.target.runtime.flows(0).and_then(|flows| flows.iter().next()).map(|(_, header)| header.role)
     }
 }
 
-/// The source dies while its flow is on its way to a runtime that is leaving. That one is asked last what it has of the dead, and whoever is asked first
-/// waits until the route is given back: it is, as soon as the death is known.
+/// The source dies while its flow is on its way to a runtime that is leaving. A leaving
+/// runtime is asked for the dead one's flows last, and runtimes that are asked first wait
+/// until the route is given back. The leaving runtime gives it back as soon as the death
+/// is known.
 #[test]
 fn a_route_to_one_that_leaves_is_given_back_at_once() {
     let mut host = Host::moving(false);
@@ -267,8 +275,8 @@ fn a_route_to_one_that_leaves_is_given_back_at_once() {
     assert_eq!((host.claim(), host.recovered()), (None, vec![0]));
 }
 
-/// The same, and it has a replica, which may be older than another's: the route is given back all the same, and claimed when the others have had their
-/// turn.
+/// As above, and the leaving runtime has a replica, which may be older than another's.
+/// The route is given back all the same, and claimed when the others have had their turn.
 #[test]
 fn a_replica_of_one_that_leaves_comes_last() {
     let mut host = Host::moving(true);
@@ -287,7 +295,8 @@ fn a_replica_of_one_that_leaves_comes_last() {
     assert_eq!((host.role(), host.recovered()), (Some(role::OWNER), vec![1]));
 }
 
-/// It is asked before the switch has answered: the recovery is not over before the replica has been claimed.
+/// The leaving runtime is asked before the switch has answered: the recovery is not over
+/// before the replica has been claimed.
 #[test]
 fn a_replica_is_claimed_although_the_switch_answers_late() {
     let mut host = Host::moving(true);
@@ -305,7 +314,8 @@ fn a_replica_is_claimed_although_the_switch_answers_late() {
     assert_eq!((host.role(), host.recovered()), (Some(role::OWNER), vec![1]));
 }
 
-/// A view that is older than the source's first one does not mean that the source is dead.
+/// A view that is older than the source's first one does not mean that the source is
+/// dead.
 #[test]
 fn one_that_only_starts_is_not_dead() {
     let mut host = Host::moving(false);
@@ -313,8 +323,9 @@ fn one_that_only_starts_is_not_dead() {
     assert_eq!((host.claim(), host.role()), (None, Some(role::ARRIVING)));
 }
 
-/// The switch dies while a flow is between two runtimes. The one to which it comes tells the next life what it has before the flow is there, the other
-/// when it has gone: the flow is told all the same, by who has it.
+/// The switch dies while a flow is between two runtimes. The target tells the next
+/// incarnation its flows before this one has arrived, and the source tells its flows when
+/// it has gone. All the same the flow is told, by the runtime that has it.
 #[test]
 fn a_flow_that_arrives_behind_the_telling_is_told() {
     let mut host = Host::moving(true);
@@ -329,7 +340,8 @@ fn a_flow_that_arrives_behind_the_telling_is_told() {
     assert_eq!(host.tell(SOURCE), (0, true), "it has only a replica");
 }
 
-/// The same, and the source dies with the switch: what does not come is not waited for, it is claimed.
+/// As above, and the source dies with the switch: a flow that does not arrive is not
+/// waited for, but claimed.
 #[test]
 fn a_flow_that_does_not_arrive_ends_the_telling() {
     let mut host = Host::moving(true);
@@ -344,8 +356,9 @@ fn a_flow_that_does_not_arrive_ends_the_telling() {
     assert_eq!((host.role(), host.told()), (Some(role::CLAIMING), (0, true)));
 }
 
-/// A flow has moved from the source to another runtime of its host, and from there it is to come to the target, which has a copy of it as it was before. The flow is welcome
-/// if that has been replaced. If it has not, it stays, and is there when the host dies.
+/// A flow has moved from the source to another runtime of its host. From there it is to
+/// come to the target, which has a copy from before that move. The flow is welcome if the
+/// copy has been replaced. If not, the copy stays, and is there when the host dies.
 #[test]
 fn a_copy_that_is_needed_is_not_given_up_for_a_flow_that_is_to_come() {
     let prepared = |needs_earlier: bool| {
@@ -373,8 +386,9 @@ fn a_copy_that_is_needed_is_not_given_up_for_a_flow_that_is_to_come() {
     assert!(!is_given_back);
 }
 
-/// The route that is claimed leads to another one that is dead, and whose flows are claimed too: the coordinator hears once that nothing else is open, and that
-/// the recovery is over when the route has been claimed.
+/// The claimed route leads to another dead runtime, whose flows are being claimed too.
+/// The coordinator hears once that nothing else is open, and that the recovery is over
+/// when the route has been claimed.
 #[test]
 fn what_waits_for_a_sweep_is_told() {
     let mut host = Host::moving(true);
@@ -405,7 +419,8 @@ fn what_waits_for_a_sweep_is_told() {
     assert_eq!((host.role(), host.recovered()), (Some(role::OWNER), vec![1]));
 }
 
-/// A flow that has been sent and has not arrived is not owned by who sent it, and it is nowhere else either: that one says so until it hears of the arrival.
+/// A flow that has been sent and has not arrived is owned neither by its source nor by
+/// any other runtime. The source reports it until it hears of the arrival.
 #[test]
 fn a_flow_that_has_not_arrived_is_reported() {
     let mut host = Host::moving(true);
@@ -420,8 +435,9 @@ fn a_flow_that_has_not_arrived_is_reported() {
     assert_eq!(host.source_reports(), (0, 0));
 }
 
-/// Two targets are silent, and more flows are to go than one is asked about at a time. Whoever is asked about them again has been told before that they do not come under the number of the first question:
-/// it would say that it expects them already.
+/// Two targets are silent, and more flows are to go than one batch holds. A target that
+/// is asked about flows again has been told before that they do not come under the first
+/// number. Without that it would say that it expects them already.
 #[test]
 fn who_is_asked_again_has_heard_that_they_do_not_come() {
     let mut host = Host::new(true);
@@ -447,8 +463,8 @@ fn who_is_asked_again_has_heard_that_they_do_not_come() {
     }
 }
 
-/// A runtime's four hundred flows move to another one as quickly as they can: no turn of the
-/// source sends more than 64, and the next turn is due at once while some are left.
+/// A runtime's four hundred flows move to another one as quickly as they can. No turn of
+/// the source sends more than 64, and the next turn is due at once while some are left.
 #[test]
 fn a_turn_sends_few_flows() {
     const FLOWS: usize = 400;
@@ -481,7 +497,7 @@ fn a_turn_sends_few_flows() {
         for frame in out {
             let node = frame[..6].try_into().ok().and_then(|mac| node_of(&mac));
             let to = [&mut target, &mut switch, &mut coordinator].into_iter().find(|fabric| Some(fabric.me().node) == node);
-            // Packets of the flows have no fabric's address.
+            // Packets of the flows do not have a node's address.
             let _ = to.map(|fabric| fabric.handle_frame(&frame, now));
         }
         let number = |body: &[u8]| u32::from_be_bytes(body[..4].try_into().expect("a batch"));

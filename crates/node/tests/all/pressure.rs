@@ -1,4 +1,4 @@
-//! Tables that are nearly full: who ends so that others find room.
+//! Eviction from tables that are nearly full.
 
 use crate::runtime::Bench;
 use crate::spot::{Nothing, PerPacket, SECOND, accepting, datagram};
@@ -8,11 +8,11 @@ use holdfast_wire::fault::{Fault, plant};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A flow stands as its latest packet says, by number, and lives for a hundred seconds, or
-/// ten ([`BRIEF`]), or as many as the upper four bits say.
+/// A flow's standing follows its latest packet, by number. The flow lives for a hundred
+/// seconds, or ten ([`BRIEF`]), or as many as the upper four bits say.
 struct Told;
 
-/// With the number: the flow lives for ten seconds.
+/// Added to the number: the flow lives for ten seconds.
 const BRIEF: u8 = 8;
 
 impl PerPacket for Told {
@@ -52,10 +52,10 @@ fn there(bench: &Bench, flows: core::ops::Range<u16>) -> usize {
     flows.filter(|flow| ports.contains(flow)).count()
 }
 
-/// Five times as many half-open flows come as there is room for. Flows that are
-/// established or answered stay, the latest half-open ones are there, and none was
-/// refused. The rule does that: without it the first flows keep the table full, and with
-/// the wrong one established flows go.
+/// Five times as many half-open flows come as there is room for. Established and answered
+/// flows stay, the latest half-open ones are there, and none was refused. Eviction does
+/// that: without it the first flows keep the table full, and in the wrong order
+/// established flows go.
 #[test]
 fn a_flood_of_openings_leaves_what_stands_for_more() {
     let flood = |fault: Option<Fault>| {
@@ -76,8 +76,10 @@ fn a_flood_of_openings_leaves_what_stands_for_more() {
     assert!(established < 60);
 }
 
-/// Flows of every standing, ten of each, idle for a second, and then new ones, which are established at once: closing flows make room first, then half-open ones, unreplied ones, and answered ones when they have been idle for a sixteenth of their time. When there
-/// are only established ones left the table is full.
+/// Ten flows of every standing are idle for a second, and new ones come, which are
+/// established at once. Closing flows make room first, then half-open and unreplied ones,
+/// and then answered ones that have been idle for a sixteenth of their time. When only
+/// established flows are left, the table is full.
 #[test]
 fn those_go_first_that_stand_for_least() {
     let mut bench = bench(100);
@@ -102,8 +104,9 @@ fn those_go_first_that_stand_for_least() {
     assert_eq!((there(&bench, 1..41), bench.spot.runtime.counts().forgotten), (40, 40));
 }
 
-/// Flows of one standing flood a table, so quickly that none of them gets a second old. Flows that begin
-/// meanwhile, half open or unreplied, are there a while later; those that have been idle for longer are not.
+/// Flows of one standing flood a table, so quickly that none of them gets a second old.
+/// Flows that begin meanwhile, half open or unreplied, are still there a while later.
+/// Flows that have been idle for longer are not.
 #[test]
 fn what_has_only_just_begun_stays() {
     const LATELY: u16 = 10;
@@ -124,9 +127,10 @@ fn what_has_only_just_begun_stays() {
     }
 }
 
-/// A table is full of unreplied flows that live for long, and a flood of others comes that do not: the former have been idle for
-/// longer, though their deadlines come later, and make room. Connections that are being opened stay. Flows of other lifetimes,
-/// which have ended, do not matter.
+/// A table is full of unreplied flows with a long lifetime, and a flood of others with a
+/// short one comes. The former have been idle for longer, although their deadlines come
+/// later, and make room. Connections that are being opened stay. Flows of other lifetimes
+/// that have ended do not matter.
 #[test]
 fn a_flood_of_flows_that_live_for_less_leaves_what_has_just_begun() {
     let mut bench = bench(400);
@@ -154,7 +158,7 @@ fn a_flood_of_flows_that_live_for_less_leaves_what_has_just_begun() {
     assert_eq!(bench.spot.runtime.drops().get(DropReason::FlowTableFull), 0);
 }
 
-/// Half-open flows whose time is over first end first. A flow that has had a packet since
+/// Half-open flows with the first deadline end first. A flow that has had a packet since
 /// stays, and so does one that is established by now, whatever they were when they came.
 #[test]
 fn a_flow_that_goes_on_is_not_the_first_to_go() {
@@ -167,8 +171,9 @@ fn a_flow_that_goes_on_is_not_the_first_to_go() {
     assert!(bench.ports().contains(&3) && bench.ports().contains(&5));
 }
 
-/// More flows have had another packet, and are filed wrongly, than a search looks at: it finds none that has been
-/// idle for longer than the connection that is just being opened, and that one stays.
+/// More flows are filed wrongly, because they have had another packet, than a search
+/// looks at. The search finds no flow that has been idle for longer than the connection
+/// that is just being opened, so that connection stays.
 #[test]
 fn a_search_that_sees_too_little_ends_nothing_new() {
     let mut bench = bench(3000);
@@ -188,7 +193,8 @@ fn a_search_that_sees_too_little_ends_nothing_new() {
     assert_eq!(there(&bench, 1..2700), 2680, "others have made room");
 }
 
-/// Four fifths of the table are in use, most of it by established flows. A half-open flow lives two thirds of its time then, and the whole of it in a table that has room.
+/// Four fifths of the table are in use, most of it by established flows. A half-open flow
+/// then lives two thirds of its time, and the whole of it in a table that has room.
 #[test]
 fn times_become_shorter_as_the_table_fills() {
     for (established, lives) in [(40, true), (70, false)] {
@@ -207,8 +213,9 @@ fn times_become_shorter_as_the_table_fills() {
     }
 }
 
-/// Flows without a handshake that have had packets lately are more than a turn looks at, and all of
-/// them would end before those that have been idle. Others make room all the same, and none of them does.
+/// More flows without a handshake have had packets lately than a turn looks at, and their
+/// deadlines come before those of the idle ones. All the same idle flows make room, and
+/// none of the active ones does.
 #[test]
 fn flows_that_may_not_go_hide_no_others() {
     let mut bench = bench(3000);
@@ -228,7 +235,7 @@ fn flows_that_may_not_go_hide_no_others() {
     assert_eq!(bench.spot.runtime.drops().get(DropReason::FlowTableFull), 0);
 }
 
-/// States of flows that are to end are away until somebody says that they have come.
+/// A protection whose states are paged out until the test says that they have come.
 struct Away {
     base: Box<dyn Protection>,
     have_come: Arc<AtomicBool>,
@@ -313,8 +320,9 @@ impl Protection for Away {
     fn abandon(&mut self, _: &mut Outbox) {}
 }
 
-/// Flows are too many by five, and the states of those that are to make room are away: no
-/// others are chosen in their place while that is so. The chosen flows end when their states have come.
+/// There are five flows too many, and the states of those that are to make room are paged
+/// out. Meanwhile no others are chosen in their place. The chosen flows end when their
+/// states have come.
 #[test]
 fn flows_whose_states_are_away_are_chosen_once() {
     let have_come = Arc::new(AtomicBool::new(false));
@@ -337,7 +345,8 @@ fn flows_whose_states_are_away_are_chosen_once() {
     bench.assert_no_buffer_lost();
 }
 
-/// A full switch is told of flows that end once: those that wait for their states are counted.
+/// A full switch is relieved of its excess once: flows that wait for their states are
+/// counted.
 #[test]
 fn a_full_switch_is_not_given_others_for_those_that_wait() {
     let have_come = Arc::new(AtomicBool::new(false));
@@ -354,7 +363,8 @@ fn a_full_switch_is_not_given_others_for_those_that_wait() {
     assert_eq!((bench.flows(), there(&bench, 1..21)), (180, 0));
 }
 
-/// The switch's table is nearly full, this runtime's is not: of its flows it ends its part of what is too much, once for each time that it is told.
+/// The switch's table is nearly full, and this runtime's is not. The runtime ends its
+/// part of the excess among its own flows, once for each tick that says so.
 #[test]
 fn a_full_switch_is_heeded() {
     let mut bench = bench(10_000);

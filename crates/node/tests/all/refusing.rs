@@ -28,7 +28,8 @@ holdfast_nf::flow_state! {
 const KNOWN: u16 = 80;
 const OWN: u16 = 8080;
 
-/// Counts packets that pass, and those that it is told to note. TCP goes to another port.
+/// Counts packets that pass, and packets that it is told to note. TCP is rewritten to
+/// another port.
 struct Guard;
 
 impl PerPacket for Guard {
@@ -54,7 +55,7 @@ impl PerPacket for Guard {
     }
 }
 
-/// Every packet that changes something is followed by a snapshot.
+/// A snapshot follows every packet that changes state.
 const SNAPSHOTS: Plan = Plan { snapshot_every: 1, ..Plan::NFACTOR };
 
 fn pair(plan: Plan) -> Pair {
@@ -119,7 +120,7 @@ fn segment(is_reply: bool, flags: u8, (sequence, acknowledgement): (u32, u32), o
     frame
 }
 
-/// Whether a segment goes back to its sender, its ports, flags and numbers.
+/// A segment that left: whether it goes back to its sender, its ports, flags and numbers.
 type Leaving = (bool, (u16, u16), u8, (u32, u32));
 
 /// Segments that left since the last call.
@@ -140,9 +141,10 @@ fn left(pair: &mut Pair) -> Vec<Leaving> {
     left
 }
 
-/// A segment of a connection is refused, in either direction: it goes back to its sender, as that knows it,
-/// and its receiver gets a reset in its place, as that knows the connection, neither before the flow's state
-/// is safe. The refusal of a segment that opens no flow is told to its sender alone.
+/// A segment of a connection is refused, in either direction. The segment goes back to
+/// its sender as the sender knows it, and the receiver gets a reset in its place, as the
+/// receiver knows the connection. Neither leaves before the flow's state is safe. The
+/// refusal of a segment that opens no flow is told to its sender alone.
 #[test]
 fn both_ends_of_a_refused_connection_are_reset() {
     for plan in [Plan::NONE, Plan::NFVACTOR, Plan::NFVACTOR_AT_SOURCE, Plan::NFVACTOR_AUTO, SNAPSHOTS, Plan::REINFORCE] {
@@ -169,8 +171,8 @@ fn both_ends_of_a_refused_connection_are_reset() {
     }
 }
 
-/// A flood of refused segments: each goes back, where the edge has a limit of its own, and their receiver gets
-/// a thousand resets and no more until time has passed.
+/// A flood of segments is refused. Each goes back to the edge, which has a limit of its
+/// own. Their receiver gets a thousand resets, and no more until time has passed.
 #[test]
 fn resets_to_receivers_are_so_many_a_second() {
     let mut pair = Pair::of(accepting::<Guard>, || Plan::NONE.build());

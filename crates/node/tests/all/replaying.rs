@@ -1,4 +1,5 @@
-//! Runtimes under `reinforce`, one of which dies: what another makes of its flows. The test is the switch, with a log of its own, and the coordinator.
+//! Runtimes under `reinforce`, one of which dies: another takes over its flows by replay.
+//! The test is the switch, with a log of its own, and the coordinator.
 
 use crate::spot::{SECOND, Spot, bound, frames_of, is_released};
 use holdfast_nf::{ConfigError, Context, DropReason, NetworkFunction, Open, Opening, Verdict};
@@ -12,10 +13,11 @@ use holdfast_wire::{Meta, Packet};
 use std::collections::BTreeMap;
 use zerocopy::FromBytes;
 
-/// Under which the switch gave the route, and under which it grants claims.
+/// The epoch under which the switch gave the route, and the first one under which it
+/// grants claims.
 const EPOCH: u32 = 5;
 const GRANTED: u32 = 9;
-/// What the functions are told by a packet's payload.
+/// Orders to the function, in a packet's payload.
 const PASS: u8 = 0;
 const DENY: u8 = 1;
 const REFUSE: u8 = 2;
@@ -29,7 +31,8 @@ holdfast_nf::flow_state! {
     }
 }
 
-/// Counts, and keeps a digest that depends on the order. Writes the count into the packet.
+/// Counts packets, and keeps a digest that depends on their order. Writes the count into
+/// the packet.
 struct Counter;
 
 impl NetworkFunction for Counter {
@@ -66,7 +69,8 @@ impl NetworkFunction for Counter {
     }
 }
 
-/// A datagram of the flow with this client port: what the functions are told, room for their answer, and a number.
+/// A datagram of the flow with this client port. The payload has an order to the
+/// function, room for its answer, and a number.
 fn datagram(port: u8, order: u8, number: u8) -> Vec<u8> {
     let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
     frame.extend_from_slice(&[0x45, 0, 0, 32, 0, number, 0, 0, 64, 17, 0, 0, 10, 0, 0, 2, 192, 0, 2, 1]);
@@ -74,7 +78,7 @@ fn datagram(port: u8, order: u8, number: u8) -> Vec<u8> {
     frame
 }
 
-/// The same as a reply.
+/// As `datagram`, but a reply.
 fn reply(port: u8, number: u8) -> Vec<u8> {
     let mut frame = datagram(port, PASS, number);
     let (source, destination) = (frame[26..30].to_vec(), frame[30..34].to_vec());
@@ -84,21 +88,23 @@ fn reply(port: u8, number: u8) -> Vec<u8> {
     frame
 }
 
-/// One half of a datagram in two fragments, with the number for its identification; both have what the functions are told at the same place.
+/// A half of a datagram in two fragments, with the number for its identification. Both
+/// have the order to the function at the same place.
 fn fragment(port: u8, number: u8, is_first: bool) -> Vec<u8> {
     let mut frame = datagram(port, PASS, number);
-    // Eight bytes of UDP header and eight of payload; then what is behind these sixteen.
+    // The datagram has eight bytes of UDP header and eight of payload; the second
+    // fragment begins behind these sixteen.
     frame.extend_from_slice(&[0; 4]);
     (frame[17], frame[39]) = (36, 24);
     (frame[20], frame[21]) = if is_first { (0x20, 0) } else { (0, 2) };
     if !is_first {
-        // As the switch notes it.
+        // The key is where the switch notes it.
         frame[..5].copy_from_slice(&[0, port, 0, 53, 17]);
     }
     frame
 }
 
-/// One packet as the switch sent it.
+/// A packet as the switch sent it.
 struct Logged {
     stamp: u64,
     epoch: u32,
@@ -111,22 +117,23 @@ struct World {
     switch: Fabric,
     coordinator: Fabric,
     now: u64,
-    /// What the switch has sent to each.
+    /// Packets that the switch has sent, by runtime.
     logs: BTreeMap<u16, Vec<Logged>>,
-    /// Bytes of a log that nobody has said yet to be of no use, at most.
+    /// The most bytes of a log that runtimes have not cleared.
     fullest: usize,
-    /// Who hears nothing from other runtimes.
+    /// The runtime that hears nothing from other runtimes.
     deaf: Option<u16>,
-    /// What left: by whom, and the count and the number in it.
+    /// Released packets: by which runtime, and the count and the number in them.
     released: Vec<(u16, u16, u8)>,
     /// Released packets that were rejected, whose senders are to be told.
     turned: Vec<(u16, u16, u8)>,
-    /// What the switch was asked for and has been answered by `answer_replays`: all that it has, in the order asked.
+    /// The switch answers requests for logged packets that the log is gone.
     is_log_gone: bool,
-    /// The switch does not answer when it is asked for packets of the log.
+    /// The switch does not answer requests for logged packets.
     is_log_silent: bool,
     over: Vec<u32>,
-    /// Epochs of flows that have ended, as the switch has heard, and of each recovery that is over the flows taken over, and lost.
+    /// Epochs of ended flows, as the switch has heard. For each recovery that is over,
+    /// the flows taken over, and the lost ones.
     ended: Vec<u32>,
     recovered: Vec<(u64, u64)>,
 }
@@ -183,7 +190,7 @@ impl World {
         self.spots.get_mut(&to).expect("it lives").encapsulated(frame, index::TO_RUNTIME, Meta { switch: 1, ..meta })
     }
 
-    /// The switch sends these to this runtime, under that epoch, in one burst.
+    /// The switch sends these frames to this runtime, under that epoch, in one burst.
     fn send(&mut self, to: u16, epoch: u32, is_new: bool, frames: &[Vec<u8>]) {
         let mut burst = Vec::new();
         for frame in frames {
@@ -198,7 +205,7 @@ impl World {
         self.carry(burst);
     }
 
-    /// Packets arrive, and then everything that is said because of them, until nothing is.
+    /// Delivers a burst, and all frames that follow from it, until no more are sent.
     fn carry(&mut self, burst: Vec<(u16, Vec<u8>)>) {
         let mut rx: BTreeMap<u16, Vec<Vec<u8>>> = BTreeMap::new();
         burst.into_iter().for_each(|(to, frame)| rx.entry(to).or_default().push(frame));
@@ -242,7 +249,8 @@ impl World {
         }
     }
 
-    /// The switch does what it is told: forgets, grants claims, sends again.
+    /// The switch does as it is told: forgets packets, grants claims, sends packets
+    /// again.
     fn answer(&mut self, rx: &mut BTreeMap<u16, Vec<Vec<u8>>>) {
         let records: Vec<(u16, u8, Vec<u8>)> =
             self.switch.inbox.records().map(|(record, body)| (record.from.node, record.kind, body.to_vec())).collect();
@@ -277,7 +285,7 @@ impl World {
                         assert!(count <= Replay::MOST as usize);
                         let of_flow: Vec<(u64, Vec<u8>)> =
                             self.of_epoch(EPOCH).iter().map(|logged| (logged.stamp, logged.frame.clone())).collect();
-                        // They overtake each other on their way.
+                        // The packets overtake each other on their way.
                         for number in (first..first + count).rev() {
                             let (stamp, frame) = &of_flow[number];
                             let meta = Meta {
@@ -305,7 +313,7 @@ impl World {
         self.logs.values().flatten().filter(|logged| logged.epoch == epoch).collect()
     }
 
-    /// Its process is gone, and all know.
+    /// The runtime's process ends, and all others know.
     fn kill(&mut self, node: u16) {
         self.deaf = None;
         let Spot { mut runtime, mut pool, .. } = self.spots.remove(&node).expect("it lives");
@@ -324,7 +332,7 @@ impl World {
         self.carry(Vec::new());
     }
 
-    /// For longer than rounds are apart.
+    /// Lets more time pass than rounds are apart.
     fn rest(&mut self) {
         for _ in 0..4 {
             self.now += SECOND;
@@ -355,8 +363,9 @@ fn digest(numbers: impl IntoIterator<Item = u8>) -> u64 {
 
 const REINFORCE: Plan = Plan { checkpoint_every: SECOND, log_bytes: 1 << 20, ..Plan::REINFORCE };
 
-/// Two runtimes, of which the first has a flow: 17 has its copy as after the first packet, and knows of so many more packets that they were processed; of the
-/// `unknown` behind those it has heard nothing.
+/// Two runtimes, of which the first has a flow. 17 has the flow's copy as after the first
+/// packet, and knows that `known` more packets were processed. About the `unknown`
+/// packets behind those 17 has heard nothing.
 fn behind(known: u16, unknown: u16) -> World {
     let mut world = World::new(&[0, 0], REINFORCE);
     world.send(16, EPOCH, true, &[datagram(8, PASS, 0)]);
@@ -372,7 +381,9 @@ fn behind(known: u16, unknown: u16) -> World {
     world
 }
 
-/// Of more packets than can be asked for at a time, known ones and new ones, each is processed once, in the order in which it was sent, though they come in another; only the new ones leave.
+/// More packets, known ones and new ones, are replayed than can be asked for at a time.
+/// Each is processed once, in the order in which it was sent, although they arrive in
+/// another. Only the new ones leave.
 #[test]
 fn hundreds_are_processed_again_in_order() {
     let (known, unknown) = (300, 200);
@@ -386,8 +397,10 @@ fn hundreds_are_processed_again_in_order() {
     assert_eq!((world.over, world.spots[&17].runtime.held()), (vec![GRANTED], 0));
 }
 
-/// The log is no more: when it is asked for, or when the route is given already. Packets that it had are counted as missing, once each. The flow would have forgotten what left of it: it is lost, as the
-/// switch and the coordinator hear, and its next packet opens another one. A flow that was not behind is recovered.
+/// The log is gone, when it is asked for or already when the route is given. Its packets
+/// are counted as missing, once each. The flow's state would lack changes that have been
+/// revealed, so the flow is lost. The switch and the coordinator hear so, and its next
+/// packet opens another flow. A flow whose copy was up to date is recovered.
 #[test]
 fn a_flow_whose_log_is_gone_is_lost() {
     for is_known in [false, true] {
@@ -415,8 +428,9 @@ fn a_flow_whose_log_is_gone_is_lost() {
     }
 }
 
-/// An heir gives no copy of a flow away before the replay has made the flow what it was: if the heir died too,
-/// the copy would be taken for all there was. The log answers late; then the copy is as the flow.
+/// An heir sends no copy of a flow before the replay has restored the flow. If the heir
+/// died too, the copy would be taken for the latest state. The log answers late, and
+/// after that the copy is like the flow.
 #[test]
 fn nobody_has_a_copy_of_what_is_not_finished() {
     let mut world = World::new(&[0, 0, 0], REINFORCE);
@@ -433,7 +447,8 @@ fn nobody_has_a_copy_of_what_is_not_finished() {
     assert_eq!((header.role, header.epoch.get(), packets, sum), (role::REPLICA, GRANTED, 101, digest(0..=100)));
 }
 
-/// A datagram in two fragments among those that are processed again: the second one says only by what the switch noted on it which flow it is of.
+/// A datagram in two fragments is replayed among others. Only the key that the switch
+/// noted on the second one says which flow it belongs to.
 #[test]
 fn fragments_are_processed_again() {
     let mut world = World::new(&[0, 0], REINFORCE);
@@ -453,7 +468,8 @@ fn fragments_are_processed_again() {
     assert_eq!(world.released, [(17, 7, 4)]);
 }
 
-/// Packets that are refused go back as others go on: once it is known elsewhere that they were processed, and not a second time by who processes them again.
+/// Refused packets go back as others go on: once another process knows that they were
+/// processed. The heir that replays them does not send them back again.
 #[test]
 fn what_is_refused_goes_back_once() {
     let mut world = World::new(&[0, 0], REINFORCE);
@@ -467,13 +483,15 @@ fn what_is_refused_goes_back_once() {
     world.kill(16);
     assert_eq!((&world.turned[..], &world.released[..]), (&[(17, 5, 4)][..], &[(17, 5, 4), (17, 6, 5)][..]));
     assert_eq!(world.spots[&17].runtime.drops().get(DropReason::PolicyDenied), 1);
-    // A flow as any other.
+    // The flow is like any other.
     world.turned.clear();
     world.send(17, GRANTED, false, &[datagram(8, REJECT, 6), datagram(8, PASS, 7)]);
     assert_eq!(world.turned, [(17, 7, 6)]);
 }
 
-/// A first packet that is refused goes back at once, there is no flow, and the switch hears so; whichever function refuses it, when the flow is opened or when its packet is processed.
+/// A first packet that is refused goes back at once, opens no flow, and the switch hears
+/// so. The function may refuse it when the flow is opened or when the packet is
+/// processed.
 #[test]
 fn a_first_packet_that_is_refused_opens_no_flow() {
     for order in [TURN_AWAY, REJECT] {
@@ -483,7 +501,8 @@ fn a_first_packet_that_is_refused_opens_no_flow() {
         assert_eq!(world.turned.len(), 1);
         assert!(world.flow(16, 8).is_none());
         assert_eq!(world.spots[&16].runtime.drops().iter().collect::<Vec<_>>(), [(DropReason::PolicyDenied, 1)]);
-        // The same first packet is rejected again, and a later one that is let in opens the flow.
+        // The same first packet is rejected again, and a later one that is let in opens
+        // the flow.
         world.send(16, EPOCH + 1, true, &[datagram(8, order, 2)]);
         assert_eq!(world.turned.len(), 2);
         world.deaf = None;
@@ -493,13 +512,14 @@ fn a_first_packet_that_is_refused_opens_no_flow() {
     }
 }
 
-/// A first packet whose checksum is wrong opens no flow; of a flow that is there it is the receiver's affair.
+/// A first packet with a wrong checksum opens no flow. In a flow that exists, the
+/// receiver has to deal with it.
 #[test]
 fn a_damaged_first_packet_opens_no_flow() {
     let mut world = World::new(&[0, 0], REINFORCE);
     let damaged = |number| {
         let mut frame = datagram(8, PASS, number);
-        // 0 would be none.
+        // A checksum of 0 would mean none.
         frame[41] = 1;
         frame
     };
@@ -511,7 +531,8 @@ fn a_damaged_first_packet_opens_no_flow() {
     assert_eq!(world.released.len(), 2);
 }
 
-/// A reply that the switch took for a flow of its own is in no log of this flow's: its state goes, and nothing is missing.
+/// The switch took a reply for a flow of its own, so it is in no log of this flow: the
+/// flow's state is sent, and no input is missing.
 #[test]
 fn a_reply_under_another_epoch_needs_no_log() {
     let mut world = World::new(&[0, 0], REINFORCE);
@@ -529,7 +550,9 @@ fn a_reply_under_another_epoch_needs_no_log() {
     assert_eq!((world.missing(17), world.released.len()), (0, 0));
 }
 
-/// Packets that the chain drops, of a flow or of none, are in the switch's log, too: it is told that it may forget them before it is full, however rare rounds are otherwise.
+/// Packets that the chain drops, of a flow or of none, are in the switch's log, too. The
+/// switch is told that it may forget them before the log is full, however rare rounds are
+/// otherwise.
 #[test]
 fn a_chain_that_drops_everything_fills_no_log() {
     let log_bytes = 1 << 14;
@@ -555,7 +578,8 @@ fn a_chain_that_drops_everything_fills_no_log() {
     }
 }
 
-/// Two runtimes on each of two hosts: the copies are on the other host, and not all at one of its runtimes.
+/// There are two runtimes on each of two hosts. The copies are on the other host, and not
+/// all at one of its runtimes.
 #[test]
 fn copies_are_spread_over_the_other_host() {
     let mut world = World::new(&[0, 0, 1, 1], REINFORCE);

@@ -1,5 +1,6 @@
-//! A runtime's next incarnation takes back its flows, of which snapshots come from two others: the first from one that has kept what a flow was before it moved away and
-//! came back, the newest from the other.
+//! A runtime's next incarnation takes back its flows, from snapshots at two holders. The
+//! first holder has kept a flow's state from before the flow moved away and came back;
+//! the other has the newest state.
 
 use crate::spot::{SECOND, Spot, bound, datagram, frames_of, view_of};
 use holdfast_functions::Forward;
@@ -14,19 +15,19 @@ use zerocopy::FromBytes;
 
 const DEAD: Peer = Peer { node: 16, incarnation: 1 };
 const REBORN: Peer = Peer { node: 16, incarnation: 4 };
-/// Who has kept an older state, and who has the snapshots that count.
+/// The holder of an older state, and the holder of the snapshots that count.
 const EARLIER: Peer = Peer { node: 17, incarnation: 2 };
 const LATEST: Peer = Peer { node: 18, incarnation: 3 };
-/// The epoch of what has been kept, and the one under which the dead had its flows.
+/// The epoch of the older state, and the one under which the dead runtime had its flows.
 const OLD: u32 = 4;
 const NEW: u32 = 10;
-/// Under which the switch grants claims.
+/// The epoch under which the switch grants claims.
 const GRANTED: u32 = 12;
-/// The client's ports: the flow of which there are two states, and one of which there is only the latest.
+/// The client's ports: the flow that has two states, and one that has only the latest.
 const MOVED: u8 = 9;
 const CALM: u8 = 8;
 
-/// The next incarnation, and what speaks for everybody else.
+/// The next incarnation, and endpoints that speak for all other nodes.
 struct World {
     reborn: Spot,
     switch: Fabric,
@@ -41,7 +42,7 @@ fn spot(me: Peer) -> Spot {
 }
 
 impl World {
-    /// It has begun, and asked both.
+    /// The next incarnation has begun, and asked both holders.
     fn new() -> World {
         let fabric = |me| Fabric::new(me, FabricConfig::default());
         let mut world = World {
@@ -65,7 +66,7 @@ impl World {
         world
     }
 
-    /// Everything that is sent arrives.
+    /// Delivers all frames.
     fn carry(&mut self) {
         for _ in 0..4 {
             self.now += 1000;
@@ -74,14 +75,15 @@ impl World {
             let frames: Vec<_> = fabrics.iter_mut().flat_map(|fabric| frames_of(fabric, now)).collect();
             for frame in self.reborn.turn(&frames, now) {
                 for fabric in &mut fabrics {
-                    // Frames for others are refused.
+                    // Frames for other nodes are refused.
                     let _ = fabric.handle_frame(&frame, now);
                 }
             }
         }
     }
 
-    /// The holder sends what it has, flows by their client's port and epoch, and says that this was all.
+    /// The holder sends these flows, by their client's port and epoch, and says that
+    /// these are all.
     fn bring(&mut self, from: Peer, flows: &[(u8, u32)]) {
         let blocks: Vec<(u64, Vec<u8>)> = flows.iter().map(|(port, epoch)| self.snapshot(*port, *epoch)).collect();
         let holder = if from == EARLIER { &mut self.earlier } else { &mut self.latest };
@@ -97,7 +99,7 @@ impl World {
         self.carry();
     }
 
-    /// A flow's block and its layout, as the dead sent it under this epoch.
+    /// A flow's block and its layout, as the dead runtime sent it under this epoch.
     fn snapshot(&self, port: u8, epoch: u32) -> (u64, Vec<u8>) {
         let mut dead = spot(DEAD);
         let packet = dead.packet(&datagram(port.into(), 0), (self.now, epoch, Flags::NEW));
@@ -108,7 +110,8 @@ impl World {
         (flows.layout(), flows.block(slot).to_vec())
     }
 
-    /// What the switch has been asked since: numbers of claims, and of each the client's ports and epochs.
+    /// The claims that the switch has got since the last call: each record's number, and
+    /// the client's ports and epochs in it.
     fn claims(&mut self) -> Vec<(u32, Vec<(u8, u32)>)> {
         let records = self.switch.inbox.records().filter(|(record, _)| record.kind == kind::CLAIM);
         let claims = records.map(|(_, body)| {
@@ -135,7 +138,8 @@ impl World {
         self.carry();
     }
 
-    /// What the coordinator has been told since: that everything open waits for others, or how many flows have been recovered.
+    /// The messages that the coordinator has got since the last call: that all claims
+    /// wait for others, or how many flows have been recovered.
     fn told(&mut self) -> Vec<Control> {
         let records = self.coordinator.inbox.records().filter(|(record, _)| record.kind == kind::NUMBERED);
         let told = records.filter_map(|(_, body)| numbered(body).ok()).map(|(_, errand)| errand).collect();
@@ -149,8 +153,9 @@ impl World {
     }
 }
 
-/// The newest state comes while the switch is asked for the route of the earlier one. Whatever it answers, the route is asked for again, as what is here then: not a
-/// millisecond later, and the coordinator does not hear meanwhile that there is nothing left but to sweep.
+/// The newest state comes while the switch is asked for the route of the older one. The
+/// route is claimed again at once, as the newer state, whatever the switch answers.
+/// Meanwhile the coordinator does not hear that only a sweep is left to wait for.
 #[test]
 fn an_answer_about_an_earlier_state_is_none_about_a_newer_one() {
     for answer in [Grant::AfterSweep, Grant::Refused] {
@@ -169,8 +174,8 @@ fn an_answer_about_an_earlier_state_is_none_about_a_newer_one() {
     }
 }
 
-/// An answer that is no answer, or one about fewer flows than were asked for: it is counted, and the claim
-/// is made again.
+/// An answer that is malformed, or about fewer flows than were claimed, is counted, and
+/// the claim is repeated.
 #[test]
 fn an_answer_that_is_malformed_answers_nothing() {
     let mut world = World::new();
@@ -194,7 +199,8 @@ fn an_answer_that_is_malformed_answers_nothing() {
     assert_eq!(world.flow(CALM).map(|header| header.role), Some(role::OWNER));
 }
 
-/// The switch's channel begins anew while a claim is on its way, and the switch does not ask for its routes: the flow is claimed again.
+/// The switch's channel begins anew while a claim is on its way, and the switch does not
+/// ask for its routes: the flow is claimed again.
 #[test]
 fn a_claim_that_is_lost_with_its_channel_is_made_again() {
     let mut world = World::new();
@@ -214,9 +220,11 @@ fn a_claim_that_is_lost_with_its_channel_is_made_again() {
     assert_eq!(world.flow(CALM).expect("it is served").role, role::OWNER);
 }
 
-/// The newest state comes when the switch has said that the earlier one waits for a sweep, and is being asked for that again, or is about to be; and another flow waits,
-/// too. The coordinator does not hear that all there is waits before the switch has answered for what is here then: swept before that, the route would be given away as
-/// what the flow was.
+/// The newest state comes when the switch has answered that the older one waits for a
+/// sweep, and the older one is claimed again or is about to be. Another flow waits, too.
+/// The coordinator does not hear that all claims wait before the switch has answered for
+/// the newest state. If the sweep came before that, the route would be given to the older
+/// state.
 #[test]
 fn what_has_become_newer_does_not_wait_for_a_sweep() {
     for is_asked in [true, false] {

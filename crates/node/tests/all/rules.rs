@@ -1,4 +1,5 @@
-//! Service-chain rules and virtual clusters: the longest match, rules on their way to a switch, and whole hubs whose rules change.
+//! Service-chain rules and virtual clusters: the longest match, rules on their way to a
+//! switch, and whole hubs whose rules change.
 
 use crate::spot::{datagram_from, forwarding};
 use holdfast_node::address::{COORDINATOR, MANAGER, SWITCH};
@@ -34,7 +35,7 @@ fn key(protocol: u16, source: [u8; 4], destination: [u8; 4], port: u16) -> FlowK
     }
 }
 
-/// A rule as its parts, for a matcher that knows nothing of selectors.
+/// A rule in parts, for a matcher that knows nothing of selectors.
 #[derive(Debug, Clone)]
 struct Naive {
     protocol: Option<u16>,
@@ -65,7 +66,8 @@ impl Naive {
             && self.ports.is_none_or(|(low, high)| matches!(protocol, 6 | 17) && (low..=high).contains(&port))
     }
 
-    /// Bits that are fixed, whether there are any sides, ports that are excluded, whether the protocol is fixed.
+    /// The rule's rank: bits that are fixed, whether there is any side, ports that are
+    /// excluded, whether the protocol is fixed.
     fn rank(&self) -> (u32, bool, u64, bool) {
         let len = |side: &Option<([u8; 4], u8)>| side.map_or(0, |(_, len)| u32::from(len));
         let all = if matches!(self.protocol, Some(6 | 17)) { 65_536u64 } else { 65_537 };
@@ -92,7 +94,8 @@ fn naive() -> impl Strategy<Value = Naive> {
 }
 
 proptest! {
-    /// Rules in any order, flows all around them. Whoever decides matches, and no other rule that matches is more specific.
+    /// Rules come in any order, and flows from all around them. The rule that decides
+    /// matches, and no other rule that matches is more specific.
     #[test]
     fn the_most_specific_rule_decides_whatever_the_order(
         rules in prop::collection::vec(naive(), 1..12),
@@ -110,7 +113,8 @@ proptest! {
         prop_assert!(found.is_none_or(|rule| rule.matches(protocol, addresses, port)));
     }
 
-    /// A set of any size goes through records and comes back as it was; no message is longer than a record.
+    /// A set of any size goes through records and comes back unchanged; no message is
+    /// longer than a record.
     #[test]
     fn a_set_in_parts_is_the_set(rules in prop::collection::vec(naive(), 0..80), limit in 200usize..2400, version in 1u64..) {
         let set = RuleSet::new(version, rules.iter().map(|naive| rule(&naive.text(), 7, 3)).collect());
@@ -130,7 +134,8 @@ proptest! {
     }
 }
 
-/// Rules for ports of the box: a packet of the same flow key takes the chain of the port by which it came in.
+/// Rules may be for ports of the box: packets with one flow key take the chain of the
+/// port by which they came in.
 #[test]
 fn a_rule_may_be_for_some_ports_only() {
     let set =
@@ -139,7 +144,7 @@ fn a_rule_may_be_for_some_ports_only() {
     assert_eq!([0, 1, 2, 3].map(|ingress| chain(17, [10, 0, 0, 9], ingress)), [Some(0), Some(1), Some(2), Some(0)]);
     assert_eq!(chain(6, [10, 0, 0, 9], 2), Some(1));
     assert_eq!(chain(17, [10, 0, 0, 2], 2), Some(3), "addresses come first");
-    // As the switch gets them.
+    // The set goes to the switch in parts.
     let mut assembly = Assembly::default();
     let mut whole = None;
     for message in set.messages(60) {
@@ -149,7 +154,8 @@ fn a_rule_may_be_for_some_ports_only() {
     assert_eq!(whole, Some(set));
 }
 
-/// Parts that do not belong together: none of them makes a set, and a set that begins anew is whole in the end.
+/// Parts that do not belong together make no set, and a set that begins anew is whole in
+/// the end.
 #[test]
 fn parts_that_do_not_belong_together_make_no_set() {
     let some = || vec![rule("any", 0, 0)];
@@ -172,7 +178,8 @@ fn parts_that_do_not_belong_together_make_no_set() {
     assert!(assembly.take(3, 0, 1, too_many).is_err());
 }
 
-/// A hub with a coordinator and real runtimes, all chains forwarding under `nfvactor`, whose frames are carried at once.
+/// A hub with a coordinator and real runtimes, all chains forwarding under `nfvactor`.
+/// Frames are delivered at once.
 struct World {
     hub: Hub,
     coordinator: Coordinator,
@@ -314,7 +321,7 @@ impl World {
         }
     }
 
-    /// `kill -9`.
+    /// As by `kill -9`.
     fn kill(&mut self, peer: Peer) {
         self.end(peer);
         self.settle();
@@ -327,7 +334,7 @@ impl World {
         self.hub.handle_ended(peer);
     }
 
-    /// A UDP datagram of a flow, from this host and port.
+    /// Sends a UDP datagram of a flow, from this host and port.
     fn send(&mut self, host: u8, port: u16) {
         let mut packet = self.pool.take().expect("the pool is large enough");
         assert!(packet.copy_from(&datagram_from(host, port, 0)) && packet.parse().is_ok());
@@ -336,7 +343,8 @@ impl World {
         self.settle();
     }
 
-    /// The flow from this source host and port: its chain in the switch, and chain, role and node of everything that is held of it.
+    /// The flow from this source host and port: its chain in the switch, and the chain,
+    /// role and node of every actor and copy of it.
     fn flow(&self, flow: (u8, u16)) -> (Option<u16>, Vec<(u16, u8, u16)>) {
         let is_it = |key: &FlowKey| (key.source[15], key.source_port) == flow;
         let routed = self.hub.switch().routes().find(|route| is_it(&route.key)).map(|route| route.chain);
@@ -351,7 +359,7 @@ impl World {
         (routed, held)
     }
 
-    /// Everything that is there of a flow is in this chain, at these runtimes.
+    /// Checks that the flow, with all its copies, is in this chain, at these runtimes.
     fn assert_in(&self, flow: (u8, u16), chain: u16, nodes: &[u16]) {
         let (routed, held) = self.flow(flow);
         assert_eq!(routed, Some(chain), "{flow:?}");
@@ -361,7 +369,8 @@ impl World {
     }
 }
 
-/// Flows are under way when the rules change: they go on in their chain, also when their runtime dies, and flows that begin take the new one.
+/// Flows are under way when the rules change. Existing flows keep their chain, even when
+/// their runtime dies, and flows that begin later take the new one.
 #[test]
 fn flows_keep_their_chain_and_new_ones_take_the_new_rule() {
     let mut world = World::new(ClusterConfig::only(3, 2, true), vec![rule("any", 0, 0)]);
@@ -392,7 +401,8 @@ fn flows_keep_their_chain_and_new_ones_take_the_new_rule() {
     assert_eq!(world.hub.switch().drops().total(), 0);
 }
 
-/// More rules than a record holds, and then none that matches: the first take effect together, then new flows are dropped for want of a rule.
+/// More rules come than a record holds, and take effect together. After that no rule
+/// matches, and new flows are dropped for want of a rule.
 #[test]
 fn many_rules_come_in_parts_and_a_flow_without_a_rule_is_dropped() {
     let mut world = World::new(ClusterConfig::only(2, 2, true), vec![rule("any", 0, 0)]);
@@ -418,9 +428,9 @@ fn many_rules_come_in_parts_and_a_flow_without_a_rule_is_dropped() {
     assert_eq!(world.hub.switch().drops().get(DropReason::NoRule), 1);
 }
 
-/// More rules than a record holds come to a hub, and a burst of packets is forwarded between
-/// any two turns: no turn reads more than one record. While the first set is freed and the
-/// second read, the first decides about new flows.
+/// More rules than a record holds come to a hub, and a burst of packets is forwarded
+/// between any two turns. No turn reads more than one record. While the first set is
+/// freed and the second read, the first decides about new flows.
 #[test]
 fn a_turn_reads_one_record_of_rules() {
     let mut world = World::new(ClusterConfig::only(2, 2, true), vec![rule("any", 0, 0)]);
@@ -431,7 +441,7 @@ fn a_turn_reads_one_record_of_rules() {
         world.coordinator.set_rules(many(chain).collect());
         let (mut turns, mut read) = (0, 0);
         while world.hub.switch().rules().version() != version {
-            // All that the coordinator has to say has come.
+            // All frames that the coordinator has to send have arrived.
             world.turn_coordinator();
             if world.coordinator.fabric().is_settled(SWITCH) {
                 read += 1;
@@ -451,7 +461,8 @@ fn a_turn_reads_one_record_of_rules() {
     assert_eq!(world.hub.switch().drops().total(), 0);
 }
 
-/// A switch starts again: it asks, packets wait meanwhile, and it gets the rules of now, not those of the beginning.
+/// A switch starts again. The switch asks for the rules, packets wait meanwhile, and it
+/// gets the present rules, not the initial ones.
 #[test]
 fn a_switch_that_starts_again_gets_the_rules_again() {
     let mut world = World::new(ClusterConfig::only(2, 2, true), vec![rule("any", 0, 0)]);
@@ -459,7 +470,8 @@ fn a_switch_that_starts_again_gets_the_rules_again() {
     world.settle();
     *world.hub.switch_mut() = World::switch(2);
     world.hub.switch_mut().fabric().set_peer(Peer { node: COORDINATOR, incarnation: 1 });
-    // The packet is there before the first rules are, and is not dropped for want of one. What a switch needs besides is the view's affair.
+    // The packet is there before the first rules are, and is not dropped for want of one.
+    // All else that a switch needs comes with the view.
     let mut packet = world.pool.take().expect("the pool is large enough");
     packet.clear();
     world.hub.handle_packet(0, key(17, [10, 0, 0, 2], [192, 0, 2, 1], 53), packet);
@@ -472,7 +484,8 @@ fn a_switch_that_starts_again_gets_the_rules_again() {
     assert_eq!(world.coordinator.rules_in_force(), 2);
 }
 
-/// A coordinator starts again without its memory: the switch knows newer rules than it, and what the coordinator has counts all the same.
+/// A coordinator starts again without its memory. The switch knows newer rules, but the
+/// coordinator's rules count all the same.
 #[test]
 fn a_coordinator_that_forgot_is_still_the_one_that_says() {
     let mut world = World::new(ClusterConfig::only(2, 2, true), vec![rule("any", 0, 0)]);
@@ -503,7 +516,8 @@ fn a_coordinator_that_forgot_is_still_the_one_that_says() {
     assert_eq!(world.coordinator.rules_in_force(), world.hub.switch().rules().version());
 }
 
-/// Two tenants with runtimes of their own. Flows, replicas, recoveries and restarts of one never touch the other's runtimes, whoever dies.
+/// Two tenants have runtimes of their own. Flows, replicas, recoveries and restarts of
+/// one never touch the other's runtimes, whichever runtime dies.
 #[test]
 fn virtual_clusters_never_mix_also_when_runtimes_die() {
     let cluster = |chain, runtimes| ClusterConfig { runtimes, spare: 0, scaling: None, chains: vec![chain], promises: true };
@@ -538,8 +552,9 @@ fn virtual_clusters_never_mix_also_when_runtimes_die() {
     assert_eq!(world.hub.switch().drops().total(), 0);
 }
 
-/// Flows of a tenant are to move: by order to the other tenant's runtime, which is refused, and by a drain, which leaves them inside. The last runtimes
-/// that could hold a tenant's flows are not drained, however many the other tenant has.
+/// A tenant's flows are to move. An order to move them to the other tenant's runtime is
+/// refused, and a drain leaves them inside. The last runtimes that could hold a tenant's
+/// flows are not drained, however many the other tenant has.
 #[test]
 fn flows_move_inside_their_cluster_only() {
     let cluster = |chain, runtimes| ClusterConfig { runtimes, spare: 0, scaling: None, chains: vec![chain], promises: true };
@@ -555,7 +570,9 @@ fn flows_move_inside_their_cluster_only() {
     assert_eq!(world.coordinator.order(&Order::Drain { node: 17, force: true }, now), Ok(0));
     let written = world.written;
     world.pass(2000);
-    // It leaves, is asked, is rid of its flows, has ended; nobody asks again before it has reported. What came of it is told beside that.
+    // The log says that the runtime leaves, is asked, is rid of its flows, and has ended.
+    // The runtime is not asked again before it has reported. Records of the result come
+    // on top.
     let written = world.written - written;
     assert!((4..20).contains(&written), "{written} records for a drain");
     assert!(world.coordinator.drains()[0].ended_at.is_some(), "{:?}", world.coordinator.drains());
@@ -563,7 +580,8 @@ fn flows_move_inside_their_cluster_only() {
     assert!(world.runtimes.keys().all(|peer| peer.node != 17));
 }
 
-/// All runtimes of a tenant are dead: its new flows are dropped although the other tenant has runtimes, and nothing is called protected.
+/// All runtimes of a tenant are dead. Its new flows are dropped although the other tenant
+/// has runtimes, and nothing is called protected.
 #[test]
 fn a_cluster_without_runtimes_borrows_none() {
     let cluster = |chain| ClusterConfig { runtimes: 2, spare: 0, scaling: None, chains: vec![chain], promises: true };
@@ -574,7 +592,8 @@ fn a_cluster_without_runtimes_borrows_none() {
         runtime.abandon(&mut world.pool);
         world.hub.handle_ended(victim);
     }
-    // The coordinator hears of it, and its view goes out; the new processes have not spoken yet.
+    // The coordinator hears of it, and its view goes out; the new processes have not
+    // spoken yet.
     for _ in 0..2 {
         world.hub.turn(world.now, &mut world.out, &mut world.pool);
         world.carry();

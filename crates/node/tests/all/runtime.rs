@@ -14,7 +14,8 @@ use std::collections::BTreeSet;
 const NOTHING: [u8; 0] = [];
 pub(crate) const ME: Peer = Peer { node: 16, incarnation: 1 };
 
-/// A runtime, the coordinator and the manager to which it speaks, and a clock that only moves when told.
+/// A runtime, the coordinator and the manager to which it speaks, and a clock that only
+/// moves when told.
 pub(crate) struct Bench {
     pub(crate) spot: Spot,
     pub(crate) stamp: u64,
@@ -44,7 +45,8 @@ impl Bench {
         self.spot.packet(frame, (self.stamp, epoch, flags))
     }
 
-    /// Sends frames in one burst; returns the payload bytes of what was released, in order.
+    /// Sends frames in one burst; returns the payload bytes of the released packets, in
+    /// order.
     pub(crate) fn send(&mut self, frames: &[Vec<u8>]) -> Vec<u8> {
         let frames: Vec<_> = frames.iter().map(|frame| self.packet(frame, 1, Flags::NEW)).collect();
         self.turn(&frames)
@@ -69,7 +71,7 @@ impl Bench {
         self.hear()
     }
 
-    /// What coordinator and manager have to say arrives.
+    /// Delivers the coordinator's and the manager's frames.
     pub(crate) fn hear(&mut self) -> Vec<u8> {
         let mut frames = frames_of(&mut self.coordinator, self.stamp);
         frames.append(&mut frames_of(&mut self.manager, self.stamp));
@@ -80,7 +82,7 @@ impl Bench {
         self.advance_with(nanoseconds, 0);
     }
 
-    /// The same where the switch's table is so full, in 1/1000.
+    /// As `Bench::advance`, with the fill of the switch's table, in 1/1000.
     pub(crate) fn advance_with(&mut self, nanoseconds: u64, fill: u32) {
         self.stamp += nanoseconds;
         let tick = self.spot.tick(self.stamp, fill);
@@ -92,7 +94,7 @@ impl Bench {
         self.spot.flows()
     }
 
-    /// The ports of the flows that there are.
+    /// The ports of all flows.
     pub(crate) fn ports(&self) -> BTreeSet<u16> {
         let flows = self.spot.runtime.flows(0).into_iter().flat_map(|flows| flows.iter());
         flows.map(|(_, header)| header.key.source_port).collect()
@@ -103,7 +105,7 @@ impl Bench {
     }
 }
 
-/// Flows live for two hours from each packet on; from the order 1 on, for ten seconds.
+/// Flows live for two hours from each packet on, or for ten seconds after the order 1.
 pub(crate) struct Closing;
 
 impl PerPacket for Closing {
@@ -121,7 +123,8 @@ impl PerPacket for Closing {
     }
 }
 
-/// A flow is closing: it ends when that time-out is over, to one step of the wheel, although its deadline was hours away. Others stay, and so does one that goes on after all.
+/// A flow that is closing ends after its time-out, to one step of the wheel, although its
+/// deadline was hours away. Other flows stay, and so does one that goes on after all.
 #[test]
 fn a_deadline_that_comes_closer_counts_at_once() {
     const STEP: u64 = 1 << 27;
@@ -152,7 +155,7 @@ holdfast_nf::flow_state! {
     }
 }
 
-/// Counts, and panics on the order 0xff, after having counted.
+/// Counts packets, and panics on the order 0xff, after having counted.
 struct Bomb;
 
 impl PerPacket for Bomb {
@@ -172,7 +175,8 @@ fn bomb() -> Box<dyn Function> {
     accepting::<Bomb>()
 }
 
-/// One packet of five makes the function panic: it is dropped with its reason, the flow's state is as before it, the others pass, no buffer is lost.
+/// The function panics on one packet of five. The packet is dropped with its reason, the
+/// flow's state is as before it, the others pass, and no buffer is lost.
 #[test]
 fn a_panicking_function_costs_one_packet() {
     std::panic::set_hook(Box::new(|_| {}));
@@ -188,7 +192,7 @@ fn a_panicking_function_costs_one_packet() {
     bench.assert_no_buffer_lost();
 }
 
-/// The table is full: new flows are refused with a reason, those that are there go on.
+/// The table is full: new flows are refused with a reason, and existing ones go on.
 #[test]
 fn a_full_table_refuses_new_flows_and_serves_the_others() {
     let mut bench = Bench::new(vec![bomb()], 4);
@@ -213,7 +217,8 @@ fn flows_end_by_stamped_time() {
     assert_eq!(bench.spot.runtime.counts().expired, 1);
 }
 
-/// A flow has ended. What the switch had sent for it before opens none; when it has given the key a route anew, its packets do.
+/// A flow has ended. Packets that the switch had sent for it before open no flow; packets
+/// of a new route for the key do.
 #[test]
 fn a_packet_that_its_flows_end_has_overtaken_opens_none() {
     let mut bench = Bench::new(vec![bomb()], 4);
@@ -227,12 +232,14 @@ fn a_packet_that_its_flows_end_has_overtaken_opens_none() {
     assert_eq!((bench.flows(), bench.spot.runtime.drops().get(DropReason::NoFlow)), (0, 1));
     let anew = bench.packet(&datagram(1, 0), 2, Flags::NEW);
     assert_eq!(bench.turn(&[anew]), [1]);
-    // Another flow of the same epoch never was here.
+    // Another flow with the same epoch never was here.
     assert_eq!(bench.send(&[datagram(2, 0)]), [1]);
     bench.assert_no_buffer_lost();
 }
 
-/// A flow has had replies. Its switch begins anew, and does not know the reply key, which another flow may have: what leaves says the key again, until the switch shows that it has learned it.
+/// A flow has had replies. Its switch begins anew without the reply key, which another
+/// flow may have. Released packets carry the key again, until the switch shows that it
+/// has learned it.
 #[test]
 fn what_leaves_says_the_reply_key_when_the_switch_does_not_know_it() {
     let mut bench = Bench::new(vec![bomb()], 4);
@@ -257,7 +264,8 @@ fn what_leaves_says_the_reply_key_when_the_switch_does_not_know_it() {
     assert!(!says_key(&datagram(1, 0), 0) && !says_key(&reply, 0));
 }
 
-/// What was sent to an earlier life of this node, or by a switch that is not its chain's, opens nothing and does not set the clock.
+/// Packets to an earlier incarnation of this node, or from a switch that is not its
+/// chain's, open no flow and do not set the clock.
 #[test]
 fn packets_of_others_open_nothing() {
     let mut bench = Bench::new(vec![bomb()], 4);
@@ -328,8 +336,8 @@ fn leaser() -> Box<dyn Function> {
 
 const POOL: PoolId = PoolId { chain: 0, function: 1, field: 0 };
 
-/// The second function of a chain waits for a number. The first does not run again; later packets of the flow wait behind; when the grant
-/// comes, all leave in order.
+/// The second function of a chain waits for a number. The first does not run again, and
+/// later packets of the flow wait behind. When the grant comes, all leave in order.
 #[test]
 fn a_flow_that_waits_for_a_lease_goes_on_where_it_stopped() {
     let mut bench = Bench::new(vec![bomb(), leaser()], 16);
@@ -343,7 +351,8 @@ fn a_flow_that_waits_for_a_lease_goes_on_where_it_stopped() {
     bench.assert_no_buffer_lost();
 }
 
-/// The pool is empty everywhere: the flow is refused with a reason, and what the first function had opened is undone.
+/// The pool is empty everywhere: the flow is refused with a reason, and the first
+/// function's opening of it is undone.
 #[test]
 fn a_denied_lease_ends_the_flow() {
     let mut bench = Bench::new(vec![bomb(), leaser()], 16);
@@ -354,7 +363,8 @@ fn a_denied_lease_ends_the_flow() {
     bench.assert_no_buffer_lost();
 }
 
-/// The parking lot is full of other flows' packets: a flow whose first packet finds no place there does not exist, and what the functions before had opened is closed.
+/// The parking lot is full of other flows' packets. A flow whose first packet finds no
+/// place there does not exist, and the functions that have it open close it.
 #[test]
 fn a_flow_that_finds_no_place_to_wait_does_not_exist() {
     let mut bench = Bench::new(vec![bomb(), leaser()], 200);
@@ -368,7 +378,7 @@ fn a_flow_that_finds_no_place_to_wait_does_not_exist() {
     bench.assert_no_buffer_lost();
 }
 
-/// No answer at all: the packets are dropped with a reason after a while.
+/// No answer comes at all: the packets are dropped with a reason after a while.
 #[test]
 fn a_lease_that_never_comes_times_out() {
     let mut bench = Bench::new(vec![bomb(), leaser()], 16);
@@ -379,7 +389,8 @@ fn a_lease_that_never_comes_times_out() {
     bench.assert_no_buffer_lost();
 }
 
-/// The same function with every number assigned by a server: it cannot tell the difference.
+/// The same function runs with every number assigned by a server: it cannot tell the
+/// difference.
 #[test]
 fn the_same_function_runs_on_a_pool_that_asks_a_server() {
     let mut bench = Bench::new(vec![bomb(), leaser()], 16);
@@ -392,7 +403,8 @@ fn the_same_function_runs_on_a_pool_that_asks_a_server() {
     bench.assert_no_buffer_lost();
 }
 
-/// Panics when it opens a flow to port 1, when it processes a packet to port 2 or 3, and when a flow to port 3 or 4 ends.
+/// Panics when it opens a flow to port 1, when it processes a packet to port 2 or 3, and
+/// when a flow to port 3 or 4 ends.
 struct Tripwire;
 
 impl NetworkFunction for Tripwire {
@@ -433,8 +445,9 @@ fn datagram_to(flow: u16, port: u8, order: u8) -> Vec<u8> {
     frame
 }
 
-/// A function behind the one that leases panics on the packet that opens a flow: while it opens, while it processes, and then again while
-/// the flow is closed. The flows do not exist, and their numbers are free again.
+/// A function behind the leasing one panics on the packet that opens a flow: while it
+/// opens, while it processes, and then again while the flow is closed. The flows do not
+/// exist, and their numbers are free again.
 #[test]
 fn a_panic_while_a_flow_opens_loses_no_lease() {
     std::panic::set_hook(Box::new(|_| {}));
@@ -448,8 +461,8 @@ fn a_panic_while_a_flow_opens_loses_no_lease() {
     bench.assert_no_buffer_lost();
 }
 
-/// A function in front panics when its flows end: because the one behind it panicked, because their time has come. Each time the functions
-/// behind it are told too.
+/// A function in front panics when its flows end, because a later function panicked, or
+/// because their time has come. Each time the functions behind it are told too.
 #[test]
 fn a_panic_while_a_flow_ends_loses_no_lease() {
     std::panic::set_hook(Box::new(|_| {}));
@@ -466,7 +479,7 @@ fn a_panic_while_a_flow_ends_loses_no_lease() {
     bench.assert_no_buffer_lost();
 }
 
-/// Whatever arrives: a counted drop, never a panic, never a lost buffer.
+/// Any garbage that arrives is a counted drop, never a panic, never a lost buffer.
 #[test]
 fn garbage_is_counted() {
     let mut bench = Bench::new(vec![bomb()], 16);
@@ -483,8 +496,9 @@ fn garbage_is_counted() {
     bench.assert_no_buffer_lost();
 }
 
-/// A runtime that was just started gets a peer's state before the view that names this peer: packets wait at their owner until it can answer, and what comes then is
-/// handed over. Nothing is dropped anywhere.
+/// A runtime that was just started gets a peer's state before the view that names this
+/// peer. Packets wait at their owner until the runtime can answer, and later ones are
+/// handed over. No packet is dropped anywhere.
 #[test]
 fn nothing_is_lost_before_the_first_view() {
     let peers = [Peer { node: 16, incarnation: 1 }, Peer { node: 17, incarnation: 2 }];
@@ -505,7 +519,7 @@ fn nothing_is_lost_before_the_first_view() {
             at_fresh.extend(view(peers[1]));
         }
         at_owner.push(owner.packet(&datagram(5, 0), (stamp, 1, Flags::NEW)));
-        // Frames go to and fro until everything is said.
+        // Frames go to and fro until no more are sent.
         for _ in 0..6 {
             let to = |node| move |frame: &Vec<u8>| frame.first_chunk().and_then(node_of) == Some(node);
             let sent = owner.turn(&std::mem::take(&mut at_owner), 1);
@@ -518,12 +532,13 @@ fn nothing_is_lost_before_the_first_view() {
     assert_eq!((owner.runtime.drops().total(), fresh.runtime.drops().total()), (0, 0));
 }
 
-/// A traced packet tells every function that it passes, and where it was dropped; others tell nothing.
+/// A traced packet reports every function that it passes, and where it was dropped; other
+/// packets report nothing.
 #[test]
 fn a_traced_packet_tells_its_way() {
     std::panic::set_hook(Box::new(|_| {}));
     let mut bench = Bench::new(vec![bomb(), bomb()], 4);
-    // It asks who coordinator and manager are, and is told.
+    // The runtime asks for the coordinator's and the manager's incarnations, and is told.
     bench.turn(&[]);
     bench.hear();
     let opening = bench.packet(&datagram(1, 0), 1, Flags::NEW);
@@ -555,7 +570,7 @@ holdfast_nf::shared_state! {
     }
 }
 
-/// Tells of every flow.
+/// Notes every flow that opens.
 struct Teller;
 
 impl NetworkFunction for Teller {
@@ -647,7 +662,8 @@ impl NetworkFunction for Voter {
     }
 }
 
-/// A function with thousands of counters: each is told to the manager, in messages of a bounded length, and again when it has changed.
+/// A function has thousands of counters. Each is told to the manager, in messages of a
+/// bounded length, and again when it has changed.
 #[test]
 fn every_counter_is_told() {
     let mut bench = Bench::new(vec![bound::<Voter>()], 64);

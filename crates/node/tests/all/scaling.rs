@@ -1,4 +1,5 @@
-//! A cluster that grows and shrinks: a coordinator, and a model of runtimes whose load follows their flows.
+//! A cluster that grows and shrinks: a coordinator, and a model of runtimes whose load
+//! follows their flows.
 
 use holdfast_node::address::{COORDINATOR, MANAGER, SWITCH};
 use holdfast_node::channel::{Fabric, FabricConfig};
@@ -8,7 +9,7 @@ use holdfast_protection::Peer;
 use holdfast_wire::DropReason;
 
 const MILLISECOND: u64 = 1_000_000;
-/// What a model runtime can do, packets per second.
+/// Capacity of a model runtime, packets per second.
 const CAPACITY: u64 = 100_000;
 
 /// A runtime of the model.
@@ -78,7 +79,7 @@ impl World {
         }
     }
 
-    /// Ten milliseconds pass.
+    /// Lets ten milliseconds pass.
     fn step(&mut self) {
         self.now += 10 * MILLISECOND;
         self.coordinator.handle_timeout(self.now);
@@ -131,7 +132,7 @@ impl World {
         let Some(at) = self.models.iter().position(|model| model.peer == peer) else { return };
         let model = self.models.remove(at);
         self.stopped += 1;
-        // What it still had is recovered by another.
+        // Another runtime recovers its remaining flows.
         if let Some(other) = self.models.first_mut() {
             other.flows += model.flows;
         }
@@ -161,7 +162,8 @@ impl World {
                     _ => {}
                 }
                 if let Some(number) = number {
-                    // Told below; the channel to the coordinator is in order.
+                    // The order is acknowledged below; the channel to the coordinator is
+                    // in order.
                     model.requests.push((0, 0, number));
                 }
             }
@@ -204,7 +206,7 @@ impl World {
         }
     }
 
-    /// Everybody has begun.
+    /// Lets all runtimes start.
     fn ready(mut self) -> World {
         let begins = self.begins;
         self.pass(begins / MILLISECOND + 100);
@@ -230,8 +232,9 @@ fn scaling() -> Scaling {
     Scaling { period: 100 * MILLISECOND, calm_periods: 10, ..Scaling::default() }
 }
 
-/// Two runtimes have enough to do, a third one place is left for. One of them gets twice what it can take: a third is started, and gets half of its flows, never
-/// more than 500 at a time. Nobody drops anything any more.
+/// Two runtimes have enough to do, and a third may be started. The second gets twice its
+/// capacity: a third is started, and gets half of its flows, never more than 500 at a
+/// time. After that no runtime drops anything.
 #[test]
 fn a_runtime_that_drops_gets_help() {
     let mut world = World::new(2, 3, scaling()).ready();
@@ -246,7 +249,8 @@ fn a_runtime_that_drops_gets_help() {
     assert_eq!(drops, world.models.iter().map(|model| model.drops).collect::<Vec<_>>());
 }
 
-/// A load that is too much for one for an instant only starts nobody: nothing is dropped, and it is gone after two looks.
+/// A load that is too much for one runtime, but only for an instant, starts no other:
+/// nothing is dropped, and the load is gone after two looks.
 #[test]
 fn being_busy_for_a_moment_is_no_reason() {
     let mut world = World::new(1, 2, scaling()).ready();
@@ -255,13 +259,14 @@ fn being_busy_for_a_moment_is_no_reason() {
     world.give(&[2_000]);
     world.pass(2_000);
     assert_eq!((world.running(), world.started), (1, 1));
-    // Lasting, it is.
+    // A lasting load is a reason.
     world.give(&[9_500]);
     world.pass(1_000);
     assert_eq!(world.running(), 2);
 }
 
-/// Without a spare place a runtime that has little to do helps; without that either, nothing is done, and it is counted.
+/// Without a spare place a runtime that has little to do helps. If none can help, nothing
+/// is done, and that is counted.
 #[test]
 fn the_most_is_respected() {
     let mut world = World::new(2, 3, scaling()).ready();
@@ -274,7 +279,8 @@ fn the_most_is_respected() {
     assert!(flows.iter().all(|flows| *flows >= 15_000), "{flows:?}");
 }
 
-/// The load goes away: the runtime with the fewest flows leaves, one after the other, down to the least number; all flows are somewhere.
+/// The load goes away. The runtime with the fewest flows leaves, then the next one, down
+/// to the least number, and no flow is lost.
 #[test]
 fn it_shrinks_to_the_least_and_loses_nothing() {
     let mut world = World::new(2, 4, scaling()).ready();
@@ -291,11 +297,13 @@ fn it_shrinks_to_the_least_and_loses_nothing() {
     assert_eq!(world.running(), 4);
 }
 
-/// A load that one cannot take and that two are bored by: the cluster does not grow and shrink in turn for ever.
+/// A load is too much for one runtime and very little for two: the cluster does not grow
+/// and shrink in turn for ever.
 #[test]
 fn a_steady_load_is_left_alone() {
     let mut world = World::new(1, 2, Scaling { idle_permille: 800, ..scaling() }).ready();
-    // Without a second one it would be busy for 79 % of its time on average, but drops bursts that the average does not show.
+    // Without a second runtime it would be busy for 79 % of its time on average, but
+    // drops bursts that the average does not show.
     world.give(&[7_900]);
     let mut after_a_minute = 0;
     for second in 0..120 {
@@ -307,13 +315,14 @@ fn a_steady_load_is_left_alone() {
         }
         world.pass(1_000);
     }
-    // It is tried again after one second, two, four and so on.
+    // A second runtime is tried again after one second, two, four and so on.
     assert!((2..=8).contains(&after_a_minute) && world.started - after_a_minute <= 2, "{after_a_minute}, {}", world.started);
     let flows: u64 = world.flows().iter().sum();
     assert_eq!(flows, 7_900);
 }
 
-/// What an operator has taken out of service stays out, however much there is to do.
+/// A runtime that an operator has drained stays out of service, however much there is to
+/// do.
 #[test]
 fn what_was_drained_by_hand_stays_so() {
     let mut world = World::new(3, 4, scaling()).ready();
@@ -328,7 +337,8 @@ fn what_was_drained_by_hand_stays_so() {
     assert_eq!(out.iter().map(|member| member.node).collect::<Vec<_>>(), [18]);
 }
 
-/// The helper dies before it has got anything, and again: it is started again as any runtime, and the flows go there when it serves.
+/// The helper dies before it has got any flow, and again. The helper is started again
+/// like any runtime, and gets flows when it serves.
 #[test]
 fn a_helper_may_die() {
     let mut world = World::new(2, 3, scaling()).ready();
@@ -347,9 +357,9 @@ fn a_helper_may_die() {
 }
 
 /// A runtime fails, and another one gets all of its flows. The runtime that begins in its
-/// place gets half of them, some at a time, once there has been time for that for a
-/// while, whether the cluster grows or not. Flows that are moved after that stay where
-/// they are.
+/// place gets half of them, some at a time, once the cluster has been idle enough for a
+/// while. A cluster that cannot grow does the same. Flows that are moved after that stay
+/// where they are.
 #[test]
 fn who_begins_in_the_place_of_the_dead_gets_flows_when_there_is_time() {
     for max in [2, 3] {

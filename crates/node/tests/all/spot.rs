@@ -1,4 +1,4 @@
-//! A runtime with buffers of its own, for tests: frames in, frames out. With it come
+//! A runtime with its own buffers, for tests: frames in, frames out. The file also has
 //! functions for its chain and datagrams for its flows.
 
 use holdfast_functions::Forward;
@@ -20,7 +20,7 @@ holdfast_nf::flow_state! {
     }
 }
 
-/// A function that accepts every flow, by what it does with each packet.
+/// A function that accepts every flow, by its work on each packet.
 pub(crate) trait PerPacket: Send + Sync + 'static {
     const NAME: &'static str;
     type Flow: FlowState + Holds<()> + Default;
@@ -59,13 +59,13 @@ pub(crate) fn bound<N: NetworkFunction<Config: Default>>() -> Box<dyn Function> 
     Box::new(Bound::<N>::new(N::Config::default()).expect("nothing to refuse"))
 }
 
-/// A UDP datagram from 10.0.0.2 and this port. The payload is one byte, which tells the
-/// functions what to do.
+/// A UDP datagram from 10.0.0.2 and this port. The payload is one byte, an order to the
+/// functions.
 pub(crate) fn datagram(port: u16, order: u8) -> Vec<u8> {
     datagram_from(2, port, order)
 }
 
-/// The same from 10.0.0.`client`.
+/// As `datagram`, but from 10.0.0.`client`.
 pub(crate) fn datagram_from(client: u8, port: u16, order: u8) -> Vec<u8> {
     let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
     frame.extend_from_slice(&[0x45, 0, 0, 29, 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, client, 192, 0, 2, 1]);
@@ -78,7 +78,7 @@ fn runtime(me: Peer, flows: usize, report_interval: u64, chains: Vec<ChainSpec>)
     Runtime::new(RuntimeConfig { me, flows, seed: 1, report_interval, fabric: FabricConfig::default() }, chains)
 }
 
-/// A runtime with a chain for each of these switches, which forwards under `nfvactor`.
+/// A runtime with a forwarding chain for each of these switches, under this plan.
 pub(crate) fn forwarding(me: Peer, report_interval: u64, plan: Plan, switches: impl IntoIterator<Item = NodeId>) -> Runtime {
     let spec = |(number, switch)| ChainSpec {
         name: format!("chain {number}"),
@@ -99,7 +99,7 @@ pub(crate) fn frames_of(fabric: &mut Fabric, now: u64) -> Vec<Vec<u8>> {
     frames
 }
 
-/// The frame is a packet that leaves.
+/// True if the frame is a released packet.
 pub(crate) fn is_released(frame: &[u8]) -> bool {
     frame[12..14] == [0x89, 0x4f] && frame[21] == index::RELEASED
 }
@@ -118,7 +118,7 @@ pub(crate) struct Spot {
 }
 
 impl Spot {
-    /// With one chain of these functions, and so many buffers.
+    /// A runtime with one chain of these functions, and so many buffers.
     pub(crate) fn new(
         me: Peer,
         functions: Vec<Box<dyn Function>>,
@@ -130,7 +130,8 @@ impl Spot {
         Spot { me, runtime: runtime(me, flows, SECOND, vec![spec]), pool: MemoryPool::new(buffers) }
     }
 
-    /// This one asks who lives here, as everybody does who was not told: its records are taken then.
+    /// The peer asks for the runtime's incarnation, as every peer does that was not told
+    /// it: after that its records are taken.
     pub(crate) fn meet(&mut self, other: Peer, now: u64) {
         let mut other = Fabric::new(other, FabricConfig::default());
         other.send(self.me.node, kind::CONTROL, &[]).expect("there is room");
@@ -154,17 +155,18 @@ impl Spot {
         bytes
     }
 
-    /// A flow's packet from the switch, by its stamp, the epoch of its route, and flags.
+    /// A flow's packet from the switch, with its stamp, the epoch of its route, and
+    /// flags.
     pub(crate) fn packet(&mut self, frame: &[u8], (stamp, commit, flags): (u64, u32, u8)) -> Vec<u8> {
         self.encapsulated(frame, index::TO_RUNTIME, Meta { stamp, commit, flags, ..Meta::default() })
     }
 
-    /// A tick of the switch, whose table is so full, in 1/1000.
+    /// A tick of the switch, with its table's fill in 1/1000.
     pub(crate) fn tick(&mut self, stamp: u64, fill: u32) -> Vec<u8> {
         self.packet(&[], (stamp, fill, Flags::OAM))
     }
 
-    /// A turn with these frames; what is sent.
+    /// A turn with these frames. Returns the frames that are sent.
     pub(crate) fn turn(&mut self, frames: &[Vec<u8>], now: u64) -> Vec<Vec<u8>> {
         let mut rx: Vec<Packet> = frames.iter().map(|frame| self.take(frame)).collect();
         let mut tx = Vec::new();
@@ -185,7 +187,7 @@ impl Spot {
         available
     }
 
-    /// Every buffer is free, or held by a packet that waits.
+    /// Checks that every buffer is free, or held by a packet that waits.
     pub(crate) fn assert_no_buffer_lost(&self) {
         assert_eq!(self.pool.free() + self.runtime.held(), self.pool.total());
     }

@@ -1,6 +1,10 @@
-//! Worlds of a state server and instances on a network that loses, doubles and reorders: flows begin, end and move, instances die and others get their flows, the server dies and another one
-//! begins that remembers nothing. No two flows have one index of a list, and none is lost in the end; by then a gauge says how many there are, and a counter no less than what those that live have counted.
-//! In every other world messages go as words beside the network, on ways that are cut at any word, whether they say so or not.
+//! Worlds of a state server and instances on a network that loses, doubles and reorders.
+//! Flows begin, end and move; instances die and others get their flows; the server dies,
+//! and another one begins that remembers nothing. No two flows have one index of a list,
+//! and no index is lost in the end. By then a gauge gives the number of flows, and a
+//! counter at least the sum of what living instances have counted. In every other world
+//! messages use the control transport, on ways that are cut at any word, with notice or
+//! without.
 
 mod ways;
 
@@ -21,10 +25,10 @@ use ways::Ways;
 const MICROSECOND: u64 = 1_000;
 const MILLISECOND: u64 = 1_000_000;
 const SIZES: [u32; 2] = [6, 40];
-/// So long a number rests that a flow had.
+/// A number that a flow had rests for so long.
 const REST: u64 = 30 * MILLISECOND;
 
-/// Behind those of pools: flows that have begun, and how many there are of each pool.
+/// Lists behind those of pools: flows that have begun, and the number of flows by pool.
 const BEGUN: u32 = 2;
 const FLOWS: u32 = 3;
 
@@ -97,7 +101,7 @@ impl Instance {
             self.session.say_statistics();
         }
         let Some(ways) = &mut self.ways else { return self.session.advance(&mut self.fabric, &mut self.pools) };
-        // What was lost on the way ends the session, which is no drop.
+        // Words lost on the way end the session, which is no drop.
         match self.session.hear_words(ways, &mut self.pools, now) {
             Ok(_) | Err(DropReason::LostInFailure) => {}
             Err(_) => *drops += 1,
@@ -106,21 +110,21 @@ impl Instance {
     }
 }
 
-/// Of one that died: flows that others have copies of, and who.
+/// A dead instance: flows of which others have copies, each with the holder.
 struct Dead {
     peer: Peer,
     left: Vec<(Peer, Index)>,
     is_recovered: bool,
 }
 
-/// What is wrong around the server, and must be found.
+/// Faults around the server, which must be found.
 #[derive(Debug, Clone, Copy, Default)]
 struct Errs {
-    /// A server that begins again takes everything for free.
+    /// A new server takes all indexes for free.
     forgets: bool,
-    /// Somebody is called recovered from before others have got all of it.
+    /// A recovery is called over before others have got all flows.
     is_hasty: bool,
-    /// Instances do not remember what their flows had.
+    /// Instances do not remember which numbers their flows had.
     is_rest_forgotten: bool,
 }
 
@@ -140,11 +144,11 @@ struct World {
     sent: u64,
     is_calm: bool,
     refused: usize,
-    /// When a flow with this index ended, and where.
+    /// The time and the instance at which a flow with this index ended.
     ended: BTreeMap<Index, (u64, Peer)>,
     /// Indexes that were given to flows too soon after that.
     hurried: Vec<Index>,
-    /// The server's side, and what is between, where messages go as words.
+    /// The server's side of the control transport, and its middle, in worlds that use it.
     ways: Option<Ways>,
 }
 
@@ -189,7 +193,7 @@ impl World {
             step: MILLISECOND,
         };
         let me = Peer { node: STATE_SERVER, incarnation: self.server_life };
-        // So many lists that messages have eight bytes.
+        // There are so many lists that messages have eight bytes.
         let others = vec![Kind::Counters(1); if self.is_wide { 38 } else { 0 }];
         let config = StateServerConfig {
             listener: MANAGER,
@@ -219,7 +223,7 @@ impl World {
         self.tell();
     }
 
-    /// The server hears who is there.
+    /// Tells the server the members.
     fn tell(&mut self) {
         self.view += 1;
         let view = Control::View { version: self.view, members: self.members.values().copied().collect() };
@@ -250,7 +254,7 @@ impl World {
         nodes[self.random.below(nodes.len())]
     }
 
-    /// One whom the server knows.
+    /// An instance that the server knows.
     fn anybody_joined(&mut self) -> Option<NodeId> {
         let joined = self.instances.values().filter(|instance| instance.session.has_joined());
         let nodes: Vec<NodeId> = joined.map(|instance| instance.peer.node).collect();
@@ -275,7 +279,7 @@ impl World {
             instance.flows.insert((list, index));
             instance.count(list, 1);
             instance.pools.1.add(0, 1);
-            // Who knew may be dead, and the server after it.
+            // The instance that knew of the end may be dead, and the server after it.
             let lives = |peer: &Peer| self.instances.get(&peer.node).is_some_and(|there| there.peer == *peer);
             if self.ended.get(&(list, index)).is_some_and(|(at, by)| self.now - at < REST && lives(by)) {
                 self.hurried.push((list, index));
@@ -318,7 +322,7 @@ impl World {
         let Instance { peer, flows, .. } = self.instances.remove(&node).expect("it lives");
         let mut left = Vec::new();
         for index in flows {
-            // Who has no copy anywhere is lost.
+            // A flow without a copy is lost.
             left.extend(self.anybody_joined().map(|heir| (self.instances[&heir].peer, index)));
         }
         self.dead.push(Dead { peer, left, is_recovered: false });
@@ -339,7 +343,7 @@ impl World {
         self.coordinator.send_control(STATE_SERVER, &Control::Sweep { node, incarnation, is_over: true });
     }
 
-    /// One step of getting over somebody's death.
+    /// Takes one step of the recovery from a death.
     fn mourn(&mut self) {
         if self.dead.is_empty() {
             return;
@@ -360,7 +364,7 @@ impl World {
         }
     }
 
-    /// Everybody has a turn, and frames that are due arrive.
+    /// All processes take a turn, and frames that are due arrive.
     fn pass(&mut self, time: u64) {
         self.now += time;
         while let Some(((at, number), (node, frame))) = self.under_way.pop_first() {
@@ -368,7 +372,7 @@ impl World {
                 self.under_way.insert((at, number), (node, frame));
                 break;
             }
-            // What is refused is counted there, and repeated.
+            // Refused frames are counted by the receiver, and repeated.
             match (node, &mut self.server) {
                 (STATE_SERVER, Some(server)) => server.handle_frame(&frame, self.now),
                 (COORDINATOR, _) => _ = self.coordinator.handle_frame(&frame, self.now),
@@ -432,7 +436,7 @@ impl World {
         self.pass(time);
     }
 
-    /// What must hold at any time.
+    /// Checks the invariants of any time.
     fn check(&self) -> Result<(), String> {
         let mut seen = BTreeSet::new();
         let lives = |heir: &Peer| self.instances.get(&heir.node).is_some_and(|there| there.peer == *heir);
@@ -456,7 +460,7 @@ impl World {
         }
     }
 
-    /// Nothing more is done, and everything arrives.
+    /// Lets all frames arrive, while nothing new happens.
     fn settle(&mut self) {
         self.is_calm = true;
         if let Some(ways) = &mut self.ways {
@@ -465,14 +469,15 @@ impl World {
         if self.server.is_none() {
             self.begin_server();
         }
-        // Longer than a session that hears nothing lasts.
+        // The time is longer than a session lasts that hears nothing.
         for _ in 0..if self.ways.is_some() { 2400 } else { 400 } {
             self.mourn();
             self.pass(MILLISECOND);
         }
     }
 
-    /// Flows in the end, servers that have died, words that have arrived.
+    /// Returns the flows in the end, the servers that have died, and the words that have
+    /// arrived.
     fn live(&mut self) -> Result<[usize; 3], String> {
         for _ in 0..100 + self.random.below(400) {
             self.step();
@@ -513,7 +518,8 @@ impl World {
             }
         }
         let held: u32 = (0..2).filter_map(|list| server.account(list)).map(|account| account.held).sum();
-        // Credit that was claimed from a server that knew nothing is held, for all that it knows.
+        // Credit that was claimed from a server that knew nothing counts as held, as far
+        // as the server knows.
         let credit: u32 = self.instances.values().flat_map(|instance| &instance.pools.0).map(|pool| pool.available()).sum();
         let claimed = if self.server_life > 1 { credit as usize } else { 0 };
         if !(flows..=flows + claimed).contains(&(held as usize)) {
@@ -547,7 +553,7 @@ fn planted_faults_are_found() {
     }
 }
 
-/// Whatever anybody sends: it is counted, and everybody else goes on.
+/// Any record from a stranger is counted, and all others go on.
 #[test]
 fn records_from_strangers_are_counted() {
     let mut world = World::new(1, Errs::default());

@@ -1,24 +1,26 @@
-//! Flows whose state is not in memory, and room for that of new ones.
+//! Flows whose state is paged out, and room for the state of new ones.
 //!
-//! In: states that have come, or do not come any more; packets that would open flows. Out: flows that go on, end, or wait. Never: a look at a state that is not here.
+//! In: states that have come, or do not come any more; packets that would open flows.
+//! Out: flows that go on, end, or wait. Never: a look at a state that is not here.
 
 use super::ending::contain;
 use super::{Chain, DropReason, Lane, PacketPool, Shared, Slot, flag, role};
 
 impl Lane {
-    /// Room for the state of so many new flows: what others do not need who were here before.
+    /// Number of new flows for whose state there is room, less the room that earlier
+    /// flows need.
     fn room_for_new(&self) -> usize {
         let room = self.flows.room();
         room.saturating_sub(self.protection.paged().map_or(0, |paged| paged.reserved(room)))
     }
 
-    /// The same, when some has been made if there was none.
+    /// As `room_for_new`, after an attempt to make some room if there was none.
     pub(super) fn make_room_for_new(&mut self) -> usize {
         self.make_room();
         self.room_for_new()
     }
 
-    /// Has the state of another flow go, if there is no room for one more.
+    /// Pages out the state of another flow if there is no room for one more.
     pub(crate) fn make_room(&mut self) {
         if self.flows.room() == 0
             && let Some(paged) = self.protection.paged_mut()
@@ -27,22 +29,23 @@ impl Lane {
         }
     }
 
-    /// The state of this flow is here; if not it is fetched, and said to have come.
+    /// True if this flow's state is here. A state that is paged out is requested, and
+    /// reported when it has come.
     pub(crate) fn fetch(&mut self, slot: Slot) -> bool {
         self.protection.paged_mut().is_none_or(|paged| paged.fetch(&self.flows, slot))
     }
 
-    /// States of flows that are owned here, for which there is no room.
+    /// Number of states of flows owned here for which there is no room.
     pub(crate) fn aside(&self) -> usize {
         self.protection.paged().map_or(0, |paged| paged.aside())
     }
 
-    /// A packet waits outside that could come in.
+    /// True if a packet in the lobby could come in.
     pub(crate) fn may_let_in(&self) -> bool {
         self.parking.outside() > 0 && self.room_for_new() > 0
     }
 
-    /// States that were absent have come, or do not come any more.
+    /// Handles paged-out states that have come, or do not come any more.
     #[inline]
     pub(crate) fn settle_pages(&mut self, shared: &mut Shared, pool: &mut dyn PacketPool) {
         if !self.outbox.loaded.is_empty() || !self.outbox.lost.is_empty() {
@@ -59,14 +62,15 @@ impl Lane {
             if self.wheel.holds(header) || header.role != role::OWNER {
                 continue;
             }
-            // Its time had come, and nothing else has.
+            // The flow's deadline had come, and no packet has.
             let is_over = header.expires_at <= shared.sides[self.side].now || is_forgotten;
             let is_over = is_over && header.flags & flag::MOVING == 0;
             if is_over && header.parked == 0 && self.fetch(slot) {
                 shared.forgotten += u64::from(is_forgotten);
                 self.expire_flow(slot, shared);
             } else if !self.flows.is_present(slot) {
-                // It has gone again, for want of room: it is fetched again.
+                // The state was paged out again, for want of room: it will be fetched
+                // again.
                 continue;
             } else {
                 self.wheel.file(&mut self.flows, slot);
@@ -81,14 +85,15 @@ impl Lane {
             self.lose(slot, shared, pool);
             is_miscounted = true;
         }
-        // Of flows whose state is away nobody can say what they have. Those whose state waits here for room can.
+        // Leases are unknown for flows whose state is paged out. States that wait here
+        // for room count as known.
         let is_away = |slot: &Slot| self.flows.header(*slot).role == role::OWNER && !self.flows.is_present(*slot);
         if is_miscounted && (0..self.flows.reach()).filter(is_away).count() <= self.aside() {
             self.recount();
         }
     }
 
-    /// Ends a flow of which nobody has the state any more that its packets have revealed.
+    /// Ends a flow whose state is lost, although its packets have revealed it.
     pub(crate) fn lose(&mut self, slot: Slot, shared: &mut Shared, pool: &mut dyn PacketPool) {
         let header = *self.flows.header(slot);
         for parked in self.parking.take_all(slot, header.generation) {
@@ -104,7 +109,8 @@ impl Lane {
         shared.lost += 1;
     }
 
-    /// Flows were lost with what only they knew of what they had leased: all others say what they have.
+    /// Recounts leases after flows were lost whose state alone named theirs: all other
+    /// flows say what they have.
     fn recount(&mut self) {
         let Lane { flows, chain, parking, protection, .. } = self;
         chain.recount(|adopt| {
@@ -120,7 +126,8 @@ impl Lane {
                 let (role, generation) = (flows.header(slot).role, flows.header(slot).generation);
                 let opened = match role {
                     role::OWNER if flows.is_present(slot) => None,
-                    // In the middle of the chain: what is before that has it open.
+                    // The flow's first packet waits in the middle of the chain: the
+                    // functions before that have the flow open.
                     role::OPENING => Some(parking.opened(slot, generation)),
                     _ => continue,
                 };

@@ -1,6 +1,9 @@
-//! How flows end here: their time has come, their first packet cannot go on, another runtime has them.
+//! The ends of flows here: by time-out, by a first packet that cannot go on, or by
+//! another owner.
 //!
-//! In: the stamped time, what a protection says of newer owners. Out: the switch and the protection are told; functions give back what the flow had. Never: a flow of which a function did not hear.
+//! In: the stamped time, newer owners that a protection names. Out: messages to the
+//! switch and the protection; returns of the flow's leases. Never: an end that a function
+//! does not hear of.
 
 use super::{Chain, DropReason, EXPIRE_BUDGET, Epoch, FlowKey, Lane, PacketPool, Position, Shared, Slot, role};
 use crate::ahead::AHEAD;
@@ -8,7 +11,7 @@ use crate::runtime::parking::Visitor;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 impl Lane {
-    /// Drops what was parked too long.
+    /// Drops packets that were parked too long.
     pub(crate) fn expire_parked(&mut self, shared: &mut Shared, pool: &mut dyn PacketPool) {
         while let Some(Visitor { key, packet, .. }) = self.parking.pop_outside_older_than(shared.sides[self.side].now) {
             self.end(key, Epoch::new(packet.meta.commit), shared);
@@ -26,7 +29,7 @@ impl Lane {
         }
     }
 
-    /// A flow that was being opened does not come to be.
+    /// Abandons the opening of a flow.
     pub(super) fn abandon_opening(&mut self, slot: Slot, position: Position, shared: &mut Shared) {
         let (key, epoch) = (self.flows.header(slot).key, self.flows.header(slot).epoch);
         self.end(key, epoch, shared);
@@ -35,17 +38,18 @@ impl Lane {
         self.flows.remove(slot);
     }
 
-    /// Ends flows whose time has come, by stamped time.
+    /// Ends flows whose deadline has come, by stamped time.
     pub(crate) fn expire_flows(&mut self, shared: &mut Shared) {
         let now = shared.sides[self.side].now;
         let mut due = core::mem::take(&mut self.due);
         self.wheel.advance(&mut self.flows, now, EXPIRE_BUDGET, |slot| due.push(slot));
         for slots in due.chunks(AHEAD) {
-            // No packet has touched their states and keys for long.
+            // No packet has touched these states and keys for long.
             core::hint::black_box(self.flows.touch_blocks(slots.iter().copied()));
             self.expect_removals(slots.iter().copied());
             for &slot in slots {
-                // What it has leased only its state says: it ends when that has come.
+                // Only the flow's state says what the flow has leased: it ends when the
+                // state has come.
                 if self.fetch(slot) {
                     self.expire_flow(slot, shared);
                 }
@@ -55,8 +59,8 @@ impl Lane {
         self.due = due;
     }
 
-    /// The switch has given the key of this flow to another: no packet of the flow comes or leaves any more, so
-    /// its time is over.
+    /// Ends a flow whose key the switch has given to another one: no packet of it arrives
+    /// or leaves any more.
     pub(crate) fn end_unrouted(&mut self, key: &FlowKey, epoch: Epoch, shared: &mut Shared, pool: &mut dyn PacketPool) {
         let found = self.flows.find(key, self.flows.hash(key)).filter(|found| !found.is_reply);
         let Some(slot) = found.map(|found| found.slot).filter(|slot| self.flows.header(*slot).epoch == epoch) else { return };
@@ -85,7 +89,8 @@ impl Lane {
         shared.expired += 1;
     }
 
-    /// Ends here the flows that another runtime owns by a newer epoch. At once, before their slots are used for anything else.
+    /// Ends the flows that another runtime owns by a newer epoch, at once: their slots
+    /// may be used again.
     pub(crate) fn demote(&mut self, shared: &mut Shared, pool: &mut dyn PacketPool) {
         if self.outbox.demoted.is_empty() {
             return;
@@ -109,7 +114,8 @@ impl Lane {
                 }
             } else {
                 self.wheel.remove(&mut self.flows, slot);
-                // A flow that moved keeps what it leased; one whose key lives again elsewhere, as another flow, has ended.
+                // A flow that moved keeps its leases. A flow whose key was opened again
+                // elsewhere, as another flow, has ended.
                 match state {
                     Some(state) if is_same => self.chain.forget(state),
                     Some(state) => contain(&mut self.chain, state, shared, Chain::expire),
@@ -123,7 +129,7 @@ impl Lane {
     }
 }
 
-/// Ends a flow in its functions. One that panics costs nothing of what the others have to do.
+/// Ends a flow in its functions. If one panics, the others still end it.
 pub(crate) fn contain(chain: &mut Chain, state: &mut [u8], shared: &mut Shared, end: impl FnOnce(&mut Chain, &mut [u8])) {
     let mut result = catch_unwind(AssertUnwindSafe(|| end(chain, state)));
     while result.is_err() {

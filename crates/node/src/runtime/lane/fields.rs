@@ -1,6 +1,7 @@
-//! What the chain's functions share, field by field: pools and statistics.
+//! Shared state of the chain's functions, field by field: pools and statistics.
 //!
-//! In: which function's, which field, each counted from 0. Out: the field, to act on; what pools ask for.
+//! In: numbers of function and field, each counted from 0. Out: the field, to act on; the
+//! pools' requests.
 
 use super::Lane;
 use crate::message::Logged;
@@ -8,22 +9,23 @@ use holdfast_nf::SharedField;
 use holdfast_nf::shared::{Note, Numbers, Part, PoolEffect};
 use holdfast_protection::Epoch;
 
-/// What a pool asks of the coordinator.
+/// A pool's request to the coordinator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Wish {
     pub(crate) function: u8,
     pub(crate) field: u8,
     pub(crate) effect: PoolEffect,
-    /// Of the flow because of which it is asked, if it has just come here.
+    /// The epoch of the flow that caused the request, if the flow has just come here.
     pub(crate) epoch: Option<Epoch>,
 }
 
 impl Lane {
-    /// Keeps what pools ask for because a flow came here under `epoch`, behind what they have asked for until now.
+    /// Collects the pools' requests that a flow caused by coming here under `epoch`,
+    /// behind all earlier ones.
     pub(crate) fn gather_wishes(&mut self, epoch: Option<Epoch>) {
         let mut wishes = core::mem::take(&mut self.wishes);
         self.visit_pools(|function, field, pool| {
-            // What is a server's its session fetches.
+            // Requests to a state server are fetched by its session.
             if pool.backend().asks_server() {
                 return;
             }
@@ -37,13 +39,13 @@ impl Lane {
         self.wishes = wishes;
     }
 
-    /// What pools have asked for, in order.
+    /// Takes the pools' requests, in order.
     pub(crate) fn take_wishes(&mut self) -> impl Iterator<Item = Wish> + '_ {
         self.gather_wishes(None);
         self.wishes.drain(..)
     }
 
-    /// Has `act` look at the pool in this field of this function. False if there is none.
+    /// Calls `act` with the pool in this field of this function. False if there is none.
     pub(crate) fn with_pool(&mut self, function: u8, field: u8, act: impl FnOnce(&mut Numbers)) -> bool {
         let mut act = Some(act);
         self.with_field(function, field, |shared| {
@@ -56,7 +58,7 @@ impl Lane {
         act.is_none()
     }
 
-    /// The same for a statistic.
+    /// Calls `act` with the part in this field of this function. False if there is none.
     pub(crate) fn with_part(&mut self, function: u8, field: u8, act: &mut dyn FnMut(&mut Part)) -> bool {
         let mut is_there = false;
         self.with_field(function, field, |mut shared| {
@@ -88,7 +90,7 @@ impl Lane {
         });
     }
 
-    /// Visits what this runtime has of every statistic of the chain's functions.
+    /// Visits this runtime's part of every statistic of the chain's functions.
     pub(crate) fn visit_parts(&mut self, mut visit: impl FnMut(u8, u8, &mut Part)) {
         self.visit_fields(|function, field, mut shared| {
             if let Some(part) = shared.part() {
@@ -97,7 +99,7 @@ impl Lane {
         });
     }
 
-    /// Takes what the chain's functions have noted for the operator.
+    /// Takes the notes of the chain's functions for the operator.
     pub(crate) fn take_notes(&mut self, notes: &mut Vec<Logged>) {
         let chain = self.index;
         self.visit_fields(|function, _, shared| {

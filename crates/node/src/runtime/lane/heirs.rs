@@ -1,5 +1,5 @@
-//! Flows whose owner has died, and that are this runtime's now: what is seen again of their
-//! packets, and what becomes of their state.
+//! Heirs: flows whose owner has died, and whose routes this runtime got. Their packets
+//! may come again, and their state goes on here.
 //!
 //! In: routes that were given to this runtime, packets that the dead owner was sent. Out:
 //! flows that go on. Never: a packet that left before.
@@ -14,7 +14,8 @@ use holdfast_wire::{DropReason, FlowKey, Packet, PacketPool};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 impl Lane {
-    /// A packet that the flow's dead owner was sent and had not processed, as far as anybody knows: it goes through like any other.
+    /// Runs a packet that the dead owner was sent and had not processed, as far as is
+    /// known: it goes through like any other.
     pub(crate) fn run_late(
         &mut self,
         mut packet: Packet,
@@ -29,11 +30,12 @@ impl Lane {
         }
     }
 
-    /// A packet that the flow's dead owner had processed: nothing of it leaves. True if the flow is as after it.
+    /// Runs a packet that the dead owner had processed: no output of it leaves. True if
+    /// the flow is as after that packet.
     pub(crate) fn run_again(&mut self, packet: &mut Packet, found: Found, key: &FlowKey, shared: &mut Shared) -> bool {
         let run = AssertUnwindSafe(|| self.run(packet, found, key, Position::START, shared));
         match catch_unwind(run) {
-            // The packet went through before.
+            // The packet went through before, so a wait now means a different outcome.
             Ok(Step::Park(..)) => {
                 shared.drops.count(DropReason::InputMissing);
                 false
@@ -46,7 +48,9 @@ impl Lane {
         }
     }
 
-    /// The flow's route was given to this runtime under `epoch`, and the switch has so many packets of it that were sent to its owner `dead`. True if these have to be seen first.
+    /// Takes over a flow whose route was given to this runtime under `epoch`. The switch
+    /// has `logged` packets of it that were sent to its owner `dead`. True if these have
+    /// to be replayed first.
     pub(crate) fn claimed(&mut self, slot: Slot, epoch: Epoch, dead: Peer, logged: u32) -> bool {
         let inputs = self.protection.logged_mut().map(|logged| logged.take_inputs(&self.flows, slot)).unwrap_or_default();
         let header = self.flows.header_mut(slot);
@@ -55,7 +59,8 @@ impl Lane {
         self.protection.claimed(&mut self.flows, slot);
         self.gather_replies(slot);
         if !self.flows.is_present(slot) {
-            // There was nothing of it here: nobody asks for the route of such a flow.
+            // This runtime has no state of the flow, and no process asks for the route of
+            // such a flow.
             self.outbox.lost.push((slot, self.flows.header(slot).generation));
             self.retry = true;
             return false;

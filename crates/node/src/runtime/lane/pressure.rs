@@ -1,20 +1,31 @@
-//! Which flows end before their time when tables are nearly full, so that new ones find room.
+//! Eviction: flows that end before their time when tables are nearly full, so that new
+//! ones find room.
 //!
-//! Theory of operation. Two tables may be short: this chain's here, and the one of the switch, which tells by its ticks how full that is. From three
-//! quarters on, flows that stand for little live shorter: half open, unreplied, closing. At nine tenths they live a sixteenth of their time; what is above that is too much, and
-//! those that would end first end now: closing flows first, which both ends are done with; then half-open ones whose handshake has not gone on for a second; of the other half-open ones and the unreplied ones those that have been idle for longest;
-//! at last those of protocols without a handshake that have been idle for a sixteenth of their time. A table full of closed connections must not cost the one that is being opened, nor must
-//! one full of unreplied datagrams: what has only just begun is no flood's, whatever its protocol. A flow that is established never makes room for another. If
-//! that is not enough the table is full, and new flows are refused.
+//! Theory of operation. Two tables may be short: this chain's, and the switch's, whose
+//! fill the switch tells by its ticks. From three quarters on, flows of low standing live
+//! shorter: half-open, unreplied, closing ones. At nine tenths they live a sixteenth of
+//! their time. Flows above nine tenths are too many, and as many end now. Closing flows
+//! go first, because both ends are done with them. Next are half-open flows whose
+//! handshake has not gone on for a second. The longest idle ones among the other
+//! half-open and the unreplied flows follow. At last go flows of protocols without a
+//! handshake that have been idle for a sixteenth of their time. Neither a table full of
+//! closed connections nor one full of unreplied datagrams may cost a connection that is
+//! being opened. A flow that has only just begun belongs to no flood, whatever its
+//! protocol. An established flow never makes room for another. If that is not enough, the
+//! table is full, and new flows are refused.
 //!
-//! A search looks at a bounded number of flows. Flows that may not end are not to hide others behind
-//! them: for a time, the searches that follow begin behind flows that were looked at in vain.
+//! A search looks at a bounded number of flows. Flows that may not end must not hide
+//! others behind them. For a time, later searches therefore begin behind flows that were
+//! looked at in vain.
 //!
-//! A flow that ends so ends as any flow does: its copies, its route and what it had leased go with it. If its state is not in memory it ends when that has come, unless a packet of it has by
-//! then; until then it counts as ended, so that no other flow ends in its place. The decision is the owner's alone and no packet's, so nothing that is processed again depends
-//! on it.
+//! An evicted flow ends as any flow does: its copies, its route and its leases go with
+//! it. If its state is paged out, it ends when the state has come, unless a packet of it
+//! comes first. Meanwhile it counts as ended, so no other flow ends in its place. The
+//! decision depends on no packet and is the owner's alone, so a replay never depends on
+//! it.
 //!
-//! In: how full both tables are, the stamped time. Out: flows that end. Never: a look at more than [`LOOKS`] flows in a turn.
+//! In: the fill of both tables, the stamped time. Out: flows that end. Never: a look at
+//! more than [`LOOKS`] flows in a turn.
 
 use super::{EXPIRE_BUDGET, Lane, Shared, Slot, flag, role};
 use crate::ahead::AHEAD;
@@ -23,44 +34,47 @@ use holdfast_nf::Standing;
 use holdfast_protection::flows::ActorHeader;
 use holdfast_wire::fault::{Fault, is_planted};
 
-/// Timeouts become shorter from here on, in 1/1000 of the table.
+/// Time-outs become shorter from here on, in 1/1000 of the table.
 const SHORTER_FROM: usize = 750;
 /// Flows above this are too many, in 1/1000 of the table.
 const NEARLY_FULL: usize = 900;
-/// The least share of its timeout that a flow keeps, in 1/1000.
+/// The least share of its time-out that a flow keeps, in 1/1000.
 const SHORTEST: u64 = 1000 / 16;
-/// A handshake that goes on does so in less time: after a second its segments are repeated (RFC 6298, section 2). Stamped time, ns.
+/// A handshake that goes on does so in less time, because after a second its segments are
+/// repeated (RFC 6298, section 2). Stamped time, ns.
 const HANDSHAKE: u64 = 1_000_000_000;
 /// Flows of a lane that one turn looks at.
 pub(super) const LOOKS: usize = 4 * EXPIRE_BUDGET;
-/// Between two looks for flows that live shorter, or where the one before has not found enough: stamped time, ns, as a power of two.
+/// Interval between two searches for flows that live shorter, also after a search that
+/// has not found enough: stamped time, ns, as a power of two.
 const LOOK_SHIFT: u32 = 23;
-/// Searches begin with the first flow again after so long: stamped time, ns, as a power of two.
+/// Searches begin with the first flow again after so long: stamped time, ns, as a power
+/// of two.
 const SWEEP_SHIFT: u32 = 30;
-/// Flows that may be waiting for their state to come so that they can end.
+/// Flows that may wait for their state to come so that they can end.
 const MAX_AWAITED: usize = LOOKS;
 
-/// The flows among which a turn looks for some that may end.
+/// A class of flows in which a turn searches for some that may end.
 #[derive(Clone, Copy)]
 enum Step {
-    /// Flows that stand so and have been idle for so long, ns.
+    /// Flows of this standing that have been idle for so long, ns.
     Of(Standing, u64),
-    /// Half-open and unreplied ones, whichever have been idle for longest.
+    /// Half-open and unreplied flows, the longest idle first.
     Idlest,
 }
 
 /// A lane's work on tables that are nearly full.
 #[derive(Debug)]
 pub(crate) struct Pressure {
-    /// The switch's tick that was heeded last.
+    /// The switch's tick that was handled last.
     tick: u32,
     /// Flows that should end because the switch's table is short.
     asked: usize,
-    /// When flows were looked for last, and whether fewer were found than are too much.
+    /// The time of the last search, and whether it found fewer flows than are too many.
     looked_at: u64,
     is_stuck: bool,
-    /// Places where the next search begins, by kind: behind flows that were looked at in vain since
-    /// `swept_at`.
+    /// Places where the next search begins, by kind: behind flows that were looked at in
+    /// vain since `swept_at`.
     next: [Place; Kind::COUNT],
     swept_at: u64,
     /// Flows that end when their states have come, with their generations.
@@ -75,12 +89,13 @@ impl Default for Pressure {
 }
 
 impl Lane {
-    /// How full the table is, in 1/1000.
+    /// Fill of the table, in 1/1000.
     pub(crate) fn fill(&self) -> usize {
         self.flows.owned() * 1000 / self.owned_limit.max(1)
     }
 
-    /// Ends flows before their time if a table is nearly full. Before the turn's packets: what has been processed in it is not committed yet.
+    /// Ends flows before their time if a table is nearly full. Call it before the turn's
+    /// packets, because later their changes are not committed yet.
     #[inline]
     pub(crate) fn relieve(&mut self, shared: &mut Shared) {
         let side = &shared.sides[self.side];
@@ -91,7 +106,7 @@ impl Lane {
             return;
         }
         if self.pressure.tick != side.ticks {
-            // Everybody's part of what is too much.
+            // The runtime's part of the flows that are too many at the switch.
             self.pressure.tick = side.ticks;
             let asked = self.flows.owned() * of_switch.saturating_sub(NEARLY_FULL) / of_switch.max(1);
             self.pressure.asked = asked.saturating_sub(self.still_awaited());
@@ -142,7 +157,7 @@ impl Lane {
                 }
             }
             for slots in found.chunks(AHEAD) {
-                // No packet has touched their states and keys for long.
+                // No packet has touched these states and keys for long.
                 core::hint::black_box(self.flows.touch_blocks(slots.iter().copied()));
                 self.expect_removals(slots.iter().copied());
                 slots.iter().for_each(|slot| self.forget(*slot, shared));
@@ -153,8 +168,8 @@ impl Lane {
         self.pressure.is_stuck = excess > 0;
     }
 
-    /// How many flows end as soon as their states have come. Forgets those of which this is
-    /// not true any more.
+    /// The number of flows that end as soon as their states have come. Drops entries of
+    /// which this is not true any more.
     fn still_awaited(&mut self) -> usize {
         let Lane { flows, wheel, pressure, .. } = self;
         pressure.awaited.retain(|(slot, generation)| {
@@ -164,7 +179,9 @@ impl Lane {
         pressure.awaited.len()
     }
 
-    /// Finds flows of one kind that are too much and have been `idle` for that time, or whose time is over, shortened as it is; and those that stand otherwise by now, or have had packets. Returns where the next search begins.
+    /// Finds flows of one kind that are too many and have been `idle` for that time, or
+    /// whose shortened time is over. Also finds flows that are filed wrongly by now.
+    /// Returns the place where the next search begins.
     fn find_forgettable(
         &self,
         (kind, standing): (Kind, Standing),
@@ -203,8 +220,11 @@ impl Lane {
         if is_in_vain { stopped } else { Place::START }
     }
 
-    /// Finds those half-open and unreplied flows that have been idle for longest, as many as are too much; and those that stand otherwise by now, or have had packets. Each kind of
-    /// which there are some has its part of the looks. Where these did not suffice nobody knows what is behind: no flow of another kind ends that has had a packet since the last one that was seen.
+    /// Finds the longest idle half-open and unreplied flows, as many as are too many, and
+    /// flows that are filed wrongly by now. Each kind that has flows gets a part of the
+    /// looks. If a kind's looks did not suffice, the flows behind are unknown. A flow of
+    /// another kind then ends only if it has had no packet since the last flow that was
+    /// seen there.
     fn find_idlest(&self, excess: &mut usize, looks: &mut usize, found: &mut Vec<Slot>) {
         let kinds =
             || Kind::of(Standing::HalfOpen).chain(Kind::of(Standing::Unreplied)).filter(|kind| !self.wheel.is_empty(*kind));
@@ -248,18 +268,19 @@ impl Lane {
         *excess -= found.len() - wrong;
     }
 
-    /// The flow would end only once its state has come, and as many as may be wait for that.
+    /// True if the flow would end only once its state has come, and the most flows that
+    /// may wait for that already do.
     fn is_one_too_many(&self, slot: Slot, found: usize) -> bool {
         !self.flows.is_present(slot) && self.pressure.awaited.len() + found >= MAX_AWAITED
     }
 
-    /// Work on the flow is under way, so it must not end yet.
+    /// True if work on the flow is under way, so it must not end yet.
     fn is_busy(&self, slot: Slot) -> bool {
         let header = self.flows.header(slot);
         header.flags & IN_HAND != 0 || header.role != role::OWNER || header.parked > 0 || self.is_replaying(slot)
     }
 
-    /// Ends a flow before its time; or files it as what it is by now.
+    /// Ends a flow before its time, or files it anew if it was filed wrongly.
     fn forget(&mut self, slot: Slot, shared: &mut Shared) {
         if !self.wheel.is_right(self.flows.header(slot)) {
             return self.wheel.file_anew(&mut self.flows, slot);
@@ -270,17 +291,20 @@ impl Lane {
             shared.forgotten += 1;
             self.expire_flow(slot, shared);
         } else {
-            // Only the flow's state says what the flow has leased: it ends when the state has come.
+            // Only the flow's state says what the flow has leased: it ends when the state
+            // has come.
             self.pressure.awaited.push((slot, self.flows.header(slot).generation));
             self.wheel.await_state(&mut self.flows, slot);
         }
     }
 }
 
-/// Flags of a flow that must not end yet: work on it is under way, or it has no state yet.
+/// Flags of a flow that must not end yet: work on it is under way, or it has no state
+/// yet.
 const IN_HAND: u8 = flag::TOUCHED | flag::DIRTY | flag::MOVING | flag::EMPTY;
 
-/// No packet has come for such a share (1/1000) of the time that the flow was given.
+/// True if the flow has been idle for such a share (1/1000) of the time that it was
+/// given.
 fn has_idled(header: &ActorHeader, now: u64, share: u64) -> bool {
     let given = header.expires_at.saturating_sub(header.last_stamp) / 1000;
     now.saturating_sub(header.last_stamp) >= given * share

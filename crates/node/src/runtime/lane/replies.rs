@@ -1,13 +1,15 @@
-//! Replies that are here before their flow, where several flows want replies under one key.
+//! Replies that arrive before their flow, if several flows want replies under one key.
 //!
-//! The switch gives a reply key to one flow, and a packet says by its epoch for which one it is. A flow that moves here, or is claimed, is told its epoch
-//! only when packets under it may be here already.
+//! The switch gives a reply key to one flow, and a packet's epoch says which flow it is
+//! for. A flow that moves here, or is claimed, learns its epoch only when packets under
+//! it may be here already.
 
 use super::{DropReason, Epoch, Lane, PacketPool, Position, Shared, Slot};
 use crate::runtime::parking::Parked;
 
 impl Lane {
-    /// The epoch of a flow is known from now on: replies that came under it before wait with it, and not with another flow that wants replies under the same key.
+    /// Moves replies to a flow whose epoch has just become known: those that came under
+    /// this epoch and wait with another flow that wants the same reply key.
     pub(crate) fn gather_replies(&mut self, slot: Slot) {
         let header = self.flows.header(slot);
         let (reply, epoch, generation) = (header.reply, header.epoch, header.generation);
@@ -23,7 +25,8 @@ impl Lane {
         }
     }
 
-    /// A reply came under another epoch than that of the flow with which it waits, and there is another flow that wants replies under the same key.
+    /// True if a reply came under another epoch than that of the flow with which it
+    /// waits, and another flow wants the same reply key.
     pub(super) fn is_anothers(&self, parked: &Parked) -> bool {
         let header = self.flows.header(parked.slot);
         let (epoch, is_reply) = (Epoch::given(parked.packet.meta.commit), header.is_reply(&parked.key));
@@ -31,7 +34,8 @@ impl Lane {
         is_under_another && parked.position == Position::START && self.flows.is_shared(&parked.key)
     }
 
-    /// Such a reply waits on while there is a flow whose epoch is still to come.
+    /// Keeps such a reply while there is a flow whose epoch is still to come; otherwise
+    /// drops it.
     pub(super) fn put_off(&mut self, parked: Parked, shared: &mut Shared, pool: &mut dyn PacketPool) {
         match self.flows.find(&parked.key, self.flows.hash(&parked.key)) {
             Some(found) if self.flows.header(found.slot).is_awaited() => self.parking.put_back(parked),

@@ -1,12 +1,13 @@
 //! The trace of a packet on its way through a chain, for an operator.
 //!
-//! In: packets that are followed. Out: steps. Never: anything else than without it.
+//! In: packets that are traced. Out: steps. Never: a difference in the packet's
+//! processing.
 
 use crate::runtime::Shared;
 use holdfast_nf::{Chain, Function, Outcome, Position};
 use holdfast_wire::{DropReason, FlowKey, Packet};
 
-/// The chain with a packet of which the operator wants to see what becomes of it.
+/// Runs the chain with a packet that an operator traces.
 #[cold]
 pub(super) fn run_traced(
     chain: &mut Chain,

@@ -1,7 +1,7 @@
-//! Packets that wait: for room in the table, for their flow, for what a function has asked for.
+//! Packets that wait: for room in the table, for their flow, or for a function's request.
 //!
-//! In: packets that cannot go on, turns. Out: packets that go on where they had stopped. Never:
-//! a packet before an earlier one of its flow.
+//! In: packets that cannot go on, turns. Out: packets that go on at their position.
+//! Never: a packet before an earlier one of its flow.
 
 use super::{Arrival, Lane, Step};
 use crate::runtime::Shared;
@@ -13,12 +13,14 @@ use holdfast_wire::{DropReason, FlowKey, Packet, PacketPool};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 impl Lane {
-    /// Packets that waited outside go ahead of this turn's, as far as there is room for their flows.
+    /// Puts packets from the lobby ahead of this turn's, as far as there is room for
+    /// their flows.
     #[cold]
     pub(super) fn let_in(&mut self, shared: &mut Shared, pool: &mut dyn PacketPool) {
         let room = self.make_room_for_new();
         let life = shared.sides[self.side].life;
-        // A packet from an earlier life of the switch opens no flow: the present one would not know it.
+        // A packet from an earlier incarnation of the switch opens no flow, because the
+        // present one would not know it.
         let is_late = |visitor: &mut Visitor| life.is_some_and(|now| now != visitor.packet.meta.switch);
         let mut coming = if room > 0 { self.parking.come_in(room) } else { Vec::new() };
         for Visitor { packet, .. } in coming.extract_if(.., is_late) {
@@ -58,7 +60,7 @@ impl Lane {
             Ok(()) => header.parked += 1,
             Err(packet) => {
                 if header.role == role::OPENING && position.opening {
-                    // The flow would never be opened otherwise, or ended.
+                    // The flow would never be opened or ended without this packet.
                     self.abandon_opening(slot, position, shared);
                 }
                 shared.drop(packet, DropReason::ParkedOverflow, pool);
@@ -98,7 +100,8 @@ impl Lane {
             }
             let header = self.flows.header_mut(parked.slot);
             header.parked -= 1;
-            // The packet may have been forwarded under the epoch before the flow came here.
+            // The packet may have been forwarded under the epoch before the flow came
+            // here.
             let is_reply = header.is_reply(&parked.key);
             let (slot, key, mut packet) = (parked.slot, parked.key, parked.packet);
             let step =

@@ -1,4 +1,4 @@
-//! Flows that come: places for them, their batch, and who must hear of it.
+//! Arrivals: slots for flows that come, their batches, and the messages about them.
 
 use super::super::recovery::Recoveries;
 use super::super::{Lane, Shared};
@@ -12,7 +12,7 @@ use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::{DropReason, FlowKey};
 use zerocopy::FromBytes;
 
-/// No more flows are welcome while the states of so many wait for room.
+/// While the states of so many flows wait for room, no more flows are welcome.
 const ASIDE: usize = 1024;
 
 /// A batch on its way here.
@@ -21,9 +21,9 @@ struct Batch {
     number: u32,
     lane: usize,
     flows: Vec<Option<(Slot, u32)>>,
-    /// Those that have come, to be told to the source.
+    /// Flows that have arrived and of which the source has not been told, a bit each.
     arrived: u32,
-    /// Its routes were led here by a life of the switch that has died.
+    /// True if a switch incarnation that has died led the routes here.
     is_of_dead_switch: bool,
 }
 
@@ -31,16 +31,19 @@ struct Batch {
 #[derive(Default)]
 pub(crate) struct Arrivals {
     batches: Vec<Batch>,
-    /// The one that was found last: a batch's flows come one after the other.
+    /// The position of the batch that was found last, because a batch's flows come one
+    /// after the other.
     last: usize,
-    /// Flows that have come, of which the switch of this side has not been told.
+    /// Flows that have arrived, of which the switch has not been told: switch peer, key,
+    /// epoch.
     settled: Vec<(usize, FlowKey, Epoch)>,
-    /// Flows that have come, and whose routes the switch that led them here cannot tell any more: lane and slot.
+    /// Flows that have arrived after the switch that led their routes here died, so that
+    /// its next incarnation must be told: lane and slot.
     late: Vec<(usize, Slot)>,
 }
 
 impl Arrivals {
-    /// True if nothing is on its way and everything has been told.
+    /// True if no flow is on its way and everything has been told.
     pub(super) fn is_idle(&self) -> bool {
         self.batches.is_empty() && self.settled.is_empty()
     }
@@ -53,7 +56,7 @@ impl Arrivals {
         Ok(&mut self.batches[self.last])
     }
 
-    /// A runtime has flows that shall come here: says which are welcome.
+    /// Answers a runtime that announces flows, by a bit for each that is welcome.
     pub(super) fn handle_prepare(
         &mut self,
         from: Peer,
@@ -66,14 +69,15 @@ impl Arrivals {
         let chain = usize::from(claims.first().ok_or(DropReason::Malformed)?.chain());
         let lane = parts.lanes.get_mut(chain).ok_or(DropReason::Malformed)?;
         if parts.fabric.peer(from.node) != Some(from) && !is_planted(Fault::TakesFromTheDead) {
-            // It has died since, which was heard first: what is here of its flows is kept for who recovers them.
+            // The sender's death was heard first: copies of its flows here are kept for
+            // its recovery.
             return Err(DropReason::Fenced);
         }
         if claims.len() > BATCH || self.batches.iter().any(|batch| batch.from == from && batch.number == number) {
             return Err(DropReason::Malformed);
         }
         let is_alike = u64::from_be_bytes(*layout) == lane.flows.layout();
-        // Counted one by one only where it matters.
+        // Expected flows are counted one by one only if the count matters.
         let most = self.batches.len() * BATCH;
         let expected = match lane.flows.owned() + most + claims.len() <= lane.owned_limit {
             true => most,
@@ -81,7 +85,7 @@ impl Arrivals {
         };
         let mut room = lane.owned_limit.saturating_sub(lane.flows.owned() + expected);
         let mut flows = Vec::with_capacity(claims.len());
-        // In stages, so that the keys' cache misses overlap.
+        // The look-ups are done in stages, so that the keys' cache misses overlap.
         let mut hashes = [0; BATCH];
         hashes.iter_mut().zip(claims).for_each(|(hash, claim)| *hash = lane.flows.hash(&claim.key.into()));
         core::hint::black_box(lane.touch(&hashes[..claims.len()]));
@@ -98,7 +102,7 @@ impl Arrivals {
         answer[4..].copy_from_slice(&welcome.to_be_bytes());
         let batch = Batch { from, number, lane: chain, flows, arrived: 0, is_of_dead_switch: false };
         if parts.fabric.send(from.node, kind::PREPARED, &answer).is_err() {
-            // It will not hear that they are welcome.
+            // The source will not hear that the flows are welcome.
             batch.flows.iter().flatten().for_each(|(slot, _)| unwelcome(lane, *slot));
         } else if welcome != 0 {
             self.batches.push(batch);
@@ -106,7 +110,7 @@ impl Arrivals {
         Ok(())
     }
 
-    /// One of them has come.
+    /// Takes in a flow that has arrived.
     pub(super) fn handle_flow(&mut self, from: Peer, number: u32, body: &[u8], parts: &mut Parts<'_>) -> Result<(), DropReason> {
         let (at, block) = body.split_first().ok_or(DropReason::Malformed)?;
         let batch = self.batch(from, number)?;
@@ -133,7 +137,7 @@ impl Arrivals {
         Ok(())
     }
 
-    /// Some of them stay where they are.
+    /// Handles a cancellation: some flows stay at the source.
     pub(super) fn handle_cancel(&mut self, from: Peer, number: u32, bits: u32, lanes: &mut [Lane]) -> Result<(), DropReason> {
         let batch = self.batch(from, number)?;
         let lane = &mut lanes[batch.lane];
@@ -148,7 +152,8 @@ impl Arrivals {
         Ok(())
     }
 
-    /// Of these dead others are asked what they have before this runtime is, and wait for what was on its way here: its routes go back.
+    /// Gives back the routes of flows on their way from these dead runtimes. Other
+    /// runtimes are asked for the dead ones' flows before this one, and wait for that.
     pub(crate) fn give_back(&mut self, is_asked_later: impl Fn(Peer) -> bool, lanes: &mut [Lane], recoveries: &mut Recoveries) {
         for batch in self.batches.extract_if(.., |batch| is_asked_later(batch.from)) {
             let lane = &mut lanes[batch.lane];
@@ -162,18 +167,20 @@ impl Arrivals {
         }
     }
 
-    /// Flows that came since this was asked last, and of which the present switch must be told: lane and slot.
+    /// Flows that have arrived since the last call, and of which the present switch must
+    /// be told: lane and slot.
     pub(crate) fn take_late(&mut self) -> Vec<(usize, Slot)> {
         core::mem::take(&mut self.late)
     }
 
-    /// True while flows may come of which only the life of this side's switch that has died knew that they do.
+    /// True while flows may still arrive whose routes only the dead incarnation of this
+    /// switch knew.
     pub(crate) fn expects_late(&self, side: usize, lanes: &[Lane]) -> bool {
         let is_meant = |batch: &&Batch| batch.is_of_dead_switch && lanes[batch.lane].side == side;
         self.batches.iter().filter(is_meant).any(|batch| batch.flows.iter().any(Option::is_some))
     }
 
-    /// Tells the sources and the switches what has come.
+    /// Tells the sources and the switches which flows have arrived.
     pub(super) fn tell(&mut self, fabric: &mut Fabric, shared: &Shared) {
         for batch in &mut self.batches {
             let mut body = [0; 8];
@@ -192,14 +199,15 @@ impl Arrivals {
         }
     }
 
-    /// Who was sending flows has died. Of those that have not come there may be a copy: they are claimed.
+    /// Handles the death of a source. Flows that have not arrived are claimed, because
+    /// there may be copies of them.
     pub(super) fn handle_dead(&mut self, dead: Peer, parts: &mut Parts<'_>) {
         for batch in self.batches.extract_if(.., |batch| batch.from == dead) {
             let lane = &mut parts.lanes[batch.lane];
             for (slot, generation) in batch.flows.into_iter().flatten() {
                 let header = lane.flows.header(slot);
                 if header.generation == generation && header.role == role::ARRIVING {
-                    // Of what there was a replica here that is claimed already.
+                    // Flows of which there was a replica here are claimed already.
                     lane.flows.set_role(slot, role::CLAIMING);
                     parts.recoveries.add(dead, lane, slot);
                 }
@@ -207,14 +215,14 @@ impl Arrivals {
         }
     }
 
-    /// The switch of this side has died.
+    /// Marks the batches of this switch peer, because its switch has died.
     pub(super) fn handle_new_switch(&mut self, side: usize, lanes: &[Lane]) {
         let of_side = self.batches.iter_mut().filter(|batch| lanes[batch.lane].side == side);
         of_side.for_each(|batch| batch.is_of_dead_switch = true);
     }
 }
 
-/// Makes a place for a flow that is about to come.
+/// Makes a slot for a flow that is about to arrive. `None` if the flow is not welcome.
 fn welcome(lane: &mut Lane, from: Peer, claim: &Claim, hash: u64) -> Option<Slot> {
     let (key, reply) = (FlowKey::from(claim.key), FlowKey::from(claim.reply));
     if let Some(found) = lane.flows.find(&key, hash) {
@@ -228,18 +236,18 @@ fn welcome(lane: &mut Lane, from: Peer, claim: &Claim, hash: u64) -> Option<Slot
             return Some(found.slot);
         }
         let is_earlier = claim.epoch().is_later(ours.epoch);
-        // If its owner dies before it has come, this may be all that there is of it.
+        // If the owner dies before the flow has arrived, this copy may be the only one.
         let is_needed = claim.has(ClaimFlag::NeedsEarlier) && !is_planted(Fault::GivesUpNeededCopies);
         if !is_earlier || is_needed {
             return None;
         }
-        // Nobody has said yet that it is of no use any more.
+        // The copy is of no use any more, and its owner has not said so yet.
         lane.flows.remove(found.slot);
     }
     if lane.aside() >= ASIDE {
         return None;
     }
-    // Whether there is room for its state is seen when that comes.
+    // Room for the flow's state is looked for when the state arrives.
     let slot = lane.flows.insert_header(key, hash, role::ARRIVING).ok()?;
     if reply != FlowKey::default() && lane.flows.place_reply(slot, reply).is_err() {
         lane.flows.remove(slot);
@@ -252,7 +260,7 @@ fn welcome(lane: &mut Lane, from: Peer, claim: &Claim, hash: u64) -> Option<Slot
     Some(slot)
 }
 
-/// It will not come after all.
+/// Gives up the slot of a flow that will not arrive.
 fn unwelcome(lane: &mut Lane, slot: Slot) {
     let header = lane.flows.header(slot);
     if header.role != role::ARRIVING {
@@ -267,17 +275,17 @@ fn unwelcome(lane: &mut Lane, slot: Slot) {
 }
 
 impl Lane {
-    /// A flow came, whole, and is owned here from now on.
+    /// Takes in a whole flow, which is owned here from now on.
     fn arrive_flow(&mut self, slot: Slot, block: &[u8], from: Peer, shared: &mut Shared) {
         if !self.flows.is_present(slot) {
             self.make_room();
-            // If there is none the state waits for it.
+            // Without room the state waits for it.
             let _ = self.flows.make_present(slot);
         }
-        // Its reply key was placed when it was announced.
+        // The reply key was placed when the flow was announced.
         let _ = self.flows.overwrite(slot, block);
         let header = self.flows.header_mut(slot);
-        // The switch may not have learnt the reply key from a packet that left before.
+        // The switch may not have learned the reply key from a packet that left before.
         header.flags = flag::UNCONFIRMED;
         let epoch = header.epoch;
         shared.sides[self.side].note_epoch(epoch);

@@ -1,4 +1,5 @@
-//! Flows that go: from the question whether they are welcome to the word that they are served.
+//! Departures: flows that leave, from the question whether they are welcome to the report
+//! that they are served.
 
 use super::super::recovery::Recoveries;
 use super::super::{Lane, Shared, telling};
@@ -14,26 +15,27 @@ use zerocopy::IntoBytes;
 
 /// Batches under way at a time.
 const BATCHES: usize = 32;
-/// Slots looked at per turn in search of flows that shall go, for all orders together.
+/// Slots scanned per turn for flows to move, for all orders together.
 const SCAN: u32 = 1024;
 /// Flows sent per turn: packets wait meanwhile.
 const SENT_AT_ONCE: usize = 64;
-/// Of a target that has not answered for so long another one may have the flows, if there is one; worker's time, ns.
+/// A target that has not answered for so long loses the flows to another one, if there is
+/// one; worker's time, ns.
 const PATIENCE: u64 = 300_000_000;
-/// Before a mark is asked for again, ns.
+/// Time before a mark is asked for again, ns.
 const MARK_PATIENCE: u64 = 5_000_000;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// The target has not said whether it is welcome.
+    /// The target has not said whether the flow is welcome.
     Asked,
-    /// It is.
+    /// The flow is welcome.
     Welcome,
     /// The route leads to the target.
     Moved,
     /// The target has the flow, as far as is known here.
     Sent,
-    /// Nothing is left to do.
+    /// The flow's move is over.
     Over,
 }
 
@@ -41,11 +43,11 @@ pub(super) struct Departing {
     pub(super) slot: Slot,
     pub(super) generation: u32,
     pub(super) old_epoch: Epoch,
-    /// The epoch under which it goes, once its route does; the old one before.
+    /// The epoch under which the flow goes, once its route does; the old one before that.
     pub(super) new_epoch: Epoch,
     pub(super) stage: Stage,
     pub(super) tries: u8,
-    /// The recovery of the target, which has died, waits for it.
+    /// The recovery of the target, which has died, waits for this flow.
     pub(super) is_held: bool,
 }
 
@@ -56,7 +58,7 @@ pub(super) struct Departure {
     pub(super) lane: usize,
     to: Peer,
     flows: Vec<Departing>,
-    /// The switch has been asked; since when something is waited for.
+    /// The switch has been asked; and the time since which an answer is due.
     asked_switch: bool,
     since: u64,
     pub(super) answered: bool,
@@ -70,7 +72,8 @@ impl Departure {
         self.flows.iter().all(|flow| flow.stage == Stage::Over)
     }
 
-    /// Flows that were about to go to one that is dead, whose state was absent: those whose state has come are claimed.
+    /// Takes back flows that were about to go to a dead target and whose state was paged
+    /// out: those whose state has come are claimed.
     fn take_back(&mut self, lane: &mut Lane, shared: &mut Shared, recoveries: &mut Recoveries) {
         for flow in self.flows.iter_mut().filter(|flow| flow.stage == Stage::Moved) {
             if !is_here(lane, flow) {
@@ -86,19 +89,19 @@ impl Departure {
         }
     }
 
-    /// Some of it has been sent, and has not been heard of since.
+    /// True if a flow of it has been sent and is not known to have arrived.
     pub(super) fn is_leaving(&self) -> bool {
         self.flows.iter().any(|flow| flow.stage == Stage::Sent)
     }
 
-    /// Of how many of its flows only the record that is on its way there, and what is here, is known.
+    /// Number of flows that exist only in the record on its way and in the copy here.
     pub(super) fn departed(&self, lane: &Lane) -> u64 {
         self.flows.iter().filter(|flow| flow.stage == Stage::Sent && is_departed(lane, flow)).count() as u64
     }
 }
 
 impl Departing {
-    /// The recovery of the target need not wait for it any more.
+    /// Ends the wait of the target's recovery for this flow.
     fn let_go(&mut self, target: Peer, recoveries: &mut Recoveries) {
         if core::mem::take(&mut self.is_held) {
             recoveries.unhold(target);
@@ -106,7 +109,7 @@ impl Departing {
     }
 }
 
-/// The same flow as when it was chosen, still owned here.
+/// True if this is the same flow as when it was chosen, still owned here.
 fn is_here(lane: &Lane, flow: &Departing) -> bool {
     let header = lane.flows.header(flow.slot);
     header.role == role::OWNER && header.generation == flow.generation && header.epoch == flow.old_epoch
@@ -114,7 +117,8 @@ fn is_here(lane: &Lane, flow: &Departing) -> bool {
 
 fn stay(lane: &mut Lane, flow: &mut Departing) {
     flow.stage = Stage::Over;
-    // Also if its route was given anew meanwhile, to this same runtime.
+    // The route may have been given anew meanwhile, to this same runtime: the flag goes
+    // then too.
     let header = lane.flows.header_mut(flow.slot);
     if header.generation == flow.generation && header.role == role::OWNER {
         header.flags &= !flag::MOVING;
@@ -122,7 +126,8 @@ fn stay(lane: &mut Lane, flow: &mut Departing) {
 }
 
 impl Migrations {
-    /// At the beginning of a turn, when everything that was released before has gone out: sends the flows that have nothing left to do here.
+    /// Sends the flows that are ready to go, at the beginning of a turn, when all
+    /// released packets have left.
     pub(crate) fn depart(&mut self, parts: &mut Parts<'_>) {
         self.is_urgent = false;
         let mut left = SENT_AT_ONCE;
@@ -190,7 +195,7 @@ impl Migrations {
         Ok(())
     }
 
-    /// These stayed here: another target may have them.
+    /// Offers flows that stayed here to another target.
     fn try_again(&mut self, request: u32, flows: impl IntoIterator<Item = Stayed>) {
         if let Some(order) = self.orders.iter_mut().find(|order| order.request == request) {
             order.try_again(flows);
@@ -267,13 +272,14 @@ impl Migrations {
         Ok(())
     }
 
-    /// A runtime has died. Flows on their way there or from there have one owner again: who has them whole.
+    /// Handles a runtime's death. Flows on their way to or from it have one owner again:
+    /// the runtime that has them whole.
     pub(crate) fn handle_dead(&mut self, dead: Peer, parts: &mut Parts<'_>) {
         let mut again = Vec::new();
         for departure in self.departures.iter_mut().filter(|departure| departure.to == dead && !departure.is_target_dead) {
             departure.is_target_dead = true;
             if departure.asked_switch && !departure.answered {
-                // Where the routes lead is not known yet.
+                // The routes' present owner is not known yet.
                 parts.recoveries.hold(dead);
             } else if !departure.asked_switch {
                 let lane = &mut parts.lanes[departure.lane];
@@ -293,8 +299,10 @@ impl Migrations {
         self.arrivals.handle_dead(dead, parts);
     }
 
-    /// The switch of a side has died. What it had answered or not answered is void: flows that have not been sent stay, and go when the order comes back to them.
-    /// The routes of those that have, as the next life must know them.
+    /// Handles the death of a switch. Its answers are void, and so are open requests.
+    /// Flows that have not been sent stay, and go when their order comes back to them.
+    /// Returns the routes of flows that have been sent, as the next incarnation must know
+    /// them.
     pub(crate) fn handle_new_switch(&mut self, side: usize, parts: &mut Parts<'_>) -> Vec<RouteInfo> {
         self.arrivals.handle_new_switch(side, parts.lanes);
         let mut departed = Vec::new();
@@ -340,14 +348,14 @@ impl Migrations {
         departed
     }
 
-    /// The routes that were led to a runtime that died come back.
+    /// Claims back the routes that lead to a runtime that died.
     fn reclaim(&mut self, dead: Peer, parts: &mut Parts<'_>) {
         for departure in self.departures.iter_mut().filter(|departure| departure.to == dead && departure.answered) {
             let lane = &mut parts.lanes[departure.lane];
             for flow in &mut departure.flows {
                 match flow.stage {
                     Stage::Moved if is_here(lane, flow) && !lane.fetch(flow.slot) => {
-                        // What it has leased its functions let go of when its state is here.
+                        // The functions give up the flow's leases when its state is here.
                         if !core::mem::replace(&mut flow.is_held, true) {
                             parts.recoveries.hold(dead);
                         }
@@ -358,7 +366,7 @@ impl Migrations {
                         lane.leave(flow.slot, flow.new_epoch, role::CLAIMING, parts.shared);
                     }
                     Stage::Sent if is_departed(lane, flow) && !keeps_sent(lane, flow) => {
-                        // Whoever has what became of it claims it.
+                        // The holder of its later state claims the flow.
                         lane.flows.remove(flow.slot);
                         lane.retry = true;
                         flow.stage = Stage::Over;
@@ -366,7 +374,8 @@ impl Migrations {
                     }
                     Stage::Sent if is_departed(lane, flow) => {
                         if lane.plan.is_paged() {
-                            // There may be something newer there, under the epoch that the flow got: that goes before this.
+                            // Newer state may exist there, under the epoch that the flow
+                            // got, and has precedence over this copy.
                             lane.flows.header_mut(flow.slot).epoch = flow.old_epoch;
                         }
                         lane.flows.set_role(flow.slot, role::CLAIMING);
@@ -404,7 +413,8 @@ impl Migrations {
                 for (at, flow) in departure.flows.iter_mut().enumerate() {
                     bits |= 1 << at;
                     stay(lane, flow);
-                    // Who is silent has refused nothing. If it has failed, that will be found out.
+                    // A silent target has refused no flow. If it has failed, that will be
+                    // found out.
                     again.push((departure.request, (departure.lane, flow.slot, flow.generation, flow.tries)));
                 }
                 self.cancelled.push((departure.to, departure.number, bits));
@@ -460,7 +470,7 @@ impl Migrations {
                 }
                 let order = &mut self.orders[at];
                 if !is_sent {
-                    // Its channel is full: later.
+                    // The target's channel is full, so the flows wait.
                     order.again.extend(flows.iter().map(|flow| (lane, flow.slot, flow.generation, flow.tries)));
                     break;
                 }
@@ -489,7 +499,7 @@ fn is_departed(lane: &Lane, flow: &Departing) -> bool {
     header.role == role::DEPARTED && header.generation == flow.generation
 }
 
-/// The sent flow's remainder here is as good as any copy.
+/// True if the copy of a sent flow that is left here is as good as any.
 fn keeps_sent(lane: &Lane, flow: &Departing) -> bool {
     lane.protection.paged().is_none_or(|paged| paged.keeps_sent(&lane.flows, flow.slot))
 }
@@ -499,7 +509,7 @@ fn claim_of(lane: &Lane, slot: Slot, chain: usize) -> Claim {
 }
 
 impl Lane {
-    /// The flow is no longer owned here: its functions let go of it.
+    /// Ends the ownership of a flow here: its functions let go of it.
     fn leave(&mut self, slot: Slot, epoch: Epoch, role: u8, shared: &mut Shared) {
         self.wheel.remove(&mut self.flows, slot);
         let hash = self.flows.hash(&self.flows.header(slot).key);

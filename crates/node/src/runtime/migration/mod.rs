@@ -1,21 +1,32 @@
-//! Flows that move to another living runtime.
+//! Migration: flows move to another living runtime.
 //!
-//! Theory of operation (NFVactor, NFActor: flow migration). Once told where flows shall go, the runtimes and the switch do it
-//! among themselves, a batch of flows per message:
-//! 1. *Prepare.* The target makes an empty actor under both keys of each flow, and says which are welcome: not those of which it has
-//!    a copy from an earlier owner that is still [needed](holdfast_protection::Protection::needs_earlier). The source goes on processing.
-//! 2. *Move.* The switch leads the routes to the target, under new epochs. Behind the last packet of the old routes it sends the source a mark, in band.
-//!    What comes to the target meanwhile waits there.
-//! 3. *Flow.* The source has processed what came before the mark, and all of it has left: also what a replica was to release, and what waited for a
-//!    lease. Only now does it send the flow, and stops to own it. The target serves its packets in order, and says so; then the source forgets
-//!    the flow, or keeps it as the target's replica.
+//! Theory of operation (NFVactor, NFActor: flow migration). Once told where flows are to
+//! go, the runtimes and the switch move them among themselves, a batch of flows per
+//! message:
+//! 1. *Prepare.* The target makes an empty actor under both keys of each flow, and says
+//!    which flows are welcome. A flow is not welcome if the target has a copy from an
+//!    earlier owner that is still
+//!    [needed](holdfast_protection::Protection::needs_earlier). The source goes on
+//!    processing.
+//! 2. *Move.* The switch leads the routes to the target, under new epochs. Behind the
+//!    last packet of the old routes it sends the source a mark, in band. Packets that
+//!    reach the target meanwhile wait there.
+//! 3. *Flow.* The source has processed all packets before the mark, and all of them have
+//!    left, including those that a replica was to release or that waited for a lease.
+//!    Only now the source sends the flow, and ceases to own it. The target serves the
+//!    flow's packets in order, and says so. The source then forgets the flow, or keeps it
+//!    as the target's replica.
 //!
-//! Records are delivered; a mark may be lost, and is asked for again. At every moment one of the two has the flow whole, and each knows from the coordinator
-//! when the other dies. The source then claims the routes back, under the epochs that they got. The target claims what it had a replica of; what
-//! it has nothing of it renounces at the switch, so that the route is as before and the replica elsewhere may claim it. One that is asked later than
-//! others what it has renounces everything, at once: whoever is asked before it waits for that.
+//! Records are delivered; a mark may be lost, and is asked for again. At every moment one
+//! of the two has the whole flow, and each learns from the coordinator when the other
+//! dies. The source then claims the routes back, under the epochs that they got. The
+//! target claims flows of which it had a replica. The target renounces the others at the
+//! switch, so that the route is as before and a replica elsewhere may claim it. A target
+//! that is asked for the dead one's flows after others renounces all of them at once,
+//! because runtimes that are asked earlier wait for that.
 //!
-//! In: orders, records, marks, deaths, the worker's time. Out: records, flows that come and go. Never: a packet.
+//! In: orders, records, marks, deaths, the worker's time. Out: records, flows that come
+//! and go. Never: a packet.
 
 mod arrivals;
 mod departures;
@@ -52,7 +63,8 @@ pub(crate) struct Migrations {
     orders: Vec<Order>,
     departures: Vec<Departure>,
     pub(super) arrivals: Arrivals,
-    /// Of which targets, and of which batches, flows will not come, and have not been told.
+    /// Cancellations that targets have not been told yet: the target, the batch, and a
+    /// bit for each flow that will not come.
     cancelled: Vec<(Peer, u32, u32)>,
     next_number: u32,
     /// A batch has just become ready: the next turn is due at once.
@@ -60,22 +72,22 @@ pub(crate) struct Migrations {
 }
 
 impl Migrations {
-    /// True if nothing is under way.
+    /// True if no order or batch is under way.
     pub(crate) fn is_idle(&self) -> bool {
         self.orders.is_empty() && self.departures.is_empty() && self.cancelled.is_empty() && self.arrivals.is_idle()
     }
 
-    /// Flows that have been sent, and of whose arrival nothing has been heard.
+    /// Number of flows that have been sent and are not known to have arrived.
     pub(crate) fn departed(&self, lanes: &[Lane]) -> u64 {
         self.departures.iter().map(|departure| departure.departed(&lanes[departure.lane])).sum()
     }
 
-    /// Flows have been sent, and not all are known to be where they went, or back.
+    /// True if flows have been sent that are not known to have arrived, or come back.
     pub(crate) fn is_anything_leaving(&self) -> bool {
         self.departures.iter().any(Departure::is_leaving)
     }
 
-    /// When a turn is due without input, after now, ns; `None` for never.
+    /// Time until a turn is due without input, ns; `None` for never.
     pub(crate) fn patience(&self) -> Option<u64> {
         match self {
             _ if self.is_idle() => None,
@@ -84,7 +96,8 @@ impl Migrations {
         }
     }
 
-    /// The coordinator wants flows moved. An order that cannot be understood or is one too many is answered: nothing moved.
+    /// Handles the coordinator's order to move flows. If it cannot be understood or is
+    /// one too many, the answer is that no flow has moved.
     pub(crate) fn order(
         &mut self,
         request: u32,
@@ -105,7 +118,8 @@ impl Migrations {
         }
     }
 
-    /// In band: nothing more follows on the old routes of this batch.
+    /// Handles a mark, which comes in band: no packet follows on the old routes of this
+    /// batch.
     pub(crate) fn handle_mark(&mut self, switch: NodeId, number: u32, lanes: &[Lane], shared: &Shared) {
         let is_meant =
             |departure: &&mut Departure| departure.number == number && shared.sides[lanes[departure.lane].side].switch == switch;
@@ -115,7 +129,7 @@ impl Migrations {
         }
     }
 
-    /// A record of this protocol.
+    /// Handles a record of this protocol.
     ///
     /// # Errors
     /// The reason to count if it is not acceptable.
@@ -134,7 +148,8 @@ impl Migrations {
         }
     }
 
-    /// Sends what the channels take: requests, answers, news of flows that have come; starts new batches.
+    /// Sends requests, answers and news of arrived flows, as far as the channels take
+    /// them, and starts new batches.
     pub(crate) fn advance(
         &mut self,
         lanes: &mut [Lane],
@@ -149,7 +164,7 @@ impl Migrations {
         }
         self.arrivals.tell(fabric, shared);
         self.ask_switch(lanes, fabric, shared, clock);
-        // Before it is asked anew whether the same flows are welcome.
+        // Cancellations go before the same flows are announced anew.
         self.cancelled.retain(|(to, number, bits)| members.contains(to) && !cancel(fabric, *to, *number, *bits));
         self.departures.retain(|departure| !departure.is_over());
         self.start(lanes, fabric, members, clock);
@@ -165,7 +180,7 @@ impl Migrations {
     }
 }
 
-/// False if its channel is full.
+/// Sends a cancellation. False if the target's channel is full.
 fn cancel(fabric: &mut Fabric, to: Peer, number: u32, bits: u32) -> bool {
     let mut body = [0; 8];
     body[..4].copy_from_slice(&number.to_be_bytes());

@@ -1,4 +1,4 @@
-//! What the coordinator asked for, and which flows that means.
+//! Orders of the coordinator, and the choice of flows to move.
 
 use super::super::Lane;
 use super::BATCH;
@@ -10,13 +10,14 @@ use holdfast_protection::flows::{flag, role};
 use holdfast_protection::{Peer, Slot};
 use holdfast_wire::selector::Selector;
 
-/// Between two words to the coordinator on how far an order is, ns.
+/// Interval between two reports on an order's progress, ns.
 const PROGRESS: u64 = 100_000_000;
 
-/// A flow that stayed here, and that another target may have: lane, slot, generation, and how many have refused it.
+/// A flow that stayed here, and that another target may take: lane, slot, generation, and
+/// number of refusals.
 pub(super) type Stayed = (usize, Slot, u32, u8);
 
-/// Some of a runtime's flows shall go.
+/// An order to move some of the runtime's flows.
 pub(super) struct Order {
     pub(super) request: u32,
     pub(super) targets: Vec<Peer>,
@@ -38,7 +39,7 @@ impl Order {
         Order { request, targets, next_target, left: limit, selector, at, again, moved: 0, refused: 0, told_at: 0 }
     }
 
-    /// These stayed here: another target may have them.
+    /// Offers flows that stayed here to another target.
     pub(super) fn try_again(&mut self, flows: impl IntoIterator<Item = Stayed>) {
         for flow in flows {
             if usize::from(flow.3) < self.targets.len() {
@@ -49,7 +50,7 @@ impl Order {
         }
     }
 
-    /// Whose turn it is. Without any target left nothing more goes.
+    /// The target whose turn it is. If no target is left, no more flows go.
     pub(super) fn target(&mut self) -> Option<Peer> {
         if self.targets.is_empty() {
             self.refused += self.again.len() as u64;
@@ -60,12 +61,13 @@ impl Order {
         Some(self.targets[self.next_target % self.targets.len()])
     }
 
-    /// Everything has been looked at, or enough has been found.
+    /// True if all flows have been looked at, or enough have been found.
     pub(super) fn is_exhausted(&self, lanes: usize) -> bool {
         self.left == 0 || self.at.is_none_or(|(lane, _)| lane >= lanes)
     }
 
-    /// Tells how far it is, now and then and at its end. True if it is over and that has been told.
+    /// Reports the progress, now and then and at the end. True if the order is over and
+    /// that has been reported.
     pub(super) fn report(&mut self, is_under_way: bool, fabric: &mut Fabric, listeners: &[NodeId], clock: u64) -> bool {
         let has_more = self.left > 0 && self.at.is_some() || !self.again.is_empty();
         let last = !is_under_way && !has_more;
@@ -77,7 +79,7 @@ impl Order {
             && last
     }
 
-    /// The next flows that shall go, of one lane.
+    /// The next flows to move, all of one lane.
     pub(super) fn choose(&mut self, lanes: &[Lane], budget: &mut u32) -> (usize, Vec<Departing>) {
         let mut chosen: Vec<Departing> = Vec::with_capacity(BATCH);
         let departing = |lane: &Lane, slot: Slot, tries: u8| {
@@ -138,7 +140,7 @@ impl Order {
     }
 }
 
-/// Tells those who want to know how far a request is. False if one of them must be told again.
+/// Tells the listeners how far a request is. False if one of them must be told again.
 pub(super) fn tell(fabric: &mut Fabric, listeners: &[NodeId], message: &Control) -> bool {
     let untold = listeners.iter().filter(|node| !fabric.send_control(**node, message)).count();
     untold == 0

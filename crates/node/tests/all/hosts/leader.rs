@@ -1,9 +1,11 @@
-//! The coordinator is elected among three equal hosts: the one that leads dies with its host, is cut off, or sleeps, and another one goes on.
+//! The coordinator is elected among three equal hosts. The leading one dies with its
+//! host, is cut off, or sleeps, and another goes on.
 
 use super::world::{HOSTS, World};
 use holdfast_node::message::{MemberState, Order, Refusal};
 
-/// The flows of a failed host's runtimes are with the others, and nothing that was recovered took longer than the whole test.
+/// Checks that at least `lost` failures have been recovered from, each within ten
+/// seconds.
 fn check_recovered(world: &mut World, lost: usize) {
     let failovers: Vec<_> = world.coordinator().failovers().cloned().collect();
     assert!(failovers.len() >= lost, "{failovers:?}");
@@ -14,7 +16,8 @@ fn check_recovered(world: &mut World, lost: usize) {
     }
 }
 
-/// The first host leads and serves: the one that led before has gone, and it was the only candidate.
+/// A world whose first host leads and serves: the previous leader has gone, and the first
+/// host was the only candidate.
 fn one_that_does_both() -> World {
     let mut world = World::of_equals(1);
     world.end_coordinator(1);
@@ -26,8 +29,9 @@ fn one_that_does_both() -> World {
     world
 }
 
-/// A coordinator begins while nothing that it says arrives; when its link is mended, it is heard by the host that serves a moment later than by the other one. How
-/// long it had heard nothing of that host says nothing about it.
+/// A coordinator begins while none of its frames arrives. When its link is mended, the
+/// serving host hears it a moment later than the other one. The coordinator's long
+/// silence from that host says nothing about the host.
 #[test]
 fn who_leads_begins_cut_off() {
     let mut world = World::of_equals(2);
@@ -55,15 +59,16 @@ fn who_leads_begins_cut_off() {
     world.check_safe("the link is mended");
 }
 
-/// The host that serves and leads dies, comes back, and the next one that leads dies too: each time another goes on from the log, gives the dead host up,
-/// and every flow goes on. New flows are let in, and the survivors of both are safe from the next.
+/// The host that serves and leads dies and comes back, and the next leading one dies too.
+/// Each time another goes on from the log and gives the dead host up, and every flow goes
+/// on. New flows are let in, and both hosts' survivors are safe from the next death.
 #[test]
 fn two_hosts_that_lead_die_one_after_the_other() {
     let mut world = one_that_does_both();
     let mut serving = 0;
     for (round, (dead, next)) in [(0, 1), (1, 2), (2, 0)].into_iter().enumerate() {
         world.kill(dead);
-        // A lease ends.
+        // A lease ends in this time.
         world.pass(2000);
         world.elect(next);
         world.pass(1500);
@@ -84,7 +89,8 @@ fn two_hosts_that_lead_die_one_after_the_other() {
     assert_eq!(world.send(serving, 60), 60);
 }
 
-/// A host that leads and does not serve dies: the ports are served on as if nothing had happened, and its flows are with the others.
+/// A host that leads and does not serve dies. The ports are served on as if nothing had
+/// happened, and its flows are with the others.
 #[test]
 fn a_host_dies_that_leads_and_does_not_serve() {
     let mut world = World::of_equals(2);
@@ -101,8 +107,9 @@ fn a_host_dies_that_leads_and_does_not_serve() {
     check_recovered(&mut world, 2);
 }
 
-/// Nobody leads for a while, because what elects is away: traffic goes on, and the next one finds everybody where they were. An order that nobody
-/// had taken is refused when another leads, and what is asked of that one is done.
+/// No host leads for a while, because the election is away. Traffic goes on, and the next
+/// leader finds all processes where they were. An order that no leader had taken is
+/// refused when another leads, and new orders are carried out.
 #[test]
 fn nobody_leads_for_a_while() {
     let mut world = World::of_equals(1);
@@ -127,8 +134,10 @@ fn nobody_leads_for_a_while() {
     assert_eq!(drained, [18]);
 }
 
-/// One that leads sleeps with its whole host, and wakes up when another leads and has given that host up. Before it sees that its lease is over it says what it
-/// was about to say, and more: whoever has heard of the other does not listen, and what its own host takes for true does no harm.
+/// A leader sleeps with its whole host, and wakes up when another one leads and has given
+/// that host up. Before it sees that its lease is over, it sends its pending messages,
+/// and more. Processes that have heard of the other leader ignore them, and its own host
+/// does no harm by believing them.
 #[test]
 fn who_slept_while_another_was_elected_is_not_listened_to() {
     let mut world = one_that_does_both();
@@ -148,13 +157,14 @@ fn who_slept_while_another_was_elected_is_not_listened_to() {
     let [serving] = world.serving()[..] else { panic!("{:?} serve", world.serving()) };
     assert_eq!(world.send(serving, 40), 40);
     assert!(world.flows(&[0, 1, 2]).values().all(|packets| *packets == 2));
-    // Its own host's runtimes are known to the one that leads, and to nobody else.
+    // The present leader alone knows the runtimes of that host.
     let there: Vec<_> = world.hosts[0].runtimes.keys().copied().collect();
     assert!(there.iter().all(|peer| members.iter().any(|member| member.peer() == *peer)), "{there:?}");
 }
 
-/// A runtime fails, and while it is being recovered from the host that leads dies. The next one, whose clock shows another day, brings it to an end, and
-/// says how long it took by its own.
+/// A runtime fails, and the leading host dies during the recovery. The next leader, whose
+/// clock shows another day, completes the recovery, and gives its duration by its own
+/// clock.
 #[test]
 fn a_recovery_outlives_the_one_that_began_it() {
     for (leader, next) in [(0, 1), (1, 2)] {
@@ -180,7 +190,8 @@ fn a_recovery_outlives_the_one_that_began_it() {
     }
 }
 
-/// A host is cut off from the others, in one direction or in both: it says that it is not connected, and soon; the others still are. With whole links all are.
+/// A host is cut off from the others, in one direction or in both. The host soon says
+/// that it is not connected, while the others still are. With whole links all are.
 #[test]
 fn a_host_knows_whether_it_is_connected() {
     let (out, back) = ([(0, 1), (0, 2)], [(1, 0), (2, 0)]);
@@ -197,8 +208,9 @@ fn a_host_knows_whether_it_is_connected() {
     }
 }
 
-/// The host that leads is not heard by the others, whether it hears them or not. What it decides about itself and everybody else nobody learns; but it lies in the log, and the one that is
-/// elected when it has given its place up goes on with it.
+/// The others do not hear the leading host, whether it hears them or not. Its decisions
+/// about itself and all others do not reach them. The decisions lie in the log, and the
+/// host that is elected after it has given up its place goes on with them.
 #[test]
 fn who_leads_is_not_heard() {
     for cut in [vec![(0, 1), (0, 2)], vec![(0, 1), (0, 2), (1, 0), (2, 0)]] {

@@ -1,4 +1,5 @@
-//! Three hosts that make one box: what becomes of flows, and of who serves the ports, when one of them dies or is cut off.
+//! Three hosts that make one box: its flows, and the service of its ports, when a host
+//! dies or is cut off.
 
 mod leader;
 mod planned;
@@ -9,7 +10,8 @@ use holdfast_node::message::{MemberState, Protected};
 use holdfast_protection::{Peer, Plan};
 use world::{HOSTS, MILLISECOND, WITNESS, World};
 
-/// The host that serves dies with everything on it. The other begins to serve, and every flow goes on there where it was.
+/// The host that serves dies with all its processes. The other begins to serve, and every
+/// flow goes on there where it was.
 #[test]
 fn the_host_that_serves_dies() {
     let mut world = World::new();
@@ -23,7 +25,7 @@ fn the_host_that_serves_dies() {
     assert_eq!(flows.len(), 40, "no flow ends because the other host's clock shows another day");
     assert!(flows.values().all(|packets| *packets == 3), "{flows:?}");
     assert!(!world.coordinator().survives_host());
-    // It comes back, and everything is safe again.
+    // The host comes back, and all flows are safe again.
     world.revive(0);
     world.pass(1500);
     assert_eq!((world.serving(), world.coordinator().protected()), (vec![1], Protected::Yes));
@@ -70,15 +72,16 @@ fn new_flows_are_not_for_the_dead_while_there_is_no_coordinator() {
     assert!(dead.iter().all(|peer| routes_to(&world, *peer) == 0));
 }
 
-/// A coordinator waits for a processor before each of its turns, longer than a host may be silent, and the
-/// manager of a host begins anew twice. Beats that the coordinator does not see between its turns are no
-/// silence: the runtimes of that host are not given up.
+/// A coordinator waits for a processor before each of its turns, longer than a host may
+/// be silent, and a host's manager begins anew twice. Beats that the coordinator misses
+/// between its turns are no silence: the host's runtimes are not given up.
 #[test]
 fn a_manager_begins_anew_while_the_coordinator_waits() {
     for at in [0, 1] {
         let mut world = World::new();
         assert_eq!(world.send(0, 40), 40);
-        // The coordinator knows the managers' next incarnations only once they have answered it.
+        // The coordinator knows the managers' next incarnations only once they have
+        // answered it.
         world.coordinator_waits = 130 * MILLISECOND;
         for pause in [400, 130, 1300] {
             world.pass(pause);
@@ -94,7 +97,8 @@ fn a_manager_begins_anew_while_the_coordinator_waits() {
     }
 }
 
-/// The coordinator's host dies: traffic goes on, and when it is back it is the same as before.
+/// The coordinator's host dies: traffic goes on, and when the host is back all is the
+/// same as before.
 #[test]
 fn the_witness_dies() {
     let mut world = World::new();
@@ -109,8 +113,9 @@ fn the_witness_dies() {
     assert!(world.coordinator().failovers().next().is_none());
 }
 
-/// The host that serves is cut off from the others, in one direction or in both, while clients still reach it. It stops before another begins; when the
-/// links are whole again its runtimes are strangers, and new ones take their places.
+/// The host that serves is cut off from the others, in one direction or in both, while
+/// clients still reach it. The host stops before another begins. When the links are whole
+/// again, its runtimes are strangers, and new ones take their places.
 #[test]
 fn the_host_that_serves_is_cut_off() {
     let (out, back) = ([(0, 1), (0, 2)], [(1, 0), (2, 0)]);
@@ -119,7 +124,8 @@ fn the_host_that_serves_is_cut_off() {
         assert_eq!(world.send(0, 40), 40);
         world.cut = cut.clone();
         for _ in 0..60 {
-            // What it takes in is released by whoever is meant, or by nobody.
+            // The host's packets are released by the host that is to serve, or not at
+            // all.
             world.send(0, 40);
         }
         assert_eq!(world.serving(), [1], "{cut:?}");
@@ -134,7 +140,8 @@ fn the_host_that_serves_is_cut_off() {
     }
 }
 
-/// A host that hears nobody is about to be given up, although it is heard: nothing is safe as long as it says so, and all is well when it hears again.
+/// A host that hears no other is about to be given up, although it is heard. No flow
+/// counts as safe as long as it says so, and all is well when it hears again.
 #[test]
 fn nothing_is_safe_while_a_host_is_alone() {
     let mut world = World::new();
@@ -150,7 +157,8 @@ fn nothing_is_safe_while_a_host_is_alone() {
     world.check_safe("it hears again");
 }
 
-/// Replicas lie on the other host; when there is none they lie beside their flows, and move as soon as there is one again.
+/// Replicas are on the other host. If there is none, they are on their flows' host, and
+/// move as soon as there is another again.
 #[test]
 fn replicas_lie_on_the_other_host() {
     let mut world = World::new();
@@ -178,20 +186,21 @@ fn replicas_lie_on_the_other_host() {
     assert!(hosts_of(&mut world).iter().all(|(owner, replica)| owner != replica && *replica < 2));
 }
 
-/// What the managers that are there say when somebody asks whether the box is ready.
+/// The living managers' answers to whether the box is ready.
 fn is_ready(world: &World) -> Vec<bool> {
     let there = world.hosts.iter().filter(|host| !host.is_stopped);
     there.map(|host| host.hub.manager.is_ready()).collect()
 }
 
-/// A box that has been ready loses the host that serves. The places there stay empty, and all the same the box is as ready as before: the host that
-/// serves next, and a manager that begins only then, open their ports.
+/// A box that has been ready loses the host that serves. The runtimes there stay missing,
+/// and the box is as ready as before all the same. The host that serves next, and a
+/// manager that begins only then, open their ports.
 #[test]
 fn a_box_that_was_ready_is_ready_whoever_is_missing() {
     let mut world = World::new();
     assert_eq!(is_ready(&world), [true; HOSTS]);
     world.kill(0);
-    // Before the start's patience is over nobody could know that the host does not come.
+    // Before the start's time-out is over, it is not known that the host does not come.
     for _ in 0..20 {
         world.pass(10);
         assert_eq!(is_ready(&world), [true; HOSTS - 1]);
@@ -204,14 +213,16 @@ fn a_box_that_was_ready_is_ready_whoever_is_missing() {
     assert_eq!(is_ready(&world), [true; HOSTS - 1], "also a manager that has just begun");
 }
 
-/// The protection may choose where packets wait for their states. Runtimes on the host that serves keep them, because each would come back; those on
-/// the other host hand them over to where they have to go anyway. When the other host begins to serve, it is the other way round.
+/// The protection may choose where packets wait for their states. Runtimes on the serving
+/// host keep their packets, because a packet handed over would come back. Runtimes on the
+/// other host hand packets over to the serving one, where they have to go anyway. When
+/// the other host begins to serve, it is the other way round.
 #[test]
 fn packets_wait_where_that_costs_less() {
     let mut world = World::with(Plan::NFVACTOR_AUTO);
     let owned = |world: &World, at: usize| world.flows(&[at]).len();
     for (serving, flows) in [(0, 60u8), (1, 120)] {
-        // Each is looked at for a while before it changes.
+        // Each choice is watched for a while before it changes.
         for _ in 0..20 {
             assert_eq!(world.send(serving, flows), usize::from(flows));
         }

@@ -1,4 +1,5 @@
-//! Service that moves although nobody has died: the host that serves has lost a link to the outside, or is about to end.
+//! Service that moves although no host has died: the host that serves has lost a link to
+//! the outside, or is about to end.
 
 use super::world::World;
 use holdfast_node::message::{Member, MemberState, Protected};
@@ -26,9 +27,9 @@ impl World {
     }
 }
 
-/// A port of the host that serves loses its link: flows are not safe, and the host whose
-/// links are up takes over. Service stays there when the link is back, and when all have
-/// lost as many.
+/// A port of the host that serves loses its link. Flows are not safe, and the host whose
+/// links are up takes over. Service stays there when the link is back, and when both
+/// hosts have lost as many.
 #[test]
 fn service_goes_where_the_links_are() {
     let mut world = World::new();
@@ -57,7 +58,7 @@ fn service_goes_where_the_links_are() {
     assert!(world.coordinator().failovers().next().is_none());
 }
 
-/// A link that is back before anybody else serves moves nothing.
+/// A link that is back before another host serves moves nothing.
 #[test]
 fn a_link_that_comes_and_goes_moves_nothing() {
     let mut world = World::new();
@@ -72,8 +73,8 @@ fn a_link_that_comes_and_goes_moves_nothing() {
     world.check_safe("it is up");
 }
 
-/// The host that serves ends as planned: another one serves before it is gone, and nobody
-/// waits for its silence. Its runtimes end after that, and their flows go on.
+/// The host that serves ends as planned: another one serves before it is gone, and no
+/// host waits for its silence. Its runtimes end after that, and their flows go on.
 #[test]
 fn a_host_that_ends_hands_over() {
     let mut world = World::new();
@@ -98,7 +99,7 @@ fn a_host_that_ends_hands_over() {
     world.check_safe("it is back");
 }
 
-/// Counts for how long some flow is not served.
+/// Counts the time for which any flow is not served.
 struct Served {
     flows: u8,
     since: u64,
@@ -106,7 +107,8 @@ struct Served {
 }
 
 impl Served {
-    /// Each flow has a packet every two milliseconds, at the host that serves, until `is_over`.
+    /// Each flow has a packet every two milliseconds, at the host that serves, until
+    /// `is_over`.
     fn until(&mut self, world: &mut World, is_over: impl Fn(&mut World) -> bool) {
         for _ in 0..500 {
             let of_all = |world: &World| [0, 1].map(|at| world.released(0, at)).iter().sum::<usize>();
@@ -126,9 +128,10 @@ impl Served {
     }
 }
 
-/// The host that serves is ended as the daemon ends it: another one serves, then its runtimes end, then
-/// it does. From its word to its end, and long after, no flow is without service for 50 ms, wherever it
-/// is; a silent host is missed after more than twice that.
+/// The host that serves ends as the daemon ends it: another one serves, then its runtimes
+/// end, then the host does. From the announcement to the end, and long after, no flow on
+/// any host is without service for 50 ms. A silent host is missed only after more than
+/// twice that time.
 #[test]
 fn a_planned_end_is_hardly_felt() {
     for plan in [Plan::NFVACTOR, Plan::NFVACTOR_AT_SOURCE, Plan::NFVACTOR_AUTO] {

@@ -1,4 +1,5 @@
-//! Two switches that divide the ports, each served by a host of its own; their flows have the same keys.
+//! Two switches that divide the ports, each served by its own host; their flows have the
+//! same keys.
 
 use super::world::World;
 use holdfast_node::message::{Cause, Protected};
@@ -6,7 +7,8 @@ use holdfast_protection::Plan;
 
 const RELEASES: [Plan; 3] = [Plan::NFVACTOR, Plan::NFVACTOR_AT_SOURCE, Plan::NFVACTOR_AUTO];
 
-/// Every flow of both switches is owned once on these hosts, and has seen so many packets.
+/// Checks that every flow of both switches has one owner on these hosts, and has seen so
+/// many packets.
 fn check_flows(world: &World, hosts: &[usize], packets: u64, when: &str) {
     for switch in [0, 1] {
         let flows = world.flows_of(switch, hosts);
@@ -15,7 +17,9 @@ fn check_flows(world: &World, hosts: &[usize], packets: u64, when: &str) {
     }
 }
 
-/// Both carry flows at the same time, on the same runtimes, on two hosts. The host of one dies: the other serves both. It comes back, and the other one dies.
+/// Both switches carry flows at the same time, on the same runtimes, on two hosts. One
+/// switch's host dies, and the other host serves both. The dead host comes back, and the
+/// other one dies.
 #[test]
 fn hosts_of_switches_die_one_after_the_other() {
     for plan in RELEASES {
@@ -49,7 +53,8 @@ fn hosts_of_switches_die_one_after_the_other() {
     }
 }
 
-/// A runtime dies whose flows come from both: it is fenced at both before anybody takes them over.
+/// A runtime dies whose flows come from both switches. The runtime is fenced at both
+/// before its flows are taken over.
 #[test]
 fn a_runtime_of_both_dies() {
     for plan in RELEASES {
@@ -74,7 +79,8 @@ fn a_runtime_of_both_dies() {
     }
 }
 
-/// The host of a switch is cut off while clients still reach it: it stops before another begins, and the other switch goes on meanwhile.
+/// The host of a switch is cut off while clients still reach it. The host stops before
+/// another begins, and the other switch goes on meanwhile.
 #[test]
 fn the_host_of_a_switch_is_cut_off() {
     let (out, back) = ([(1, 0), (1, 2)], [(0, 1), (2, 1)]);
@@ -97,7 +103,8 @@ fn the_host_of_a_switch_is_cut_off() {
     }
 }
 
-/// The managers of both hosts that serve begin anew, one after the other and with a runtime's death between: whoever was given up stays so.
+/// The managers of both serving hosts begin anew, one after the other, with a runtime's
+/// death between: a runtime that was given up stays so.
 #[test]
 fn managers_begin_anew_while_a_runtime_is_given_up() {
     for (first, second) in [(0usize, 1usize), (1, 0)] {
@@ -123,16 +130,18 @@ fn managers_begin_anew_while_a_runtime_is_given_up() {
     }
 }
 
-/// What a manager's new life says first is lost, and its frames are heard before what they say can be: its host is neither gone nor unfit to serve.
+/// The first message of a manager's new incarnation is lost, and its frames are heard
+/// before the message can be. Its host counts neither as gone nor as unfit to serve.
 #[test]
 fn the_first_word_of_a_managers_new_life_is_late() {
     let mut world = World::of_two_switches(Plan::NFVACTOR);
     assert_eq!((world.send_to(0, 0, 40), world.send_to(1, 1, 40)), (40, 40));
-    // Long after the coordinator's own beginning, which would be a reason to wait.
+    // This is long after the coordinator's own beginning, which would be a reason to
+    // wait.
     world.pass(400);
     world.kill(0);
     world.revive(0);
-    // The coordinator is on the last one.
+    // The coordinator is on the last host.
     world.first_lost = vec![(0, 2)];
     world.pass(80);
     assert!(world.coordinator().failovers().next().is_none(), "nobody has said that anybody has ended");
@@ -144,14 +153,15 @@ fn the_first_word_of_a_managers_new_life_is_late() {
     world.check_safe("it is back");
 }
 
-/// A runtime dies, and one of the hosts that serve does not hear of it for a moment: packets of its switch's flows could still leave there. Before it has said that they
-/// cannot, nobody is asked for the flows of the dead one.
+/// A runtime dies, and one of the serving hosts does not hear of it for a moment: packets
+/// of its switch's flows could still leave there. No runtime is asked to recover the dead
+/// one's flows before that host has said that they cannot.
 #[test]
 fn nobody_takes_over_before_every_switch_is_fenced() {
     for host in [0, 2] {
         let mut world = World::of_two_switches(Plan::NFVACTOR);
         assert_eq!((world.send_to(0, 0, 40), world.send_to(1, 1, 40)), (40, 40));
-        // The coordinator is on the last one.
+        // The coordinator is on the last host.
         world.cut = vec![(2, 1)];
         let host = &mut world.hosts[host];
         let (dead, _) = host.runtimes.pop_first().expect("runtimes are on every host");
@@ -169,8 +179,9 @@ fn nobody_takes_over_before_every_switch_is_fenced() {
     }
 }
 
-/// A host is cut off for less time than it takes to be given up, in one direction or in both. Once everything is called safe again another one dies, and is back at once: of
-/// those that live all the time none stops to serve, however little it had heard before.
+/// A host is cut off for less time than it takes to be given up, in one direction or in
+/// both. Once all is called safe again, another host dies, and is back at once. No host
+/// that lives all the time stops serving, however little it had heard before.
 #[test]
 fn a_host_dies_after_a_cut_that_was_over_soon() {
     for (cut, time) in (0..3).flat_map(|cut| (40..118).step_by(6).map(move |time| (cut, time))) {

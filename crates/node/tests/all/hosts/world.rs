@@ -1,4 +1,5 @@
-//! Three hosts that make one box, each with a clock of its own, and a coordinator on one of them.
+//! Three hosts that make one box, each with its own clock, and a coordinator on one of
+//! them.
 
 use crate::spot::{datagram_from, forwarding};
 use holdfast_node::address::{COORDINATOR, manager_of, switch_node};
@@ -18,37 +19,39 @@ use std::collections::BTreeMap;
 
 pub(crate) const MILLISECOND: u64 = 1_000_000;
 pub(crate) const HOSTS: usize = 3;
-/// Where the coordinator lives, and no port is, if it is not elected.
+/// The host of the coordinator, without ports, in worlds without an election.
 pub(crate) const WITNESS: usize = 2;
 const PATIENCE: u64 = 120 * MILLISECOND;
 
-/// A host, with a clock of its own.
+/// A host, with its own clock.
 pub(crate) struct Host {
     pub(crate) hub: Hub,
     out: HubOut,
     pub(crate) runtimes: BTreeMap<Peer, (Runtime, Vec<Packet>)>,
     clock: u64,
     incarnation: u32,
-    /// Of a host that is stopped nothing moves.
+    /// A stopped host does not move at all.
     pub(crate) is_stopped: bool,
-    /// By switch.
+    /// The switches of released packets, in order.
     released: Vec<u16>,
     /// Frames for a coordinator here.
     told: Vec<(Peer, Vec<u8>)>,
 }
 
-/// All of them.
+/// All hosts, and the network between them.
 pub(crate) struct World {
     pub(crate) hosts: Vec<Host>,
-    /// With their hosts; the one that leads is the last. Of the others nobody has told that they lead no more.
+    /// Coordinators with their hosts; the leading one is the last. The others have not
+    /// been told that they do not lead any more.
     coordinators: Vec<(usize, Coordinator)>,
     config: CoordinatorConfig,
-    /// What the one that leads has decided.
+    /// Log of the leading coordinator.
     log: Vec<Record>,
     pool: MemoryPool,
-    /// From whom to whom nothing arrives.
+    /// Links, from one host to another, on which no frame arrives.
     pub(crate) cut: Vec<(usize, usize)>,
-    /// From whom to whom the first message of a life does not arrive, and later ones do.
+    /// Links, from one host to another, on which the first message of an incarnation is
+    /// lost, and later ones arrive.
     pub(crate) first_lost: Vec<(usize, usize)>,
     now: u64,
     /// The coordinator waits so long for a processor before each of its turns, ns.
@@ -75,7 +78,7 @@ fn switch(number: u16, incarnation: u32, succeeds: bool) -> Switch {
     })
 }
 
-/// With a chain per switch.
+/// A runtime with one chain per switch.
 fn runtime(me: Peer, plan: Plan, switches: u16) -> Runtime {
     forwarding(me, 10 * MILLISECOND, plan, (0..switches).map(switch_node))
 }
@@ -100,17 +103,17 @@ impl Host {
 }
 
 impl World {
-    /// Two hosts that serve and a witness.
+    /// Two hosts that serve, and a witness.
     pub(crate) fn new() -> World {
         World::of([0, 1], WITNESS, Plan::NFVACTOR, 1)
     }
 
-    /// The same, where packets wait for their states elsewhere.
+    /// As `World::new`, under a plan with another release mode.
     pub(crate) fn with(plan: Plan) -> World {
         World::of([0, 1], WITNESS, plan, 1)
     }
 
-    /// Three equal hosts; the coordinator was elected on this one.
+    /// Three equal hosts, with the coordinator elected on this one.
     pub(crate) fn of_equals(leader: usize) -> World {
         World::of([0, 1, 2], leader, Plan::NFVACTOR, 1)
     }
@@ -127,7 +130,7 @@ impl World {
             clusters: ClusterConfig::only(2 * N as u16, switches, true),
             hosts: HostsConfig {
                 hosts: (0..HOSTS).map(|at| HostConfig { has_ports: serves(at), has_runtimes: serves(at) }).collect(),
-                // Each on a host of its own, if there are several.
+                // Several switches are each on their own host.
                 switches: (0..switches).map(|at| SwitchPlace { chains: vec![at], host: (switches > 1).then_some(at) }).collect(),
                 patience: PATIENCE,
             },
@@ -144,7 +147,7 @@ impl World {
             fabric: FabricConfig::default(),
         };
         let now = 1000 * MILLISECOND;
-        // Days lie between their clocks.
+        // The hosts' clocks are days apart.
         let hosts: Vec<Host> =
             (0..HOSTS).map(|at| Host::new(at, switches, 1, [900_000, 5, 400_000][at] * 1000 * MILLISECOND, now)).collect();
         let mut coordinator = Coordinator::new(config.clone(), now + hosts[leader].clock);
@@ -174,19 +177,19 @@ impl World {
         world
     }
 
-    /// The one that leads.
+    /// The leading coordinator.
     pub(crate) fn coordinator(&mut self) -> &mut Coordinator {
         &mut self.coordinators.last_mut().expect("there is one").1
     }
 
-    /// Every runtime runs, and any host may die.
+    /// Checks that every runtime runs, and that any host may die.
     pub(crate) fn check_safe(&mut self, when: &str) {
         assert_eq!(self.coordinator().protected(), Protected::Yes, "{when}");
         assert!(self.coordinator().survives_host(), "{when}");
         assert!(self.coordinator().status().all(|runtime| runtime.member.state == MemberState::Running), "{when}");
     }
 
-    /// A candidate becomes the coordinator, with the log of those before.
+    /// A candidate becomes the coordinator, with the log of its predecessors.
     pub(crate) fn elect(&mut self, at: usize) {
         self.config.me.incarnation += 1;
         let now = self.now + self.hosts[at].clock;
@@ -204,7 +207,7 @@ impl World {
         self.hosts[at].hub.handle_coordinator_ended(coordinator.fabric().me());
     }
 
-    /// Who serves the first switch.
+    /// The hosts that serve the first switch.
     pub(crate) fn serving(&self) -> Vec<usize> {
         self.serving_switch(0)
     }
@@ -255,7 +258,7 @@ impl World {
         }
     }
 
-    /// What a hub has put out arrives.
+    /// Delivers the frames that a hub has put out.
     fn carry(&mut self, at: usize) {
         let now = self.now;
         let clocks: Vec<u64> = self.hosts.iter().map(|host| host.clock).collect();
@@ -327,7 +330,8 @@ impl World {
         coordinator.handle_records(now);
         coordinator.handle_timeout(now);
         let records = coordinator.poll_log();
-        // Who leads no more keeps nothing, and does not know it yet.
+        // A coordinator that does not lead any more logs nothing, and does not know it
+        // yet.
         for record in records.into_iter().filter(|_| leads) {
             if record.replaces {
                 self.log.clear();
@@ -347,12 +351,14 @@ impl World {
         self.carry(at);
     }
 
-    /// A packet of every flow comes to a host's ports. How many leave there within a moment.
+    /// A packet of every flow comes to a host's ports. Returns how many leave there
+    /// within a moment.
     pub(crate) fn send(&mut self, at: usize, flows: u8) -> usize {
         self.send_to(0, at, flows)
     }
 
-    /// The same at the ports of a switch: the flows of all have the same keys.
+    /// As `World::send`, at the ports of a switch. The flows of all switches have the
+    /// same keys.
     pub(crate) fn send_to(&mut self, switch: u16, at: usize, flows: u8) -> usize {
         let before = self.released(switch, at);
         self.offer(switch, at, flows);
@@ -384,7 +390,7 @@ impl World {
         self.flows_of(0, hosts)
     }
 
-    /// Those of a switch.
+    /// As `World::flows`, for a switch.
     pub(crate) fn flows_of(&self, switch: usize, hosts: &[usize]) -> BTreeMap<FlowKey, u64> {
         let runtimes = hosts.iter().flat_map(|at| self.hosts[*at].runtimes.values());
         let flows = runtimes.filter_map(|(runtime, _)| runtime.flows(switch)).flat_map(|flows| flows.iter());
@@ -406,7 +412,7 @@ impl World {
         hub.handle_buried(peer);
     }
 
-    /// The manager of a host dies, and its next life finds the runtimes.
+    /// The manager of a host dies, and its next incarnation finds the runtimes.
     pub(crate) fn succeed(&mut self, at: usize) {
         let runtimes = std::mem::take(&mut self.hosts[at].runtimes);
         let found: Vec<Peer> = runtimes.keys().copied().collect();
@@ -419,7 +425,7 @@ impl World {
     pub(crate) fn revive(&mut self, at: usize) {
         let (incarnation, clock) = (self.hosts[at].incarnation, self.hosts[at].clock);
         self.hosts[at] = Host::new(at, self.switches, incarnation + 1, clock, self.now);
-        // Only its manager died.
+        // The manager alone died.
         if let Some((_, coordinator)) = self.coordinators.iter_mut().find(|(host, _)| *host == at) {
             self.hosts[at].hub.handle_coordinator(coordinator.fabric().me());
         }

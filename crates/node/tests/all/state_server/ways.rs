@@ -1,4 +1,6 @@
-//! Ways for words, in one world: each is cut at any word, at any time. Then what was on its way behind that word is lost, and either somebody notices or nobody does, and the way goes on with what is said next.
+//! Ways of the control transport, in one world. Each may be cut at any word, at any time.
+//! The words behind that one are lost, a side notices or none does, and the way goes on
+//! with the next words.
 
 use crate::random::Random;
 use holdfast_node::address::{NodeId, STATE_SERVER};
@@ -7,10 +9,10 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
-/// So many words are on their way, at most.
+/// The most words that are on their way.
 const ROOM: usize = 64;
 
-/// An end: whose it is, and for whom.
+/// An end: its owner, and the node at the other side.
 type Place = (NodeId, NodeId);
 
 #[derive(Default)]
@@ -29,7 +31,7 @@ struct Between {
     carried: usize,
 }
 
-/// One side's driver, or the world's hand on all of them.
+/// A side's driver, or the world's handle on all of them.
 pub(crate) struct Ways {
     me: NodeId,
     between: Rc<RefCell<Between>>,
@@ -42,18 +44,18 @@ impl Ways {
         Ways { me: STATE_SERVER, between: Rc::new(RefCell::new(between)) }
     }
 
-    /// Somebody else's, in a new life of it.
+    /// Another node's side, in a new incarnation of it.
     pub(crate) fn side_of(&self, node: NodeId) -> Ways {
         self.begin(node);
         Ways { me: node, between: self.between.clone() }
     }
 
-    /// A new life of this one has no ends.
+    /// Removes the ends of this node, because a new incarnation has none.
     pub(crate) fn begin(&self, node: NodeId) {
         self.between.borrow_mut().ends.retain(|(whose, _), _| *whose != node);
     }
 
-    /// Something breaks.
+    /// Cuts one of the ways.
     pub(crate) fn cut(&mut self) {
         let between = &mut *self.between.borrow_mut();
         let places: Vec<Place> = between.ends.keys().copied().collect();
@@ -75,19 +77,19 @@ impl Ways {
         }
     }
 
-    /// Words that have arrived.
+    /// Number of words that have arrived.
     pub(crate) fn carried(&self) -> usize {
         self.between.borrow().carried
     }
 
-    /// Nothing breaks any more.
+    /// Stops all cuts.
     pub(crate) fn heal(&mut self) {
         self.between.borrow_mut().is_calm = true;
     }
 }
 
 impl Between {
-    /// The end at the other side, if it is the one that it was.
+    /// The end at the other side, if it has not been replaced.
     fn other(&mut self, place: Place) -> Option<&mut End> {
         let (other, number) = self.ends.get(&place)?.other?;
         self.ends.get_mut(&other).filter(|end| end.number == number)
@@ -153,7 +155,7 @@ impl Words for Ways {
 
     fn send(&mut self, node: NodeId, words: &[u32]) {
         let between = &mut *self.between.borrow_mut();
-        // Lost from some word on, and nobody says so.
+        // The words are lost from some word on, without notice.
         let is_cut = !between.is_calm && between.random.one_in(40);
         let arrive = if is_cut { between.random.below(words.len()) } else { words.len() };
         if let Some(other) = between.other((self.me, node)) {

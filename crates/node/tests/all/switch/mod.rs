@@ -1,4 +1,4 @@
-//! A switch alone: routes that never come to anything, and claims of what it does not know.
+//! A switch alone: routes that no flow comes of, and claims of unknown flows.
 
 mod next_life;
 mod replies;
@@ -20,7 +20,7 @@ const SECOND: u64 = 1_000_000_000;
 const PATIENCE: u64 = 3 * SECOND;
 const X: Peer = Peer { node: 16, incarnation: 1 };
 const Y: Peer = Peer { node: 17, incarnation: 1 };
-/// One that nobody speaks for.
+/// A runtime without an endpoint in the test.
 const Z: Peer = Peer { node: 18, incarnation: 1 };
 
 /// A UDP datagram from port `from` of the inside, or the reply to it.
@@ -55,7 +55,7 @@ impl Bench {
         bench
     }
 
-    /// It keeps what it sends.
+    /// A switch with a packet log.
     fn with_log() -> Bench {
         let mut bench = Bench::life_with(1, vec![10_000]);
         bench.view(&[X, Y], 1);
@@ -63,7 +63,7 @@ impl Bench {
         bench
     }
 
-    /// One of its lives, which has heard of nothing yet.
+    /// An incarnation of the switch that has heard of nothing yet.
     fn life(incarnation: u32) -> Bench {
         Bench::life_with(incarnation, Vec::new())
     }
@@ -100,7 +100,7 @@ impl Bench {
         Bench { switch, pool: MemoryPool::new(64), now: 1000 * SECOND, peers, out: Vec::new() }
     }
 
-    /// Only these run.
+    /// Shows a view in which only these run.
     fn view(&mut self, running: &[Peer], version: u64) {
         let members = [X, Y].map(|peer| Member {
             node: peer.node,
@@ -113,7 +113,7 @@ impl Bench {
         self.exchange();
     }
 
-    /// These run, each on its host.
+    /// Shows a view in which these run, each on its host.
     fn members(&mut self, running: &[(Peer, u16)], version: u64) {
         let member = |&(Peer { node, incarnation }, host): &(Peer, u16)| Member {
             node,
@@ -133,7 +133,7 @@ impl Bench {
         self.exchange();
     }
 
-    /// Flows that nobody has asked for, by dead runtime, of which the coordinator has just heard.
+    /// Unclaimed flows by dead runtime, of which the coordinator has just heard.
     fn unclaimed(&mut self) -> Vec<(Peer, u64)> {
         let said = self.peers[0].inbox.records().filter_map(|(_, body)| Control::decode(body).ok());
         let unclaimed = said.filter_map(|message| match message {
@@ -145,7 +145,7 @@ impl Bench {
         unclaimed
     }
 
-    /// The coordinator has new rules.
+    /// The coordinator sends new rules.
     fn rules(&mut self, version: u64, rules: Vec<Rule>) {
         let limit = self.peers[0].max_record();
         for message in RuleSet::new(version, rules).messages(limit) {
@@ -154,7 +154,7 @@ impl Bench {
         self.exchange();
     }
 
-    /// Carries messages to and fro until nobody has any.
+    /// Carries messages to and fro until there are no more.
     fn exchange(&mut self) {
         for _ in 0..4 {
             for peer in &mut self.peers {
@@ -180,12 +180,12 @@ impl Bench {
         (FlowKey::of(&packet).expect("a datagram has a key"), packet)
     }
 
-    /// A client sends; what goes to the runtimes stays in `out`.
+    /// A client sends a packet; frames for the runtimes stay in `out`.
     fn send(&mut self, from: u16) {
         self.send_by(0, from);
     }
 
-    /// The same by another port of the box.
+    /// As `Bench::send`, by another port of the box.
     fn send_by(&mut self, ingress: u8, from: u16) {
         let (key, mut packet) = self.packet(&datagram(from, false));
         packet.meta.ingress = ingress;
@@ -194,14 +194,15 @@ impl Bench {
         self.switch.forward(self.now, &mut self.out, &mut self.pool);
     }
 
-    /// The runtimes take what is for them.
+    /// The runtimes take their frames.
     fn deliver(&mut self) {
         for (_, packet) in self.out.drain(..) {
             self.pool.put(packet);
         }
     }
 
-    /// The runtimes' rings are full for the first `refused` packets, and have room for the others.
+    /// The runtimes' rings are full for the first `refused` packets, and have room for
+    /// the others.
     fn deliver_after(&mut self, refused: usize) {
         for (at, (_, mut packet)) in self.out.drain(..).enumerate() {
             if at < refused {
@@ -227,13 +228,15 @@ impl Bench {
         assert!(self.release_as(from, from));
     }
 
-    /// The chain has made the first packet of a flow one of the flow with port `to`. True if it may leave.
+    /// The chain has made a flow's first packet look like one of the flow with port `to`.
+    /// True if it may leave.
     fn release_as(&mut self, from: u16, to: u16) -> bool {
         let epoch = self.route(from).expect("a route").epoch.get();
         self.release_under(to, epoch)
     }
 
-    /// The same of a flow under an epoch that it has, or had. False also if it must wait.
+    /// As `Bench::release_as`, for a flow under an epoch that it has, or had. False
+    /// also if the packet must wait.
     fn release_under(&mut self, to: u16, epoch: u32) -> bool {
         let (_, mut packet) = self.packet(&datagram(to, false));
         (packet.meta.commit, packet.meta.flags) = (epoch, Flags::LEARN);
@@ -263,12 +266,12 @@ impl Bench {
         self.exchange();
     }
 
-    /// A replica claims.
+    /// A replica claims its flow's route.
     fn claim(&mut self, by: Peer, from: u16, epoch: u32) -> Grant {
         self.claim_replied(by, from, from, epoch, None)
     }
 
-    /// A replica claims and is given the route; returns its new epoch.
+    /// A replica claims and is given the route. Returns the new epoch.
     fn take(&mut self, by: Peer, from: u16, epoch: u32) -> u32 {
         given(self.claim(by, from, epoch))
     }
@@ -292,7 +295,8 @@ impl Bench {
         Grant::decode(grant).expect("an answer")
     }
 
-    /// What is sent again to the owner of this epoch: of each packet whether it is marked, and how long it is.
+    /// Replays packets to the owner of this epoch. Returns for each whether it is marked,
+    /// and its length.
     fn replay(&mut self, by: Peer, epoch: u32, count: u32) -> Vec<(bool, usize)> {
         let ask = Replay { epoch: epoch.into(), first: 0.into(), count: count.into() };
         self.runtime(by).send(SWITCH, kind::REPLAY, ask.as_bytes()).expect("room");
@@ -309,7 +313,7 @@ impl Bench {
         came
     }
 
-    /// The stamps of what was sent since.
+    /// The stamps of packets sent since the last call.
     fn stamps(&mut self) -> Vec<u64> {
         let frames = self.out.drain(..).map(|(_, mut packet)| {
             nsh::decapsulate(&mut packet).expect("a packet for a runtime");
@@ -335,7 +339,7 @@ fn flagged(claim: Claim, flag: Option<ClaimFlag>) -> Claim {
     flag.into_iter().fold(claim, |claim, flag| claim.with(flag, true))
 }
 
-/// The epoch of a route that is given, of a flow of which nothing is logged.
+/// The epoch of a route that is given, of a flow without logged packets.
 fn given(grant: Grant) -> u32 {
     match grant {
         Grant::Given { epoch, logged: 0 } => epoch.get(),
@@ -343,7 +347,8 @@ fn given(grant: Grant) -> u32 {
     }
 }
 
-/// An operator follows two packets of a flow: a rule decides about the first one, and each is known by the port that it came in by.
+/// An operator traces two packets of a flow. A rule decides about the first one, and each
+/// has the port by which it came in.
 #[test]
 fn a_trace_says_which_rule_decided() {
     let mut bench = Bench::new();
@@ -358,8 +363,8 @@ fn a_trace_says_which_rule_decided() {
     assert_eq!(steps, [(Some(1), None), (None, Some(rule)), (Some(1), None)]);
 }
 
-/// An operator follows twenty packets, and a burst has thirty: those that follow wait for the
-/// text of sixteen, and no more.
+/// An operator traces twenty packets, and a burst has thirty: the packets behind wait for
+/// the text of sixteen, and no more.
 #[test]
 fn a_burst_waits_for_few_traces() {
     let mut bench = Bench::new();
@@ -377,7 +382,7 @@ fn a_burst_waits_for_few_traces() {
     assert_eq!(traced, [16, 4, 0]);
 }
 
-/// A rule for one port of the box: what comes by another finds none.
+/// A rule is for one port of the box: a packet by another port finds no rule.
 #[test]
 fn a_rule_for_a_port_means_who_comes_in_by_it() {
     let mut bench = Bench::life(1);
@@ -390,7 +395,8 @@ fn a_rule_for_a_port_means_who_comes_in_by_it() {
     bench.deliver();
 }
 
-/// Packets that nothing ever comes of fill the table; seconds later there is room again, and flows from which something was released are still there.
+/// Packets that no flow comes of fill the table. Seconds later there is room again, and
+/// flows with a released packet are still there.
 #[test]
 fn a_route_over_which_nothing_was_released_does_not_last() {
     let mut bench = Bench::new();
@@ -400,7 +406,7 @@ fn a_route_over_which_nothing_was_released_does_not_last() {
     bench.deliver();
     bench.release(5);
     assert_eq!(bench.switch.len(), 64);
-    // Their packets may wait for a recovery, and go on.
+    // The routes' packets may wait for a recovery, and go on.
     bench.wait(PATIENCE);
     assert_eq!(bench.switch.len(), 64);
     bench.send(6);
@@ -412,7 +418,9 @@ fn a_route_over_which_nothing_was_released_does_not_last() {
     assert!(bench.route(5).is_some() && bench.route(6).is_none());
 }
 
-/// A runtime dies to which packets of new flows were sent while it stood still: of what it had only that counts of which something was released, or which somebody has.
+/// A runtime dies to which packets of new flows were sent while it stood still. Its
+/// routes count as flows only if a packet was released, or if another runtime has the
+/// flow.
 #[test]
 fn a_route_over_which_nothing_was_released_is_no_flow_that_could_be_lost() {
     let mut bench = Bench::new();
@@ -443,7 +451,9 @@ fn a_route_over_which_nothing_was_released_is_no_flow_that_could_be_lost() {
     assert_eq!(bench.switch.flows_of(other), Some(before + 1));
 }
 
-/// A runtime dies that had flows without a copy, and one whose first packet leaves when the runtime is known to be dead: both are lost, and one of which nothing ever left is not.
+/// A runtime dies that had flows without a copy. The first packet of one of them leaves
+/// when the runtime is known to be dead. All of these are lost; a flow of which no packet
+/// ever left is not.
 #[test]
 fn what_nobody_claims_is_lost_if_something_of_it_was_released() {
     let mut bench = Bench::new();
@@ -458,7 +468,7 @@ fn what_nobody_claims_is_lost_if_something_of_it_was_released() {
     let epoch = bench.route(of_it[0]).expect("a route").epoch.get();
     bench.switch.handle_gone(owner);
     bench.view(&[other], 2);
-    // Another has let it out.
+    // Another runtime has released the packet.
     bench.release(of_it[4]);
     bench.take(other, of_it[0], epoch);
     assert_eq!(bench.switch.lost_of(owner), None);
@@ -468,7 +478,7 @@ fn what_nobody_claims_is_lost_if_something_of_it_was_released() {
     bench.sweep(owner, true);
     assert_eq!((bench.switch.lost_of(owner), bench.switch.lost_of(other)), (Some(4), None));
     assert_eq!(bench.unclaimed(), [(owner, 4)]);
-    // The next life of the coordinator may know nothing of it.
+    // The coordinator's next incarnation may know nothing of it.
     let mut next = Fabric::new(Peer { node: COORDINATOR, incarnation: 2 }, FabricConfig::default());
     next.set_peer(bench.switch.me());
     next.send_control(SWITCH, &Control::Account { handled: 0 });
@@ -478,7 +488,8 @@ fn what_nobody_claims_is_lost_if_something_of_it_was_released() {
     assert_eq!(bench.unclaimed(), [(owner, 4)]);
 }
 
-/// Many flows' first packets meet a full ring: none of them leaves a route behind, and none counts as a runtime's load.
+/// Many flows' first packets meet a full ring. These packets leave no routes behind, and
+/// do not count as a runtime's load.
 #[test]
 fn a_first_packet_that_a_full_ring_refuses_leaves_no_route() {
     let mut bench = Bench::new();
@@ -494,11 +505,13 @@ fn a_first_packet_that_a_full_ring_refuses_leaves_no_route() {
     assert!(bench.route(1).is_some());
 }
 
-/// A ring is full for some of a flow's packets: the flow began with another one, and keeps its route.
+/// A ring is full for some of a flow's packets. The flow began with another packet, and
+/// keeps its route.
 #[test]
 fn a_full_ring_does_not_take_the_route_of_a_flow_that_began() {
     let mut bench = Bench::new();
-    // Another was delivered before the refused one, or after it, or something of the flow has been released.
+    // Another packet was delivered before or after the refused one, or a packet of the
+    // flow has been released.
     bench.send(1);
     bench.deliver();
     bench.send(1);
@@ -514,14 +527,15 @@ fn a_full_ring_does_not_take_the_route_of_a_flow_that_began() {
     bench.deliver_after(1);
     assert!(bench.route(4).is_some());
     assert_eq!(bench.route(1).map(|route| route.epoch.get()), route.map(|route| route.epoch.get()));
-    // All of them.
+    // The ring refuses all packets of this flow.
     bench.send(3);
     bench.send(3);
     bench.deliver_after(2);
     assert!(bench.route(3).is_none());
 }
 
-/// A runtime's flow ends and then the runtime dies, before its replica heard of the end: the replica does not get the flow back to life.
+/// A runtime's flow ends, and the runtime dies before its replica has heard of the end.
+/// The replica does not revive the flow.
 #[test]
 fn a_claim_of_a_flow_that_ended_is_refused() {
     let mut bench = Bench::new();
@@ -535,7 +549,7 @@ fn a_claim_of_a_flow_that_ended_is_refused() {
     bench.view(&[other], 2);
     assert_eq!(bench.claim(other, 1, route.epoch.get()), Grant::Refused);
     assert!(bench.route(1).is_none() && bench.switch.routes_to(other) == 0);
-    // The key's next life is another flow.
+    // The key is opened again, by another flow.
     bench.send(1);
     bench.deliver();
     bench.release(1);
@@ -544,14 +558,16 @@ fn a_claim_of_a_flow_that_ended_is_refused() {
     bench.take(other, 1, next.epoch.get());
 }
 
-/// The switch has forgotten a flow that lives: its replica gets it, even if the key had an earlier life that ended.
+/// The switch has forgotten a flow that lives. Its replica gets the route, even if an
+/// earlier flow of the key has ended.
 #[test]
 fn a_claim_of_a_flow_that_may_live_is_granted() {
     let mut bench = Bench::new();
-    // Never heard of.
+    // The switch has never heard of the flow.
     bench.take(X, 1, 40);
     assert_eq!(bench.route(1).map(|route| route.owner), Some(X));
-    // One life ended; what the next one released was lost on its way to the switch, which takes it for nothing after a while.
+    // An earlier flow has ended. The released packet of the next one was lost on its way
+    // to the switch, which removes the idle route after a while.
     bench.send(2);
     bench.deliver();
     let first = bench.route(2).expect("a route");
@@ -563,13 +579,14 @@ fn a_claim_of_a_flow_that_may_live_is_granted() {
     assert!(bench.route(2).is_none());
     assert_eq!(bench.claim(Y, 2, first.epoch.get()), Grant::Refused);
     bench.take(Y, 2, second.epoch.get());
-    // What was claimed is a flow: it stays.
+    // A claimed flow is real: it stays.
     bench.wait(10 * SECOND);
     assert!(bench.route(1).is_some() && bench.route(2).is_some());
 }
 
-/// A flow's owner is dead, and who asks for its route has the flow as it was before. Somebody may have it as it was last: that one asks first, or nobody does
-/// before the dead one's routes are swept. Then the route is for whom it had to wait, with the packet that came meanwhile.
+/// A flow's owner is dead, and the claimant has an older state of the flow. A holder of
+/// the latest state may claim it before the dead owner's routes are swept. If none does,
+/// the route goes to the claimant that had to wait, with the packet that came meanwhile.
 #[test]
 fn an_older_claim_waits_for_the_sweep_of_a_dead_owner() {
     let dead_owner = |bench: &mut Bench, is_noticed_first: bool| {
@@ -598,7 +615,7 @@ fn an_older_claim_waits_for_the_sweep_of_a_dead_owner() {
     assert_eq!(bench.sent_to(), [other], "it waits there");
     assert!(bench.take(other, 3, epoch - 1) > epoch);
 
-    // Whoever would have it swept may be no more.
+    // The coordinator that would have the owner swept may be gone.
     for is_noticed_first in [false, true] {
         let mut bench = Bench::new();
         let (_, other, epoch) = dead_owner(&mut bench, is_noticed_first);
@@ -613,7 +630,8 @@ fn an_older_claim_waits_for_the_sweep_of_a_dead_owner() {
     bench.take(other, 3, epoch);
 }
 
-/// A runtime without room for a new flow gets the next ones only if the others have none either, however few flows it has; after a moment it is asked again.
+/// A runtime without room for a new flow gets the next ones only if the others have none
+/// either, however few flows it has. After a moment it is tried again.
 #[test]
 fn a_full_runtime_gets_no_new_flows_for_a_moment() {
     let mut bench = Bench::new();
@@ -636,8 +654,8 @@ fn a_full_runtime_gets_no_new_flows_for_a_moment() {
     assert_eq!(bench.sent_to(), [X]);
 }
 
-/// The owner is dead, but the view that says so is on its way when somebody asks; then it comes with the word that its routes are to be swept. Who has asked
-/// gets the route.
+/// The owner is dead, and a replica claims before the view says so. The view then comes
+/// with the order to sweep the owner's routes. The claimant gets the route.
 #[test]
 fn a_claim_before_the_view_is_remembered() {
     let mut bench = Bench::new();
@@ -655,8 +673,10 @@ fn a_claim_before_the_view_is_remembered() {
     assert!(bench.take(other, 1, epoch) > epoch);
 }
 
-/// A runtime ends with the second of a flow's three packets in hand. Who takes the flow over gets it with a mark; and ends with it, too. Then it is set aside, and its flow is closed: nobody gets
-/// its route, and nothing of it is let in for a minute. Other flows are none of this.
+/// A runtime ends with the second of a flow's three packets in flight. The heir of the
+/// flow gets that packet with a mark, and ends with it, too. The packet is set aside, and
+/// its flow is closed: its route is gone, and none of its packets is let in for a minute.
+/// Other flows are not concerned.
 #[test]
 fn a_packet_that_ends_two_runtimes_is_set_aside() {
     let mut bench = Bench::with_log();
@@ -689,7 +709,9 @@ fn a_packet_that_ends_two_runtimes_is_set_aside() {
     assert!(bench.route(5).is_some(), "it may begin anew");
 }
 
-/// Functions that panic on a packet end nobody: the second time it is not sent again, and its flow goes on. Nonsense is counted, and a runtime's word closes no flow.
+/// Functions that panic on a packet end no process. The second time the packet is not
+/// sent again, and its flow goes on. Malformed reports are counted, and a runtime's
+/// report closes no flow.
 #[test]
 fn a_packet_on_which_functions_panic_twice_is_not_sent_again() {
     let mut bench = Bench::with_log();

@@ -1,34 +1,37 @@
-//! A switch has died, and its next life asks whose routes are whose.
+//! A switch has died, and its next incarnation asks for its routes.
 
 use super::*;
 
-/// A flow that a runtime tells of: port, epoch, and if it has sent it to another, to whom, under which epoch before.
+/// A flow that a runtime tells: port, epoch, and, if the runtime has sent it to another,
+/// that one and the epoch before.
 type Told = (u16, u32, Option<(Peer, u32)>);
 
 impl Bench {
-    /// The coordinator answers a life that has just begun: whom the others are recovering from, view, rules.
+    /// The coordinator answers an incarnation that has just begun: runtimes that are
+    /// being recovered, view, rules.
     pub(super) fn introduce(&mut self, running: &[Peer], dead: &[Peer]) {
         self.remind(running, dead, 0);
     }
 
-    /// As [`Bench::introduce`], of a coordinator that remembers this epoch.
+    /// As [`Bench::introduce`], by a coordinator that remembers this epoch.
     fn remind(&mut self, running: &[Peer], dead: &[Peer], epoch: u32) {
         self.peers[0].send_control(SWITCH, &Control::Recovering { dead: dead.to_vec(), epoch });
         self.view(running, 1);
         self.rules(1, vec![Rule { selector: Selector::any(), chain: 0, cluster: 0 }]);
     }
 
-    /// A runtime tells of flows.
+    /// A runtime tells flows.
     pub(super) fn tell(&mut self, by: Peer, flows: &[Told], newest: u32, is_last: bool) {
         self.tell_as(by, flows, None, newest, is_last);
     }
 
-    /// The same with this said of them.
+    /// As `Bench::tell`, with this flag in the claims.
     pub(super) fn tell_as(&mut self, by: Peer, flows: &[Told], flag: Option<ClaimFlag>, newest: u32, is_last: bool) {
         self.tell_of(by, flows, (true, flag), newest, is_last);
     }
 
-    /// The same, of flows from which nothing has left yet if they are not real.
+    /// As `Bench::tell_as`; if the flows are not real, nothing of them has been
+    /// released yet.
     fn tell_of(&mut self, by: Peer, flows: &[Told], (are_real, flag): (bool, Option<ClaimFlag>), newest: u32, is_last: bool) {
         let mut body = vec![u8::from(is_last)];
         body.extend_from_slice(&newest.to_be_bytes());
@@ -51,8 +54,9 @@ impl Bench {
     }
 }
 
-/// A new life of the switch: packets of a flow go on when its owner has told of it, others wait until everybody has; then they are new flows', under epochs that
-/// nobody has had.
+/// A new incarnation of the switch: packets of a flow go on when its owner has told it;
+/// others wait until all runtimes have. After that they are new flows', under epochs that
+/// no flow has had.
 #[test]
 fn a_new_life_asks_for_its_routes() {
     let mut bench = Bench::life(2);
@@ -80,8 +84,9 @@ fn a_new_life_asks_for_its_routes() {
     assert_eq!(bench.switch.routes_to(X) + bench.switch.routes_to(Y), 3);
 }
 
-/// A flow waited for its number while the switch died. Its first packet leaves when the next life has given epochs already: its replies are known all the same, as soon as
-/// nobody can claim a flow any more that has had replies under that key.
+/// A flow waited for its number while the switch died. Its first packet leaves when the
+/// next incarnation gives epochs already. Its reply key is learned all the same, as soon
+/// as no flow that has had replies under that key can be claimed any more.
 #[test]
 fn a_new_life_learns_replies_of_flows_that_were_being_opened() {
     let mut bench = Bench::life(2);
@@ -95,7 +100,8 @@ fn a_new_life_learns_replies_of_flows_that_were_being_opened() {
     assert_eq!(bench.route(1).and_then(|route| route.reply), Some(bench.key(1, true)));
 }
 
-/// What the coordinator had to say to the life before waited for whoever comes, an old view among it, in which not everybody serves: nobody is forgotten.
+/// The coordinator's messages to the previous incarnation waited for the next one, among
+/// them an old view without all runtimes. No runtime is forgotten because of them.
 #[test]
 fn what_waited_for_the_life_before_is_not_believed() {
     let mut bench = Bench::life(2);
@@ -112,7 +118,8 @@ fn what_waited_for_the_life_before_is_not_believed() {
     assert_eq!((bench.sent_to(), bench.switch.is_whole()), (vec![Y], true));
 }
 
-/// Who had the newest flows died with the switch, and who is left knows of none: the coordinator remembers how new they were.
+/// The owner of the newest flows died with the switch, and the living runtimes know of
+/// none. The coordinator remembers the newest epoch.
 #[test]
 fn a_new_life_goes_on_from_what_the_coordinator_remembers() {
     let mut bench = Bench::life(2);
@@ -121,7 +128,7 @@ fn a_new_life_goes_on_from_what_the_coordinator_remembers() {
     assert!(bench.take(X, 2, 3000) > 5000 + 1_000_000);
 }
 
-/// Epochs come to their highest number, and begin again: that number is an epoch like any
+/// Epochs reach their highest number, and begin again: that number is an epoch like any
 /// other.
 #[test]
 fn the_highest_epoch_is_given() {
@@ -132,7 +139,8 @@ fn the_highest_epoch_is_given() {
     assert_eq!([1, 2].map(|from| bench.take(X, from, newest)), [u32::MAX, 1]);
 }
 
-/// The owner of a flow died with the switch. Its packets wait until the replica has claimed it, and do not become another flow's.
+/// The owner of a flow died with the switch. The flow's packets wait until the replica
+/// has claimed it, and do not open another flow.
 #[test]
 fn a_new_life_waits_for_recoveries() {
     let mut bench = Bench::life(2);
@@ -152,7 +160,8 @@ fn a_new_life_waits_for_recoveries() {
     assert_eq!(bench.sent_to(), [X], "now it is a new flow");
 }
 
-/// A runtime dies before it has told everything: what it had is claimed. Nobody waits for its word.
+/// A runtime dies before it has told all its flows: they are claimed, and the switch does
+/// not wait for it.
 #[test]
 fn who_dies_while_telling_is_recovered_from() {
     let mut bench = Bench::life(2);
@@ -169,8 +178,9 @@ fn who_dies_while_telling_is_recovered_from() {
     assert_eq!([1, 2].map(|from| bench.route(from).map(|route| route.owner)), [Some(X), Some(X)]);
 }
 
-/// A flow was on its way from X to Y when the switch died. Whoever tells first, the route leads to Y, under the newer epoch, and X may have it back only
-/// until Y has said that it has it.
+/// A flow was on its way from X to Y when the switch died. Whichever tells first, the
+/// route leads to Y, under the newer epoch. X may have it back only until Y has said that
+/// the flow is there.
 #[test]
 fn a_flow_on_its_way_leads_to_where_it_goes() {
     for is_target_first in [false, true] {
@@ -193,7 +203,8 @@ fn a_flow_on_its_way_leads_to_where_it_goes() {
     }
 }
 
-/// Malformed words, of nobody who was asked, and a second time: counted, and nothing is believed.
+/// Malformed records, records of runtimes that were not asked, and repeated ones are
+/// counted and ignored.
 #[test]
 fn routes_that_nobody_asked_for_are_refused() {
     let mut bench = Bench::new();
@@ -209,8 +220,10 @@ fn routes_that_nobody_asked_for_are_refused() {
     assert_eq!(bench.switch.drops().total(), 4);
 }
 
-/// A host died with the switch. Two others have a copy of a flow of its, one as it was before it moved within the host: whoever asks first, the newer one gets
-/// the route, when everybody has asked; what comes for the flow waits so long, also while who asked has been swept and has not reported.
+/// A host died with the switch. Two other hosts have a copy of one of its flows, one of
+/// them from before the flow moved within the host. Whichever asks first, the newer copy
+/// gets the route, when all have asked. The flow's packets wait that long, even while the
+/// dead runtime has been swept and the holders have not reported.
 #[test]
 fn of_two_copies_the_newer_one_gets_the_route_of_a_lost_switch() {
     for newer_asks_first in [false, true] {
@@ -245,7 +258,8 @@ fn of_two_copies_the_newer_one_gets_the_route_of_a_lost_switch() {
     }
 }
 
-/// Two have a flow as it was under the same epoch. The route is for who asked first, also if the other one is heard first after the sweep.
+/// Two holders have a copy under the same epoch. The first one to ask gets the route,
+/// even if the other asks first after the sweep.
 #[test]
 fn who_asked_first_gets_the_route_after_the_sweep() {
     let mut bench = Bench::new();
@@ -267,7 +281,9 @@ fn who_asked_first_gets_the_route_after_the_sweep() {
     assert_eq!(bench.claim(Y, port, epoch - 1), Grant::Refused);
 }
 
-/// A runtime dies before it has told a new life of the switch of its flows, and another one when it has: of the first alone the new life knows not how many flows were lost, and says nothing of it.
+/// A runtime dies before it has told its flows to a new incarnation of the switch, and
+/// another one after that. The new incarnation does not know how many flows were lost
+/// with the first, and reports only the second.
 #[test]
 fn a_new_life_counts_lost_flows_of_those_who_have_told() {
     let mut bench = Bench::life(2);
@@ -284,8 +300,9 @@ fn a_new_life_counts_lost_flows_of_those_who_have_told() {
     assert_eq!(bench.unclaimed(), [(X, 2)]);
 }
 
-/// All runtimes died before a new life of the switch began, and while there was no coordinator that could have told of them: recoveries are over as soon as it is there, and the new life is
-/// told to sweep those of whom it has never heard.
+/// All runtimes died before a new incarnation of the switch began, while there was no
+/// coordinator to tell of them. Recoveries are over as soon as it is there, and the new
+/// incarnation is told to sweep runtimes of which it has never heard.
 #[test]
 fn a_new_life_counts_no_flows_of_those_it_has_not_heard_of() {
     let mut bench = Bench::life(2);
@@ -293,7 +310,8 @@ fn a_new_life_counts_no_flows_of_those_it_has_not_heard_of() {
     bench.members(&[], 1);
     bench.sweep(X, true);
     assert_eq!((bench.unclaimed(), bench.switch.lost_of(X), bench.switch.flows_of(X)), (vec![], None, None));
-    // A runtime that begins in this life of the switch has no flows but those that have routes here.
+    // A runtime that begins during this incarnation of the switch has only flows with
+    // routes here.
     bench.members(&[(Y, 0)], 2);
     assert_eq!(bench.switch.flows_of(Y), Some(0));
 }

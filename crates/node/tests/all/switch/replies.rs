@@ -4,7 +4,7 @@ use super::*;
 use zerocopy::FromBytes;
 
 impl Bench {
-    /// A runtime tells of a flow whose replies are those of the flow with port `to`.
+    /// A runtime tells a flow whose replies are those of the flow with port `to`.
     fn tell_replied(&mut self, by: Peer, from: u16, to: u16, epoch: u32, flag: Option<ClaimFlag>, is_last: bool) {
         let claim = self.of_replied(from, to, epoch, flag);
         let (node, incarnation) = (by.node.into(), by.incarnation.into());
@@ -14,14 +14,16 @@ impl Bench {
         self.exchange();
     }
 
-    /// A packet with the key of replies to the flow with port `to` opens a flow of its own.
+    /// A packet with the key of replies to the flow with port `to` opens a flow of its
+    /// own.
     fn open_from_outside(&mut self, to: u16) -> Route {
         let _ = self.reply(to);
         let key = self.key(to, true);
         self.switch.routes().find(|route| route.key == key).copied().expect("a route")
     }
 
-    /// A reply to the flow with port `to` comes. Returns the runtimes that it is sent to.
+    /// A reply to the flow with port `to` comes. Returns the runtimes to which it is
+    /// sent.
     fn reply(&mut self, to: u16) -> Vec<Peer> {
         let (key, packet) = self.packet(&datagram(to, true));
         self.switch.handle_packet(key, packet);
@@ -29,8 +31,8 @@ impl Bench {
         self.sent_to()
     }
 
-    /// Replies under a key that two flows want go to neither while they may be the other's, and
-    /// then to this one's owner.
+    /// Replies under a key that two flows want go to neither while they may be the
+    /// other's, and after that to this owner.
     fn expect_late_replies(&mut self, to: u16, owner: Peer) {
         let lost = self.switch.drops().get(DropReason::LostInFailure);
         assert_eq!(self.reply(to), []);
@@ -42,8 +44,9 @@ impl Bench {
     }
 }
 
-/// Two services on one backend, and one client port: replies could not be told apart. The first flow has them; the packets of the second do not leave until the first has ended, and
-/// whatever fails meanwhile, nobody takes them from it.
+/// Two services have one backend, and clients use one port, so replies could not be told
+/// apart. The first flow has the replies. Packets of the second do not leave until the
+/// first has ended, and no failure meanwhile takes the replies from the first.
 #[test]
 fn a_reply_key_belongs_to_one_flow() {
     let mut bench = Bench::new();
@@ -71,7 +74,8 @@ fn a_reply_key_belongs_to_one_flow() {
     assert!(bench.release_as(2, 1));
 }
 
-/// The first flow's owner died with the switch, and copies of both flows are claimed: whoever had a reply has them, whoever asks first.
+/// The first flow's owner died with the switch, and copies of both flows are claimed. The
+/// flow that had a reply gets the key, whichever is claimed first.
 #[test]
 fn of_two_that_want_a_reply_key_the_answered_one_gets_it() {
     for is_first_first in [true, false] {
@@ -92,8 +96,9 @@ fn of_two_that_want_a_reply_key_the_answered_one_gets_it() {
     }
 }
 
-/// The owner of two flows without replies died with the switch, and copies of both are claimed. The first claim gets the key; replies that may be
-/// on their way to the other flow go to neither.
+/// The owner of two flows without replies died with the switch, and copies of both are
+/// claimed. The first claim gets the key. Replies that may be on their way to the other
+/// flow go to neither.
 #[test]
 fn of_two_claims_without_replies_one_gets_the_key() {
     let mut bench = Bench::life(2);
@@ -105,7 +110,8 @@ fn of_two_claims_without_replies_one_gets_the_key() {
     bench.expect_late_replies(1, X);
 }
 
-/// The switch remembers epochs of late; that of a flow that is refused again and again is among them, however many flows have begun since.
+/// The switch remembers recent epochs. The epoch of a flow that is refused again and
+/// again is among them, however many flows have begun since.
 #[test]
 fn a_refused_flow_is_refused_for_as_long_as_it_tries() {
     let mut bench = Bench::new();
@@ -126,7 +132,8 @@ fn a_refused_flow_is_refused_for_as_long_as_it_tries() {
     assert!(!bench.release_as(2, 1));
 }
 
-/// Old copies may ask for what has ended: that takes nobody's replies away, whatever the old flow had, nor does it from a flow that has had one since.
+/// Old copies may claim flows that have ended. The claim takes away neither the reply key
+/// of a flow that has taken it over, nor that of a flow that has had a reply since.
 #[test]
 fn a_claim_that_is_refused_takes_nothing_away() {
     let mut bench = Bench::life(2);
@@ -148,7 +155,9 @@ fn a_claim_that_is_refused_takes_nothing_away() {
     assert!(bench.route(2).is_some_and(|route| route.doubt == Doubt::None));
 }
 
-/// A new life hears of two flows that want one reply key. The one that never had a reply has none, and stays where it is served, so that nobody opens it a second time; nothing of it leaves.
+/// A new incarnation hears of two flows that want one reply key. The flow that never had
+/// a reply gets none. The flow stays where it is served, so it is not opened a second
+/// time, and none of its packets leaves.
 #[test]
 fn a_flow_without_replies_stays_where_it_is() {
     for is_first_first in [true, false] {
@@ -179,8 +188,10 @@ fn a_flow_without_replies_stays_where_it_is() {
     }
 }
 
-/// Without a protection a late reply of a lost flow may go to another flow, which then has had replies under the same key, too. A new life hears of both. The newer one has the replies; the
-/// other stays where it is served, so that nobody opens it a second time, and nothing of it leaves.
+/// Without a protection, a late reply of a lost flow may go to another flow, so both have
+/// had replies under one key. A new incarnation hears of both. The newer one gets the
+/// replies. The other stays where it is served, so it is not opened a second time, and
+/// none of its packets leaves.
 #[test]
 fn of_two_that_have_had_replies_both_stay_where_they_are() {
     for is_first_first in [true, false] {
@@ -204,8 +215,10 @@ fn of_two_that_have_had_replies_both_stay_where_they_are() {
     }
 }
 
-/// A late reply of a lost flow has opened a flow of its own at Y: its key is that of the replies of a flow at X. Each stays where it is, whoever tells first. Only a flow at Y without replies gives
-/// way to one at X that has had some: nothing of it can come but what is the other's.
+/// A late reply of a lost flow has opened a flow of its own at Y: its key is the reply
+/// key of a flow at X. Each stays where it is, whichever runtime tells first. The flow at
+/// Y gives way only if it has had no replies and the one at X has: then all packets that
+/// could come for it are the other's.
 #[test]
 fn a_flow_whose_replies_are_another_flow_stays_where_it_is() {
     let of_replies = [(None, None), (None, Some(Keyed)), (Some(Keyed), None), (Some(Keyed), Some(Keyed))];
@@ -235,9 +248,10 @@ fn a_flow_whose_replies_are_another_flow_stays_where_it_is() {
     }
 }
 
-/// A switch's next incarnation hears of two flows that want one reply key and had no reply yet. The older
-/// flow keeps the key, whichever runtime tells first. The first packet that left may be the other's: replies
-/// that may be on their way go to neither.
+/// A switch's next incarnation hears of two flows that want one reply key and had no
+/// reply yet. The older flow keeps the key, whichever runtime tells first. The first
+/// packet that left may be the other's, so replies that may be on their way go to
+/// neither.
 #[test]
 fn of_two_without_replies_the_older_one_was_first() {
     for mut told in [[(X, 1, 41), (Y, 2, 42)], [(X, 1, 42), (Y, 2, 41)]] {
@@ -259,8 +273,8 @@ fn of_two_without_replies_the_older_one_was_first() {
     }
 }
 
-/// A key that two flows want is not shown to the owner of the one that has it as its own, until late replies
-/// have come: from then on it is, also where nobody answers.
+/// Two flows want one key. The key is not shown to its flow's owner as the flow's own
+/// until late replies have come. After that it is, even if no reply ever comes.
 #[test]
 fn a_contested_key_is_its_flows_own_after_a_while() {
     let mut bench = Bench::life(2);
@@ -280,7 +294,9 @@ fn a_contested_key_is_its_flows_own_after_a_while() {
     assert_eq!([1, 2].map(&mut is_new), [false, true], "the other one has no key");
 }
 
-/// From outside somebody has opened a flow to a published host. Another flow that would leave as what comes back of that one does not leave: its replies would be packets of that flow.
+/// An outside client has opened a flow to a published host. Another flow would leave
+/// looking like the replies of that one. The other flow does not leave, because its own
+/// replies would be packets of that flow.
 #[test]
 fn a_reply_key_may_be_the_key_of_a_flow_from_the_other_side() {
     let mut bench = Bench::new();
@@ -296,9 +312,9 @@ fn a_reply_key_may_be_the_key_of_a_flow_from_the_other_side() {
     assert!(bench.switch.routes().any(|route| route.key == outside.key));
 }
 
-/// A late reply of a lost flow has opened a flow from the other side when the lost flow begins anew, and the
-/// first packet that leaves is of the latter. The flow of the late reply gives its key away, and its owner is
-/// told: nothing can reach it any more.
+/// A late reply of a lost flow has opened a flow from the other side when the lost flow
+/// begins anew, and the new flow's first packet leaves first. The late reply's flow gives
+/// its key away, and its owner is told, because no packet can reach it any more.
 #[test]
 fn the_owner_of_a_flow_that_gives_way_is_told() {
     let mut bench = Bench::new();
@@ -321,7 +337,9 @@ fn the_owner_of_a_flow_that_gives_way_is_told() {
     );
 }
 
-/// A flow that wanted another's replies moves, and what it has sent before says an epoch that is over: it does not leave either. What the flow that has them sent before it moved does.
+/// A flow that wanted another's reply key moves. Its earlier packets carry an epoch that
+/// is over, and do not leave either. Packets that the key's own flow sent before it moved
+/// do leave.
 #[test]
 fn packets_from_before_a_move_are_known_by_their_epochs() {
     let mut bench = Bench::new();
@@ -343,10 +361,10 @@ fn packets_from_before_a_move_are_known_by_their_epochs() {
     assert!(!bench.release_under(1, before[1].epoch.get()));
 }
 
-/// A new life of the switch has not been told of every flow, and a runtime lets out
+/// A new incarnation of the switch has not been told every flow, and a runtime lets out
 /// packets of two flows that want one reply key. The switch does not know yet whose
 /// replies would come: only the flow that had some already goes on. Once all runtimes
-/// have told, the other flow is refused as before, and a flow whose reply key nobody else
+/// have told, the other flow is refused as before. A flow whose reply key no other flow
 /// has goes on, too.
 #[test]
 fn nothing_leaves_whose_replies_might_be_anothers() {
@@ -365,8 +383,8 @@ fn nothing_leaves_whose_replies_might_be_anothers() {
     assert_eq!(bench.switch.drops().get(DropReason::ReplyKeyTaken), 1);
 }
 
-/// Packets that must wait leave when all runtimes have told, in their order, and are given back where the
-/// switch ends before.
+/// Packets that must wait leave when all runtimes have told, in their order. If the
+/// switch ends before, they are given back.
 #[test]
 fn what_waits_leaves_when_all_have_told() {
     let mut bench = Bench::life(2);
@@ -383,7 +401,8 @@ fn what_waits_leaves_when_all_have_told() {
     wait(&mut bench, 1, 41);
     wait(&mut bench, 3, 43);
     assert_eq!(bench.switch.take_told().len(), 0);
-    // One of them is told of before all have told: it leaves before packets that come behind it.
+    // The third flow is told before all runtimes have finished: its packet leaves before
+    // packets that come behind it.
     bench.tell_replied(Y, 3, 3, 43, Some(Keyed), false);
     let told = bench.switch.take_told();
     assert_eq!(told.iter().map(|(_, packet)| packet.meta.commit).collect::<Vec<_>>(), [43]);

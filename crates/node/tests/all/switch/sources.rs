@@ -1,4 +1,4 @@
-//! How many flows a source may have.
+//! Limits on a source's flows.
 
 use super::*;
 use holdfast_node::message::ClaimFlag::HalfOpen;
@@ -59,7 +59,9 @@ impl Bench {
     }
 }
 
-/// A host asks three who do not answer, and may not ask a fourth; what it has goes on. When one has answered, or a flow has ended, it may ask another.
+/// A host opens flows to three servers that do not answer, and may not open a fourth; its
+/// existing flows go on. When one server has answered, or a flow has ended, it may open
+/// another.
 #[test]
 fn a_source_has_so_many_half_open_flows_and_no_more() {
     let mut bench = Bench::limited(half_open(3));
@@ -81,7 +83,9 @@ fn a_source_has_so_many_half_open_flows_and_no_more() {
     assert!(bench.passes(&datagram(6, false)));
 }
 
-/// A flow of TCP is half open until its initiator goes on after the answer: its SYN sent again is not that, and an error about it no answer. A reset by the server ends it.
+/// A TCP flow is half open until its initiator goes on after the answer. A repeated SYN
+/// does not count as that, and an error about the SYN is no answer. A reset by the server
+/// ends the opening.
 #[test]
 fn how_far_an_opening_has_come() {
     let mut bench = Bench::limited(half_open(1));
@@ -105,7 +109,8 @@ fn how_far_an_opening_has_come() {
     assert_eq!(bench.refused(), 2);
 }
 
-/// A new life of the switch counts what runtimes tell it of, and what replicas claim, as far as it is half open.
+/// A new incarnation of the switch counts the flows that runtimes tell and replicas
+/// claim, as far as they are half open.
 #[test]
 fn a_new_life_has_the_right_counts() {
     let mut bench = Bench::life_limited(2, Vec::new(), half_open(3));
@@ -121,7 +126,9 @@ fn a_new_life_has_the_right_counts() {
     assert!(bench.passes(&datagram(6, false)));
 }
 
-/// Three runtimes' worth of flows, and a function that allows twenty: the twenty-first is refused and counted, whoever would have got it. There is one more when one has ended. Another host may have twenty, too.
+/// Flows come for several runtimes, and a function allows twenty per host. The
+/// twenty-first is refused and counted, whichever runtime would have got it. When one has
+/// ended, another is admitted. Another host may have twenty, too.
 #[test]
 fn a_functions_limit_holds_for_all_runtimes_together() {
     let nat = serde_json::json!({ "pool": ["198.51.100.4/31"], "limit_per_host": 20, "publish": ["udp 198.51.100.9:1-3 -> 10.0.0.2:1-3"] });
@@ -136,7 +143,7 @@ fn a_functions_limit_holds_for_all_runtimes_together() {
     let route = bench.route(7).expect("it is there");
     bench.end(route.owner, 7, route.epoch.get());
     assert!(bench.passes(&datagram(40, false)) && !bench.passes(&datagram(41, false)));
-    // A client outside that opens a published port is no inside host.
+    // An outside client that opens a published port is no inside host.
     assert!(bench.passes(&datagram(42, true)));
     let others = (1..30).filter(|from| bench.passes(&from_host(3, *from))).count();
     assert_eq!((others, bench.switch.drops().get(DropReason::QuotaExceeded)), (20, 7 + 9), "another host has its own");
@@ -144,7 +151,7 @@ fn a_functions_limit_holds_for_all_runtimes_together() {
     assert!(bench.passes(&datagram(41, false)));
 }
 
-/// How full the table is, runtimes hear with every tick.
+/// Every tick tells the runtimes the table's fill.
 #[test]
 fn ticks_say_how_full_the_table_is() {
     let mut bench = Bench::new();
