@@ -1,7 +1,7 @@
 //! Copies of flows that other runtimes own: which states are taken, and when copies go.
 
 use crate::delta;
-use crate::flows::{ActorHeader, flag, role};
+use crate::flows::{ActorHeader, Event, Life, flag};
 use crate::numbers::{reached, split_epoch, split_u32};
 use crate::{Epoch, Flows, Outbox, Peer, Slot};
 use holdfast_wire::fault::{Fault, is_planted};
@@ -43,18 +43,18 @@ pub(crate) fn save(
     let (theirs, _) = ActorHeader::read_from_prefix(block).map_err(|_| DropReason::Malformed)?;
     let hash = flows.hash(&theirs.key);
     let slot = match flows.find(&theirs.key, hash) {
-        None => flows.insert(theirs.key, hash, role::REPLICA).map_err(|_| DropReason::FlowTableFull)?,
+        None => flows.insert(theirs.key, hash, Event::Copy).map_err(|_| DropReason::FlowTableFull)?,
         Some(found) if found.is_reply => return Err(DropReason::FlowTableFull),
         Some(found) => {
             let ours = flows.header(found.slot);
-            let is_ours = matches!(ours.role, role::OWNER | role::OPENING);
+            let is_ours = ours.life().is_own();
             let acceptable = is_newer(&theirs, ours) && !(is_ours && theirs.epoch == ours.epoch);
             if !acceptable && !is_planted(Fault::IgnoresEpochs) {
                 return Err(DropReason::StaleEpoch);
             }
-            let role = ours.role;
+            let life = ours.life();
             let holder = Peer { node: ours.peer, incarnation: ours.peer_incarnation };
-            if is_ours || role == role::DEPARTED || role == role::CLAIMING && holder != from {
+            if is_ours || life == Life::Departed || life == Life::Claiming && holder != from {
                 *demoted = Some(Demoted { slot: found.slot, key: theirs.key, holder, epoch: theirs.epoch.before() });
             }
             if is_ours {
@@ -63,11 +63,11 @@ pub(crate) fn save(
             // The announced owner would bring the flow under the announced epoch. If
             // another runtime has a newer epoch, it has recovered the flow, and the flow
             // does not come here any more.
-            let comes_no_more = role == role::ARRIVING && theirs.epoch != ours.epoch && holder != from;
+            let comes_no_more = life == Life::Arriving && theirs.epoch != ours.epoch && holder != from;
             let comes_no_more = comes_no_more && !is_planted(Fault::AwaitsWhatComesNoMore);
-            if comes_no_more || !matches!(role, role::REPLICA | role::ARRIVING) {
+            if comes_no_more || !life.may_be_copy() {
                 // A claim also ends here: a runtime that sends newer state has the route.
-                flows.set_role(found.slot, role::REPLICA);
+                flows.step(found.slot, Event::Copy);
             }
             found.slot
         }
@@ -120,14 +120,14 @@ fn find(flows: &Flows, from: Peer, hash: u64, epoch: Epoch) -> Result<Slot, Drop
     let slot = flows.find_hash(hash, |header| header.epoch == epoch).ok_or(DropReason::StaleEpoch)?;
     let header = flows.header(slot);
     let is_its = (header.peer, header.peer_incarnation) == (from.node, from.incarnation);
-    let is_copy = matches!(header.role, role::REPLICA | role::ARRIVING) && header.flags & flag::EMPTY == 0;
+    let is_copy = header.life().may_be_copy() && header.flags & flag::EMPTY == 0;
     if is_its && is_copy { Ok(slot) } else { Err(DropReason::StaleEpoch) }
 }
 
 /// Removes a copy. If the flow itself is on its way here, its slot stays.
 fn forget(flows: &mut Flows, slot: Slot) {
-    match flows.header(slot).role {
-        role::ARRIVING => flows.header_mut(slot).flags |= flag::EMPTY,
+    match flows.header(slot).life() {
+        Life::Arriving => flows.header_mut(slot).flags |= flag::EMPTY,
         _ => flows.remove(slot),
     }
 }
@@ -144,7 +144,7 @@ pub(crate) fn split_end(body: &[u8]) -> Result<(u32, Epoch, FlowKey), DropReason
 pub(crate) fn end(flows: &mut Flows, epoch: Epoch, key: &FlowKey) -> Option<Slot> {
     let found = flows.find(key, flows.hash(key)).filter(|found| !found.is_reply)?;
     let header = flows.header(found.slot);
-    let is_meant = header.role == role::REPLICA && epoch.has_reached(header.epoch);
+    let is_meant = header.life() == Life::Copy && epoch.has_reached(header.epoch);
     is_meant.then(|| {
         flows.remove(found.slot);
         found.slot

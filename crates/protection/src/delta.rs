@@ -270,7 +270,7 @@ pub(crate) fn split_check(body: &[u8]) -> Result<Check, DropReason> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::flows::{Flows, flag, role};
+    use crate::flows::{Flows, flag};
     use holdfast_wire::FlowKey;
     use zerocopy::IntoBytes;
 
@@ -279,7 +279,7 @@ mod tests {
     fn flows() -> (Flows, u32) {
         let mut flows = Flows::new(4, STATE_LEN, 7, 99);
         let key = FlowKey { source_port: 7, protocol: 17, ..FlowKey::default() };
-        let slot = flows.insert(key, flows.hash(&key), role::OWNER).unwrap();
+        let slot = flows.insert_owned(key, flows.hash(&key)).unwrap();
         (flows, slot)
     }
 

@@ -49,7 +49,7 @@ mod tests;
 mod unsaved;
 mod way;
 
-use crate::flows::{flag, role};
+use crate::flows::{Event, flag};
 use crate::links::Links;
 use crate::numbers::{Inbounds, key_of, only_u32, reached, split_refusal};
 use crate::parting::{self, Parting};
@@ -262,7 +262,7 @@ impl NfvActor {
                     // The packet's next holder is gone too: the packet goes with its
                     // flow, if the flow is still here.
                     let header = flows.header(latched.slot);
-                    if header.generation == latched.generation && header.role == role::OWNER {
+                    if header.generation == latched.generation && header.life().is_owned() {
                         self.mark_dirty(flows, latched.slot);
                         slots.insert(latched.slot);
                         before.push((latched.slot, latched.packet));
@@ -369,7 +369,7 @@ impl NfvActor {
         self.resync_again = true;
         let header = sent.map(|sent| flows.header_mut(sent.slot)).filter(|header| {
             let is_same = sent.is_some_and(|sent| sent.generation == header.generation);
-            is_same && header.role == role::OWNER && (header.peer, header.peer_incarnation) == (from.node, from.incarnation)
+            is_same && header.life().is_owned() && (header.peer, header.peer_incarnation) == (from.node, from.incarnation)
         });
         if let Some(header) = header {
             // If the flow has changed since, that delta was refused too, and its refusal
@@ -521,7 +521,7 @@ impl Protection for NfvActor {
         // replica, in order.
         for latched in lost.into_iter().flat_map(|link| link.latch) {
             let header = flows.header(latched.slot);
-            if header.generation == latched.generation && header.role == role::OWNER {
+            if header.generation == latched.generation && header.life().is_owned() {
                 self.mark_dirty(flows, latched.slot);
             }
             self.pending.push((latched.slot, latched.packet));
@@ -607,9 +607,9 @@ impl Protection for NfvActor {
         let is_dead = |node: u16, incarnation: u32| node == dead.node && reached(dead.incarnation, incarnation);
         for slot in 0..flows.reach() {
             let header = flows.header(slot);
-            let is_copy = matches!(header.role, role::REPLICA | role::ARRIVING);
+            let is_copy = header.life().may_be_copy();
             if is_copy && is_dead(header.peer, header.peer_incarnation) {
-                flows.set_role(slot, role::CLAIMING);
+                flows.step(slot, Event::Claim);
                 out.claims.push(slot);
             }
         }
@@ -627,7 +627,7 @@ impl Protection for NfvActor {
     }
 
     fn claimed(&mut self, flows: &mut Flows, slot: Slot) {
-        flows.set_role(slot, role::OWNER);
+        flows.step(slot, Event::Grant);
         let has_snapshots = self.has_snapshots();
         let header = flows.header_mut(slot);
         self.parting.came_back(slot, header);
@@ -712,7 +712,7 @@ impl Protection for NfvActor {
             self.forget_copy(old);
             self.parting.keep(slot, to, old, old_epoch, header.key);
         }
-        flows.set_role(slot, role::REPLICA);
+        flows.step(slot, Event::Keep);
         let header = flows.header_mut(slot);
         (header.peer, header.peer_incarnation, header.commit) = (to.node, to.incarnation, 0);
         header.flags &= !(flag::UNPROTECTED | flag::DIRTY);

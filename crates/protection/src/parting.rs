@@ -15,7 +15,7 @@
 //! here, which goes when the new owner has a copy elsewhere. Meanwhile the flow *needs*
 //! them, and does not move on to a runtime that would give one of them up for it.
 
-use crate::flows::{ActorHeader, role};
+use crate::flows::ActorHeader;
 use crate::links::{Holder, Links};
 use crate::numbers::{Sent, reached};
 use crate::{Epoch, Flows, Outbox, Peer, Slot, kind};
@@ -181,7 +181,7 @@ impl Parting {
             let Some((&(slot, holder), replaced)) = next else { return };
             self.next = (slot, Peer { node: holder.node, incarnation: holder.incarnation.saturating_add(1) });
             let header = flows.header(slot);
-            let is_ours = header.generation == replaced.generation && header.key == replaced.key && header.role == role::OWNER;
+            let is_ours = header.generation == replaced.generation && header.key == replaced.key && header.life().is_owned();
             if is_ours {
                 // A former holder that stayed or came back, and is the flow's holder now,
                 // keeps its copy.

@@ -30,7 +30,7 @@ mod round;
 #[cfg(test)]
 mod tests;
 
-use crate::flows::{flag, role};
+use crate::flows::flag;
 use crate::numbers::{key_of, only_u32, split_refusal, split_u32};
 use crate::{Admission, Detour, Epoch, Flows, Logged, NfvActor, Outbox, Peer, Plan, Protection, Safety, Slot, kind};
 use holdfast_wire::fault::{Fault, is_planted};
@@ -111,7 +111,7 @@ impl Reinforce {
         let mut batch = core::mem::take(&mut self.batch);
         for Input { slot, generation, epoch, stamp } in batch.drain(..) {
             let header = flows.header(slot);
-            if header.generation != generation || header.role != role::OWNER || header.flags & flag::DIRTY != 0 {
+            if header.generation != generation || !header.life().is_owned() || header.flags & flag::DIRTY != 0 {
                 continue;
             }
             if header.epoch != epoch {
@@ -216,7 +216,7 @@ impl Logged for Reinforce {
         self.after_loss = round::last_sent(&self.copies);
         if (0..flows.reach()).fold(false, |is_any, slot| {
             let header = flows.header_mut(slot);
-            let is_behind = header.role == role::OWNER && header.flags & flag::BEHIND != 0;
+            let is_behind = header.life().is_owned() && header.flags & flag::BEHIND != 0;
             header.flags |= if is_behind { flag::UNPROTECTED } else { 0 };
             is_any | is_behind
         }) {
@@ -288,7 +288,7 @@ impl Protection for Reinforce {
     fn flush(&mut self, flows: &mut Flows, out: &mut Outbox) {
         for (slot, generation) in self.leaving.drain(..) {
             let header = flows.header(slot);
-            if header.generation == generation && header.role == role::OWNER && header.flags & flag::BEHIND != 0 {
+            if header.generation == generation && header.life().is_owned() && header.flags & flag::BEHIND != 0 {
                 self.copies.mark_dirty(flows, slot);
             }
         }

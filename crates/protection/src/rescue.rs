@@ -35,7 +35,7 @@ mod shares;
 #[cfg(test)]
 mod tests;
 
-use crate::flows::{ActorHeader, flag, role};
+use crate::flows::{ActorHeader, Event, Life, flag};
 use crate::plan::{Plan, Release};
 use crate::{Admission, Epoch, Flows, NfvActor, Outbox, Paged, Peer, Protection, Safety, Slot, kind};
 use holdfast_wire::fault::{Fault, is_planted};
@@ -152,7 +152,7 @@ impl Rescue {
     /// Writes a flow back, if it is dirty. False if the channel is full.
     fn write_back(&mut self, flows: &mut Flows, (slot, generation): (Slot, u32), out: &mut Outbox) -> bool {
         let header = flows.header_mut(slot);
-        if header.generation != generation || header.role != role::OWNER || header.flags & flag::DIRTY == 0 {
+        if header.generation != generation || !header.life().is_owned() || header.flags & flag::DIRTY == 0 {
             return true;
         }
         header.flags &= !flag::DIRTY;
@@ -235,7 +235,7 @@ impl Rescue {
         let is_its = |flows: &Flows, slot: Slot| is_its_key(flows, &flows.header(slot).key);
         // While a flow is on its way to another runtime, neither of the two writes it to
         // the new server.
-        let is_sent = |slot: &Slot| flows.header(*slot).role == role::DEPARTED && is_its(flows, *slot);
+        let is_sent = |slot: &Slot| flows.header(*slot).life() == Life::Departed && is_its(flows, *slot);
         self.adrift.retain(|(slot, _)| !is_its(flows, *slot));
         self.adrift.extend((0..flows.reach()).filter(is_sent).map(|slot| (slot, flows.header(slot).generation)));
         let aside =
@@ -243,7 +243,7 @@ impl Rescue {
         let aside: BTreeSet<(Slot, u32)> = aside.collect();
         let is_absent = |slot: &Slot| {
             let header = flows.header(*slot);
-            let is_away = header.role == role::OWNER && !flows.is_present(*slot);
+            let is_away = header.life().is_owned() && !flows.is_present(*slot);
             is_away && !aside.contains(&(*slot, header.generation)) && is_its(flows, *slot)
         };
         let absent = (0..flows.reach()).filter(is_absent);
@@ -362,14 +362,14 @@ impl Protection for Rescue {
     fn flush(&mut self, flows: &mut Flows, out: &mut Outbox) {
         for (slot, generation) in self.displaced.drain(..) {
             let header = flows.header(slot);
-            if header.generation == generation && header.role == role::REPLICA {
+            if header.generation == generation && header.life() == Life::Copy {
                 flows.remove(slot);
             }
         }
         let mut departing = core::mem::take(&mut self.departing);
         for (slot, generation) in departing.drain(..) {
             let header = flows.header_mut(slot);
-            if header.generation != generation || header.role != role::OWNER {
+            if header.generation != generation || !header.life().is_owned() {
                 continue;
             }
             if self.waits() {
@@ -454,7 +454,7 @@ impl Protection for Rescue {
     }
 
     fn claimed(&mut self, flows: &mut Flows, slot: Slot) {
-        flows.set_role(slot, role::OWNER);
+        flows.step(slot, Event::Grant);
         self.own(flows, slot);
     }
 
@@ -501,7 +501,7 @@ impl Protection for Rescue {
         let unprotected = if self.shares.are_all_known() { safety.unprotected } else { flows.owned() as u64 };
         let is_adrift = |(slot, generation): &(Slot, u32)| {
             let header = flows.header(*slot);
-            header.generation == *generation && header.role == role::DEPARTED
+            header.generation == *generation && header.life() == Life::Departed
         };
         // A state that waits for room has no other copy.
         let is_filling = safety.resynchronising || self.adrift.iter().any(is_adrift) || self.aside() > 0;

@@ -9,7 +9,7 @@ use crate::scenario::{REFUSER, Scenario};
 use crate::stamper::{self, Revealed, Stamps};
 use holdfast_nf::{ChainLayout, zerocopy::FromBytes};
 use holdfast_node::runtime::Runtime;
-use holdfast_protection::flows::{flag, role};
+use holdfast_protection::flows::{Life, flag};
 use holdfast_protection::{Flows, Slot};
 use holdfast_wire::FlowKey;
 use holdfast_wire::header::proto;
@@ -109,7 +109,7 @@ impl Checkers {
         for client in clients {
             let (local, remote, protocol) = client.ends();
             let (id, key) = (client.id(), frames::key(local, remote, protocol));
-            let is_served = serving.iter().any(|served| has_role(served.flows(), &key, role::OWNER));
+            let is_served = serving.iter().any(|served| has(served.flows(), &key, Life::is_owned));
             if is_served {
                 self.served.insert(id);
             }
@@ -130,7 +130,7 @@ impl Checkers {
         for client in clients {
             let (local, remote, protocol) = client.ends();
             let (id, key) = (client.id(), frames::key(local, remote, protocol));
-            if self.over.contains(&id) && runtimes.clone().any(|runtime| has_role(all_flows(runtime), &key, role::OWNER)) {
+            if self.over.contains(&id) && runtimes.clone().any(|runtime| has(all_flows(runtime), &key, Life::is_owned)) {
                 self.over.remove(&id);
                 self.violate("ended flows", format!("the flow of connection {id} had ended, and is served again"));
             }
@@ -184,13 +184,13 @@ impl Checkers {
     pub(crate) fn check_copies(&mut self, serving: &[Served<'_>]) {
         for owner in serving {
             for (chain, flows) in owner.chains() {
-                for (slot, header) in flows.iter().filter(|(_, header)| header.role == role::OWNER && header.commit != 0) {
+                for (slot, header) in flows.iter().filter(|(_, header)| header.life().is_owned() && header.commit != 0) {
                     let is_holder = |served: &&Served<'_>| served.runtime.me().node == header.peer && self.strict;
                     let holder = serving.iter().find(is_holder).map(|holder| holder.runtime);
                     let Some(theirs) = holder.and_then(|holder| holder.flows(chain)) else { continue };
                     let Some(copy) = theirs.find(&header.key, theirs.hash(&header.key)) else { continue };
                     let there = theirs.header(copy.slot);
-                    let is_same = there.role == role::REPLICA && (there.epoch, there.version) == (header.epoch, header.version);
+                    let is_same = there.life() == Life::Copy && (there.epoch, there.version) == (header.epoch, header.version);
                     let is_sent = header.flags & (flag::WHOLE | flag::UNPROTECTED | flag::BEHIND) == 0;
                     if is_same && is_sent && theirs.digest(copy.slot) != flows.digest(slot) {
                         let text = format!(
@@ -393,11 +393,11 @@ impl Checkers {
             let key = frames::key(local, remote, protocol);
             // A flow that is moving as the world ends is known to the runtime that it has
             // just left.
-            let is_owned = serving.iter().any(|served| has_role(served.flows(), &key, role::OWNER));
-            let role = if is_owned { role::OWNER } else { role::DEPARTED };
+            let is_owned = serving.iter().any(|served| has(served.flows(), &key, Life::is_owned));
+            let is_it = |life: Life| life.is_owned() || !is_owned && life == Life::Departed;
             let known = serving
                 .iter()
-                .filter(|served| has_role(served.flows(), &key, role))
+                .filter(|served| has(served.flows(), &key, is_it))
                 .map(|served| self.count_at(served.runtime, &key, *way, pages));
             let known = known.max().unwrap_or(0);
             if known < count {
@@ -541,7 +541,7 @@ impl Checkers {
         for served in serving {
             let runtime = served.runtime;
             let owned = served.chains().flat_map(|(chain, flows)| flows.iter().map(move |(_, header)| (chain, header)));
-            for (chain, header) in owned.filter(|(_, header)| header.role == role::OWNER) {
+            for (chain, header) in owned.filter(|(_, header)| header.life().is_owned()) {
                 if let Some(other) = owners.insert(header.key, runtime.me().node) {
                     found.push(("one owner", format!("{} is served by runtimes {other} and {}", header.key, runtime.me().node)));
                 }
@@ -591,9 +591,8 @@ fn known_at<'a>(runtime: &Runtime, key: &FlowKey, pages: &Pages<'a>, of: impl Fn
     all_flows(runtime).enumerate().filter_map(known).max().unwrap_or(0)
 }
 
-fn has_role<'a>(mut flows: impl Iterator<Item = &'a Flows>, key: &FlowKey, role: u8) -> bool {
-    let has = |flows: &Flows| flows.find(key, flows.hash(key)).is_some_and(|found| flows.header(found.slot).role == role);
-    flows.any(has)
+fn has<'a>(mut flows: impl Iterator<Item = &'a Flows>, key: &FlowKey, is_it: impl Fn(Life) -> bool) -> bool {
+    flows.any(|flows| flows.find(key, flows.hash(key)).is_some_and(|found| is_it(flows.header(found.slot).life())))
 }
 
 /// A runtime, and the chains whose packets it can release: those whose switch is served

@@ -16,7 +16,7 @@ use crate::stamper::{self, Revealed};
 use holdfast_node::address::MAX_SWITCHES;
 use holdfast_node::runtime::Runtime;
 use holdfast_node::switch::Route;
-use holdfast_protection::flows::{ActorHeader, flag, role};
+use holdfast_protection::flows::{ActorHeader, Life, flag};
 use holdfast_protection::{Flows, Peer, Plan as Preset};
 use holdfast_wire::FlowKey;
 use std::collections::{BTreeMap, BTreeSet};
@@ -139,15 +139,15 @@ impl Loss {
                 let owner = Peer { node: header.peer, incarnation: header.peer_incarnation };
                 let is_owner_there = || living.iter().any(|runtime| runtime.me() == owner);
                 let is_older = route.epoch.is_later(header.epoch);
-                let is_latest = match header.role {
-                    role::REPLICA | role::CLAIMING if header.epoch == route.epoch => true,
+                let is_latest = match header.life() {
+                    Life::Copy | Life::Claiming if header.epoch == route.epoch => true,
                     // A copy kept when the flow moved within its host counts if nothing
                     // is newer and the runtime that moved it is dead. While that runtime
                     // lives, nobody may claim the copy.
-                    role::REPLICA | role::CLAIMING if is_older && !is_owner_there() => false,
-                    role::ARRIVING if header.flags & flag::EMPTY == 0 => true,
+                    Life::Copy | Life::Claiming if is_older && !is_owner_there() => false,
+                    Life::Arriving if header.flags & flag::EMPTY == 0 => true,
                     // The flow was about to move to the dead runtime.
-                    role::OWNER | role::DEPARTED => true,
+                    life if life.is_owned() || life == Life::Departed => true,
                     _ => return None,
                 };
                 Some((is_latest, checkers.counts(flows, slot)))
@@ -221,7 +221,7 @@ impl Loss {
         for (key, floor) in &self.floors {
             for served in serving {
                 let owned = |flows: &&Flows| {
-                    flows.find(key, flows.hash(key)).is_some_and(|found| flows.header(found.slot).role == role::OWNER)
+                    flows.find(key, flows.hash(key)).is_some_and(|found| flows.header(found.slot).life().is_owned())
                 };
                 let Some(flows) = served.flows().find(owned) else { continue };
                 let Some(found) = flows.find(key, flows.hash(key)) else { continue };

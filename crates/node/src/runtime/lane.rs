@@ -24,7 +24,7 @@ use crate::gone::GoneFlows;
 use crate::rate::RateLimit;
 use crate::reset::{acknowledge, reset_ahead};
 use holdfast_nf::{Chain, Context, Direction, Outcome, Position, Standing};
-use holdfast_protection::flows::{ActorHeader, Found, Journal, NoReply, flag, role};
+use holdfast_protection::flows::{ActorHeader, Event, Found, Journal, Life, NoReply, flag};
 use holdfast_protection::{Admission, Epoch, Flows, Outbox, Plan, Protection, Released, Slot};
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::header::proto;
@@ -253,8 +253,8 @@ impl Lane {
             Some(found) => {
                 let header = self.flows.header_mut(found.slot);
                 let is_newer = epoch.is_later(header.epoch);
-                match header.role {
-                    role::OWNER => {
+                match header.life() {
+                    Life::Owned | Life::Leaving | Life::Replaying => {
                         if epoch != header.epoch {
                             if !(is_new && is_newer) {
                                 return Step::Drop(DropReason::StaleEpoch);
@@ -278,7 +278,7 @@ impl Lane {
                         }
                         self.run(packet, found, key, Position::START, shared)
                     }
-                    role::OPENING | role::CLAIMING | role::ARRIVING => Step::Park(found.slot, Position::START),
+                    Life::Opening | Life::Claiming | Life::Arriving => Step::Park(found.slot, Position::START),
                     _ if is_new && is_newer && !found.is_reply => {
                         // The flow of which this was the replica has ended unheard, and
                         // its key is opened again here.
@@ -317,7 +317,7 @@ impl Lane {
         }
         let slot = match refused {
             Some(reason) => Err(reason),
-            None => self.flows.insert(*key, hash, role::OPENING).map_err(|_| DropReason::FlowTableFull),
+            None => self.flows.insert(*key, hash, Event::Open).map_err(|_| DropReason::FlowTableFull),
         };
         let slot = match slot {
             Ok(slot) => slot,
@@ -377,7 +377,7 @@ impl Lane {
                 if shared.cx.standing().is_none() {
                     judge(header, direction, packet);
                 }
-                if header.role == role::OPENING {
+                if header.life() == Life::Opening {
                     return self.opened(packet, slot, shared);
                 }
                 mark(header, direction, packet);
@@ -391,10 +391,10 @@ impl Lane {
                 if shared.follows(packet) {
                     let what = if is_answered { "rejected" } else { "dropped" };
                     let function = &self.chain.functions()[usize::from(function)];
-                    let begins = header.role == role::OPENING;
+                    let begins = header.life() == Life::Opening;
                     trace_drop(function.as_ref(), packet, (what, reason), begins, shared);
                 }
-                if header.role == role::OPENING {
+                if header.life() == Life::Opening {
                     self.refuse_opening(slot, reason, shared);
                     return if is_answered { Step::Turn(None, reason) } else { Step::Drop(reason) };
                 }
@@ -420,7 +420,7 @@ impl Lane {
             }
             Outcome::Wait(position) => {
                 // The packet may never go on, and changes made by earlier functions stay.
-                header.flags |= if header.role == role::OWNER { flag::WHOLE } else { 0 };
+                header.flags |= if header.life().is_owned() { flag::WHOLE } else { 0 };
                 Step::Park(slot, position)
             }
         }
@@ -452,7 +452,7 @@ impl Lane {
             self.flows.remove(slot);
             return Step::Drop(reason);
         }
-        self.flows.set_role(slot, role::OWNER);
+        self.flows.step(slot, Event::Serve);
         let header = self.flows.header_mut(slot);
         if shared.cx.lifetime() == 0 {
             header.set_deadline(header.last_stamp + DEFAULT_LIFETIME);

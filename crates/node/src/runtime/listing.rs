@@ -18,7 +18,7 @@ use crate::address::NodeId;
 use crate::channel::Fabric;
 use crate::message::{FlowInfo, FlowsHead, kind};
 use holdfast_protection::Slot;
-use holdfast_protection::flows::{flag, role};
+use holdfast_protection::flows::flag;
 use holdfast_wire::selector::Selector;
 use std::collections::VecDeque;
 use zerocopy::IntoBytes;
@@ -159,7 +159,7 @@ impl Listing {
     /// The flow in this slot, if the selector matches.
     fn look(&self, lane: &Lane, slot: Slot, shared: &Shared) -> Option<FlowInfo> {
         let header = lane.flows.header(slot);
-        let is_meant = header.role == role::OWNER
+        let is_meant = header.life().is_owned()
             && [header.key, header.reply.reverse()].iter().any(|key| self.selector.matches(key, header.ingress));
         is_meant.then(|| FlowInfo {
             key: header.key,

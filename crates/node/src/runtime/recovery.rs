@@ -22,7 +22,7 @@ use super::pools::Errands;
 use crate::address::NodeId;
 use crate::channel::Fabric;
 use crate::message::{Claim, ClaimFlag, Control, Grant, kind};
-use holdfast_protection::flows::{flag, role};
+use holdfast_protection::flows::{Event, Life, flag};
 use holdfast_protection::{Epoch, Peer, Slot};
 use holdfast_wire::DropReason;
 use std::collections::VecDeque;
@@ -244,7 +244,7 @@ impl Recoveries {
                 && let Some(wanted) = queue.pop_front_if(|next| (next.dead, next.gives_back) == (dead, gives_back))
             {
                 let header = lanes[wanted.lane as usize].flows.header(wanted.slot);
-                if header.role != role::CLAIMING {
+                if header.life() != Life::Claiming {
                     // Newer state of the flow has come meanwhile, so another runtime has
                     // it.
                     self.unhold(dead);
@@ -313,7 +313,7 @@ impl Recoveries {
             let slot = wanted.slot;
             let lane = &mut lanes[wanted.lane as usize];
             let header = lane.flows.header(slot);
-            if header.role != role::CLAIMING {
+            if header.life() != Life::Claiming {
                 if let Grant::Given { epoch, logged: 1.. } = grant {
                     lane.replays.renounce(epoch);
                 }
@@ -329,7 +329,7 @@ impl Recoveries {
                 continue;
             }
             if is_kept {
-                lane.flows.set_role(slot, role::REPLICA);
+                lane.flows.step(slot, Event::Withdraw);
                 lane.retry = true;
             } else if let Grant::Given { epoch, logged } = grant {
                 // The flow counts as recovered once its packets have been replayed.

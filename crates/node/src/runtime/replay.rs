@@ -20,7 +20,7 @@ use super::{Shared, recovery::Recoveries};
 use crate::channel::Fabric;
 use crate::message::{Replay as Ask, kind};
 use holdfast_nf::Position;
-use holdfast_protection::flows::{Found, flag, role};
+use holdfast_protection::flows::{Event, Found, Life, flag};
 use holdfast_protection::{Epoch, Peer, Slot};
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::nsh::Flags;
@@ -133,9 +133,10 @@ impl Lane {
         let header = self.flows.header_mut(slot);
         // During the replay no packet passes, and the flow does not move.
         header.parked += 1;
-        header.flags |= flag::MOVING | if inputs.is_empty() { 0 } else { flag::EMPTY };
+        header.flags |= if inputs.is_empty() { 0 } else { flag::EMPTY };
         let bar = inputs.iter().copied().fold(header.last_stamp, u64::max);
         let (epoch, generation) = (header.epoch.get(), header.generation);
+        self.flows.step(slot, Event::Replay);
         let replay = Replay {
             slot,
             generation,
@@ -218,7 +219,7 @@ impl Lane {
     fn is_valid(&self, epoch: u32) -> bool {
         self.replays.flows.get(&epoch).is_some_and(|replay| {
             let header = self.flows.header(replay.slot);
-            header.generation == replay.generation && header.role == role::OWNER && header.epoch.get() == epoch
+            header.generation == replay.generation && header.life() == Life::Replaying && header.epoch.get() == epoch
         })
     }
 
@@ -352,10 +353,11 @@ impl Lane {
             self.replays.under_way -= count;
         }
         let header = self.flows.header_mut(replay.slot);
-        let is_valid = header.generation == replay.generation && header.role == role::OWNER && header.epoch.get() == epoch;
+        let is_valid = header.generation == replay.generation && header.life() == Life::Replaying && header.epoch.get() == epoch;
         if is_valid {
-            header.flags &= !(flag::MOVING | flag::EMPTY);
+            header.flags &= !flag::EMPTY;
             header.parked = header.parked.saturating_sub(1);
+            self.flows.step(replay.slot, Event::Restore);
             if replay.is_broken {
                 self.lose(replay.slot, shared, pool);
             } else {
@@ -387,7 +389,7 @@ impl Lane {
     pub(crate) fn end_replays(&mut self, shared: &mut Shared, pool: &mut dyn PacketPool) {
         for (epoch, mut replay) in core::mem::take(&mut self.replays.flows) {
             let header = self.flows.header(replay.slot);
-            if header.generation == replay.generation && header.role == role::OWNER && header.epoch.get() == epoch {
+            if header.generation == replay.generation && header.life() == Life::Replaying && header.epoch.get() == epoch {
                 self.replay_rest(&mut replay, shared, pool);
             }
             self.finish(epoch, replay, shared, pool);

@@ -13,7 +13,7 @@
 
 use super::lane::Lane;
 use super::{Runtime, Shared};
-use holdfast_protection::flows::{Found, role};
+use holdfast_protection::flows::Found;
 use holdfast_protection::{Epoch, Slot};
 use holdfast_wire::{DropReason, FlowKey, Packet, PacketPool};
 
@@ -59,7 +59,7 @@ impl Lane {
         let mut tried = !is_safe;
         for mut suspect in core::mem::take(&mut self.suspects) {
             let header = self.flows.header(suspect.slot);
-            let is_here = (header.generation, header.epoch, header.role) == (suspect.generation, suspect.epoch, role::OWNER);
+            let is_here = (header.generation, header.epoch) == (suspect.generation, suspect.epoch) && header.life().is_owned();
             let since = *suspect.since.get_or_insert(clock);
             if !is_here {
                 shared.drop(suspect.packet, DropReason::StaleEpoch, pool);

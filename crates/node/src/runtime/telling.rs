@@ -14,7 +14,7 @@ use super::Lane;
 use crate::address::NodeId;
 use crate::channel::Fabric;
 use crate::message::{Claim, RouteInfo, kind};
-use holdfast_protection::flows::{ActorHeader, role};
+use holdfast_protection::flows::{ActorHeader, Life};
 use holdfast_protection::{Epoch, Peer};
 use zerocopy::IntoBytes;
 
@@ -30,7 +30,7 @@ pub(super) fn info(header: &ActorHeader, chain: u16, owner: Peer, before: Option
         node: owner.node.into(),
         incarnation: owner.incarnation.into(),
         before: before.map_or(0, Epoch::get).into(),
-        is_real: u8::from(header.role != role::OPENING),
+        is_real: u8::from(header.life() != Life::Opening),
     }
 }
 
@@ -96,13 +96,13 @@ impl Telling {
             let header = lane.flows.header(self.at.1);
             self.at.1 += 1;
             budget -= 1;
-            if header.role != role::FREE {
+            if header.life() != Life::Free {
                 // A runtime that has just begun may have seen no packet, but have copies
                 // of flows that have.
                 self.stamp = self.stamp.max(header.last_stamp);
                 self.newest = Epoch::later(self.newest, Some(header.epoch));
             }
-            if matches!(header.role, role::OWNER | role::OPENING) {
+            if header.life().is_own() {
                 self.ready.push(info(header, lane.index, self.me, None));
             }
         }

@@ -15,7 +15,7 @@
 //! ([`Wheel::is_right`]).
 
 use holdfast_nf::Standing;
-use holdfast_protection::flows::{ActorHeader, Flows, NO_SLOT, Slot, flag, role};
+use holdfast_protection::flows::{ActorHeader, Flows, Life, NO_SLOT, Slot};
 
 /// Stamped time per step of the wheel: 2^27 ns, about 134 ms.
 const STEP_SHIFT: u32 = 27;
@@ -294,10 +294,10 @@ impl Wheel {
                     let header = flows.header_mut(slot);
                     let next = header.timer_next;
                     (header.timer_next, header.timer_before, header.timer_list) = (NO_SLOT, NO_SLOT, NO_SLOT);
-                    if header.role == role::OWNER && header.expires_at <= now && header.flags & flag::MOVING == 0 {
+                    if header.life() == Life::Owned && header.expires_at <= now {
                         budget = budget.saturating_sub(1);
                         expired(slot);
-                    } else if header.role == role::OWNER {
+                    } else if header.life().is_owned() {
                         self.file(flows, slot);
                     }
                     slot = next;

@@ -6,7 +6,7 @@ use holdfast_node::address::{COORDINATOR, SWITCH, mac_of, node_of};
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::message::MemberState::{Failed, Running};
 use holdfast_node::message::{Claim, ClaimFlag, Control, Grant, Member, MemberState, RouteInfo, kind, numbered};
-use holdfast_protection::flows::role;
+use holdfast_protection::flows::Life;
 use holdfast_protection::{Epoch, Peer, Plan};
 use holdfast_wire::nsh::{Flags, index};
 use holdfast_wire::{Meta, Packet};
@@ -94,7 +94,7 @@ impl Host {
         let number =
             moves.first().and_then(|body| body.first_chunk::<4>()).expect("the switch is asked to lead the route to the target");
         host.batch = u32::from_be_bytes(*number);
-        assert_eq!(host.role(), Some(role::ARRIVING));
+        assert_eq!(host.life(), Some(Life::Arriving));
         host
     }
 
@@ -251,8 +251,8 @@ impl Host {
     }
 
     /// The flow's role at the target.
-    fn role(&self) -> Option<u8> {
-        self.target.runtime.flows(0).and_then(|flows| flows.iter().next()).map(|(_, header)| header.role)
+    fn life(&self) -> Option<Life> {
+        self.target.runtime.flows(0).and_then(|flows| flows.iter().next()).map(|(_, header)| header.life())
     }
 }
 
@@ -268,9 +268,9 @@ fn a_route_to_one_that_leaves_is_given_back_at_once() {
     host.show(2, MemberState::Leaving, MemberState::Failed);
     let (number, is_given_back) = host.claim().expect("it says that it has nothing");
     assert!(is_given_back);
-    assert_eq!(host.role(), Some(role::CLAIMING), "what the route still leads here waits");
+    assert_eq!(host.life(), Some(Life::Claiming), "what the route still leads here waits");
     host.answer(number, Grant::Refused);
-    assert_eq!(host.role(), None);
+    assert_eq!(host.life(), None);
     host.recover();
     assert_eq!((host.claim(), host.recovered()), (None, vec![0]));
 }
@@ -286,13 +286,13 @@ fn a_replica_of_one_that_leaves_comes_last() {
     let (number, is_given_back) = host.claim().expect("it gives the route back");
     assert!(is_given_back);
     host.answer(number, Grant::Refused);
-    assert_eq!(host.role(), Some(role::REPLICA));
+    assert_eq!(host.life(), Some(Life::Copy));
     host.recover();
     let (number, is_given_back) = host.claim().expect("now it is asked");
     assert!(!is_given_back);
     assert_eq!(host.recovered(), [0; 0]);
     host.answer(number, Grant::Given { epoch: Epoch::new(EPOCH + 9), logged: 0 });
-    assert_eq!((host.role(), host.recovered()), (Some(role::OWNER), vec![1]));
+    assert_eq!((host.life(), host.recovered()), (Some(Life::Owned), vec![1]));
 }
 
 /// The leaving runtime is asked before the switch has answered: the recovery is not over
@@ -311,7 +311,7 @@ fn a_replica_is_claimed_although_the_switch_answers_late() {
     assert!(!is_given_back);
     assert_eq!(host.recovered(), [0; 0]);
     host.answer(number, Grant::Given { epoch: Epoch::new(EPOCH + 9), logged: 0 });
-    assert_eq!((host.role(), host.recovered()), (Some(role::OWNER), vec![1]));
+    assert_eq!((host.life(), host.recovered()), (Some(Life::Owned), vec![1]));
 }
 
 /// A view that is older than the source's first one does not mean that the source is
@@ -320,7 +320,7 @@ fn a_replica_is_claimed_although_the_switch_answers_late() {
 fn one_that_only_starts_is_not_dead() {
     let mut host = Host::moving(false);
     host.show(2, MemberState::Leaving, MemberState::Starting);
-    assert_eq!((host.claim(), host.role()), (None, Some(role::ARRIVING)));
+    assert_eq!((host.claim(), host.life()), (None, Some(Life::Arriving)));
 }
 
 /// The switch dies while a flow is between two runtimes. The target tells the next
@@ -331,12 +331,12 @@ fn a_flow_that_arrives_behind_the_telling_is_told() {
     let mut host = Host::moving(true);
     host.is_cut = true;
     host.lead();
-    assert!(!host.withheld.is_empty() && host.role() == Some(role::ARRIVING), "the flow is under way");
+    assert!(!host.withheld.is_empty() && host.life() == Some(Life::Arriving), "the flow is under way");
     host.next_switch();
     assert_eq!(host.tell(TARGET), (0, false), "a flow that only the dead switch knew of may come");
     host.is_cut = false;
     host.carry(Vec::new());
-    assert_eq!((host.role(), host.told()), (Some(role::OWNER), (1, true)));
+    assert_eq!((host.life(), host.told()), (Some(Life::Owned), (1, true)));
     assert_eq!(host.tell(SOURCE), (0, true), "it has only a replica");
 }
 
@@ -353,7 +353,7 @@ fn a_flow_that_does_not_arrive_ends_the_telling() {
     host.withheld.clear();
     host.show(2, MemberState::Running, MemberState::Failed);
     host.recover();
-    assert_eq!((host.role(), host.told()), (Some(role::CLAIMING), (0, true)));
+    assert_eq!((host.life(), host.told()), (Some(Life::Claiming), (0, true)));
 }
 
 /// A flow has moved from the source to another runtime of its host. From there it is to
@@ -376,9 +376,9 @@ fn a_copy_that_is_needed_is_not_given_up_for_a_flow_that_is_to_come() {
         (host, welcome)
     };
     let (host, welcome) = prepared(false);
-    assert_eq!((welcome, host.role()), (Some(1), Some(role::ARRIVING)));
+    assert_eq!((welcome, host.life()), (Some(1), Some(Life::Arriving)));
     let (mut host, welcome) = prepared(true);
-    assert_eq!((welcome, host.role()), (Some(0), Some(role::REPLICA)));
+    assert_eq!((welcome, host.life()), (Some(0), Some(Life::Copy)));
     host.source = None;
     host.show_all(3, &[(TARGET, Running, 0), (SOURCE, Failed, 1), (OTHER, Failed, 1)]);
     host.recover();
@@ -416,7 +416,7 @@ fn what_waits_for_a_sweep_is_told() {
     let switch = host.switch.me().incarnation;
     assert_eq!(told, [Control::Waits { node, incarnation, switches: vec![Peer { node: SWITCH, incarnation: switch }] }]);
     host.answer(number, Grant::Given { epoch: Epoch::new(EPOCH + 9), logged: 0 });
-    assert_eq!((host.role(), host.recovered()), (Some(role::OWNER), vec![1]));
+    assert_eq!((host.life(), host.recovered()), (Some(Life::Owned), vec![1]));
 }
 
 /// A flow that has been sent and has not arrived is owned neither by its source nor by
@@ -427,11 +427,11 @@ fn a_flow_that_has_not_arrived_is_reported() {
     assert_eq!(host.source_reports(), (1, 0));
     host.is_cut = true;
     host.lead();
-    assert_eq!(host.role(), Some(role::ARRIVING));
+    assert_eq!(host.life(), Some(Life::Arriving));
     assert_eq!(host.source_reports(), (0, 1));
     host.is_cut = false;
     host.carry(Vec::new());
-    assert_eq!(host.role(), Some(role::OWNER));
+    assert_eq!(host.life(), Some(Life::Owned));
     assert_eq!(host.source_reports(), (0, 0));
 }
 

@@ -6,7 +6,7 @@ use holdfast_nf::{ConfigError, Context, DropReason, NetworkFunction, Open, Openi
 use holdfast_node::address::{COORDINATOR, SWITCH, node_of};
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::message::{Claim, Control, Ended, Grant, Member, MemberState, Replay, kind, numbered};
-use holdfast_protection::flows::{ActorHeader, role};
+use holdfast_protection::flows::{ActorHeader, Life};
 use holdfast_protection::{Epoch, Peer, Plan};
 use holdfast_wire::nsh::{self, Flags, index};
 use holdfast_wire::{Meta, Packet};
@@ -377,7 +377,7 @@ fn behind(known: u16, unknown: u16) -> World {
     second.chunks(32).for_each(|burst| world.send(16, EPOCH, false, burst));
     assert_eq!(world.released.len(), usize::from(known) + 1, "nothing leaves before it is known elsewhere");
     let (header, packets, _) = world.flow(17, 8).expect("there is a copy");
-    assert_eq!((header.role, packets), (role::REPLICA, 1));
+    assert_eq!((header.life(), packets), (Life::Copy, 1));
     world
 }
 
@@ -390,7 +390,7 @@ fn hundreds_are_processed_again_in_order() {
     let mut world = behind(known, unknown);
     world.kill(16);
     let (header, packets, sum) = world.flow(17, 8).expect("it is served");
-    assert_eq!((header.role, header.epoch.get()), (role::OWNER, GRANTED));
+    assert_eq!((header.life(), header.epoch.get()), (Life::Owned, GRANTED));
     assert_eq!((packets, sum), (u64::from(known + unknown) + 1, digest((0..=known + unknown).map(|number| number as u8))));
     let expected: Vec<(u16, u16, u8)> = (known + 1..=known + unknown).map(|number| (17, number + 1, number as u8)).collect();
     assert_eq!(world.released, expected);
@@ -410,14 +410,14 @@ fn a_flow_whose_log_is_gone_is_lost() {
         let numbers: Vec<Vec<u8>> = (1..=100).map(|number| datagram(8, PASS, number)).collect();
         numbers.chunks(25).for_each(|burst| world.send(16, EPOCH, false, burst));
         assert_eq!(world.released.len(), 102);
-        assert_eq!(world.flow(17, 8).map(|(header, packets, _)| (header.role, packets)), Some((role::REPLICA, 1)));
+        assert_eq!(world.flow(17, 8).map(|(header, packets, _)| (header.life(), packets)), Some((Life::Copy, 1)));
         world.is_log_gone = true;
         if is_known {
             world.logs.clear();
         }
         world.kill(16);
         assert!(world.flow(17, 8).is_none());
-        assert_eq!(world.flow(17, 9).map(|(header, packets, _)| (header.role, packets)), Some((role::OWNER, 1)));
+        assert_eq!(world.flow(17, 9).map(|(header, packets, _)| (header.life(), packets)), Some((Life::Owned, 1)));
         assert_eq!((world.missing(17), world.released.len()), (100, 0));
         assert_eq!((&world.recovered[..], &world.ended[..]), (&[(1, 1)][..], &[GRANTED][..]));
         world.send(17, GRANTED, false, &[datagram(8, PASS, 7)]);
@@ -439,12 +439,12 @@ fn nobody_has_a_copy_of_what_is_not_finished() {
     numbers.chunks(25).for_each(|burst| world.send(16, EPOCH, false, burst));
     world.is_log_silent = true;
     world.kill(16);
-    assert_eq!(world.flow(17, 8).map(|(header, packets, _)| (header.role, packets)), Some((role::OWNER, 1)));
+    assert_eq!(world.flow(17, 8).map(|(header, packets, _)| (header.life(), packets)), Some((Life::Replaying, 1)));
     assert!(world.flow(18, 8).is_none());
     world.is_log_silent = false;
     world.rest();
     let (header, packets, sum) = world.flow(18, 8).expect("there is a copy");
-    assert_eq!((header.role, header.epoch.get(), packets, sum), (role::REPLICA, GRANTED, 101, digest(0..=100)));
+    assert_eq!((header.life(), header.epoch.get(), packets, sum), (Life::Copy, GRANTED, 101, digest(0..=100)));
 }
 
 /// A datagram in two fragments is replayed among others. Only the key that the switch
@@ -588,7 +588,7 @@ fn copies_are_spread_over_the_other_host() {
         world.send(node, EPOCH, true, &[datagram(node as u8, PASS, 0)]);
         let copies = world.spots.keys().filter(|other| {
             let copy = world.flow(**other, node as u8);
-            copy.is_some_and(|(header, ..)| header.role == role::REPLICA)
+            copy.is_some_and(|(header, ..)| header.life() == Life::Copy)
         });
         holders.push(copies.copied().collect::<Vec<_>>());
     }

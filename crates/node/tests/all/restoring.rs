@@ -7,7 +7,7 @@ use holdfast_functions::Forward;
 use holdfast_node::address::{COORDINATOR, SWITCH};
 use holdfast_node::channel::{Fabric, FabricConfig};
 use holdfast_node::message::{Claim, Control, Grant, kind, numbered};
-use holdfast_protection::flows::{ActorHeader, role};
+use holdfast_protection::flows::{ActorHeader, Life};
 use holdfast_protection::{Epoch, Peer, Plan, kind as protection_kind};
 use holdfast_wire::DropReason;
 use holdfast_wire::nsh::Flags;
@@ -169,7 +169,7 @@ fn an_answer_about_an_earlier_state_is_none_about_a_newer_one() {
         assert_eq!(world.told(), []);
         world.answer(number, Grant::Given { epoch: Epoch::new(GRANTED), logged: 0 });
         let header = world.flow(MOVED).expect("it is served");
-        assert_eq!((header.role, header.epoch.get()), (role::OWNER, GRANTED));
+        assert_eq!((header.life(), header.epoch.get()), (Life::Owned, GRANTED));
         assert_eq!(world.told(), [Control::Recovered { node: DEAD.node, incarnation: DEAD.incarnation, flows: 1, broken: 0 }]);
     }
 }
@@ -188,7 +188,7 @@ fn an_answer_that_is_malformed_answers_nothing() {
         world.switch.send(REBORN.node, kind::CLAIMED, &body).expect("there is room");
         world.carry();
         assert_eq!(world.reborn.runtime.drops().get(DropReason::Malformed), before + 1, "{malformed:?}");
-        assert_eq!(world.flow(CALM).map(|header| header.role), Some(role::CLAIMING));
+        assert_eq!(world.flow(CALM).map(|header| header.life()), Some(Life::Claiming));
         world.now += SECOND / 10;
         world.carry();
         let again = world.claim(CALM, NEW);
@@ -196,7 +196,7 @@ fn an_answer_that_is_malformed_answers_nothing() {
         number = again;
     }
     world.answer(number, Grant::Given { epoch: Epoch::new(GRANTED), logged: 0 });
-    assert_eq!(world.flow(CALM).map(|header| header.role), Some(role::OWNER));
+    assert_eq!(world.flow(CALM).map(|header| header.life()), Some(Life::Owned));
 }
 
 /// The switch's channel begins anew while a claim is on its way, and the switch does not
@@ -217,7 +217,7 @@ fn a_claim_that_is_lost_with_its_channel_is_made_again() {
     let number = world.claim(CALM, NEW);
     assert_ne!(number, lost);
     world.answer(number, Grant::Given { epoch: Epoch::new(GRANTED), logged: 0 });
-    assert_eq!(world.flow(CALM).expect("it is served").role, role::OWNER);
+    assert_eq!(world.flow(CALM).expect("it is served").life(), Life::Owned);
 }
 
 /// The newest state comes when the switch has answered that the older one waits for a
@@ -257,13 +257,13 @@ fn what_has_become_newer_does_not_wait_for_a_sweep() {
         }
         assert_eq!(world.told(), [], "it has not answered yet");
         world.answer(number, Grant::Given { epoch: Epoch::new(GRANTED), logged: 0 });
-        assert_eq!(world.flow(MOVED).map(|header| header.role), Some(role::OWNER));
+        assert_eq!(world.flow(MOVED).map(|header| header.life()), Some(Life::Owned));
         world.now += 1_000_000;
         world.carry();
         let calm = world.claim(CALM, NEW);
         world.answer(calm, Grant::AfterSweep);
         let told = world.told();
         assert!(matches!(&told[..], [Control::Waits { node: 16, incarnation: 1, .. }]), "{told:?}");
-        assert_eq!(world.flow(CALM).map(|header| header.role), Some(role::CLAIMING));
+        assert_eq!(world.flow(CALM).map(|header| header.life()), Some(Life::Claiming));
     }
 }

@@ -11,7 +11,7 @@ use holdfast_node::message::{Control, Order, Protected, Refusal};
 use holdfast_node::rules::{Assembly, MAX_RULES, Rule, RuleSet};
 use holdfast_node::runtime::Runtime;
 use holdfast_node::switch::{SourceLimits, Switch, SwitchConfig};
-use holdfast_protection::flows::role;
+use holdfast_protection::flows::Life;
 use holdfast_protection::{Peer, Plan};
 use holdfast_wire::selector::Selector;
 use holdfast_wire::{DropReason, FlowKey, MemoryPool, Packet, PacketPool, ip_bytes};
@@ -345,7 +345,7 @@ impl World {
 
     /// The flow from this source host and port: its chain in the switch, and the chain,
     /// role and node of every actor and copy of it.
-    fn flow(&self, flow: (u8, u16)) -> (Option<u16>, Vec<(u16, u8, u16)>) {
+    fn flow(&self, flow: (u8, u16)) -> (Option<u16>, Vec<(u16, Life, u16)>) {
         let is_it = |key: &FlowKey| (key.source[15], key.source_port) == flow;
         let routed = self.hub.switch().routes().find(|route| is_it(&route.key)).map(|route| route.chain);
         let mut held = Vec::new();
@@ -353,7 +353,7 @@ impl World {
             for chain in 0..self.chains {
                 let flows = runtime.flows(chain.into()).expect("every runtime builds every chain");
                 let here = flows.iter().filter(|(_, header)| is_it(&header.key));
-                held.extend(here.map(|(_, header)| (chain, header.role, peer.node)));
+                held.extend(here.map(|(_, header)| (chain, header.life(), peer.node)));
             }
         }
         (routed, held)
@@ -363,7 +363,7 @@ impl World {
     fn assert_in(&self, flow: (u8, u16), chain: u16, nodes: &[u16]) {
         let (routed, held) = self.flow(flow);
         assert_eq!(routed, Some(chain), "{flow:?}");
-        assert_eq!(held.iter().filter(|(_, held_as, _)| *held_as == role::OWNER).count(), 1, "{flow:?}: {held:?}");
+        assert_eq!(held.iter().filter(|(_, held_as, _)| *held_as == Life::Owned).count(), 1, "{flow:?}: {held:?}");
         assert!(held.len() > 1, "{flow:?} has no replica: {held:?}");
         assert!(held.iter().all(|(at, _, node)| *at == chain && nodes.contains(node)), "{flow:?}: {held:?}");
     }

@@ -1,28 +1,10 @@
 //! The header of every flow actor, the same for every chain.
 
+use super::Life;
 use core::mem::offset_of;
 use holdfast_nf::Standing;
 use holdfast_wire::{Epoch, FlowKey};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
-
-/// The use of a slot of the slab, as one byte of [`ActorHeader`].
-pub mod role {
-    /// A free slot.
-    pub const FREE: u8 = 0;
-    /// A flow that this runtime owns and serves.
-    pub const OWNER: u8 = 1;
-    /// The copy of a flow that another runtime owns.
-    pub const REPLICA: u8 = 2;
-    /// A replica that has asked for the flow's route and waits for the answer.
-    pub const CLAIMING: u8 = 3;
-    /// A flow whose first packet waits in the middle of the chain: no other packet has
-    /// passed yet.
-    pub const OPENING: u8 = 4;
-    /// A flow that its owner is about to send here: its packets wait for it.
-    pub const ARRIVING: u8 = 5;
-    /// A flow that was sent to another runtime, which has not said yet that it serves it.
-    pub const DEPARTED: u8 = 6;
-}
 
 /// Bits of [`ActorHeader::flags`].
 pub mod flag {
@@ -34,9 +16,6 @@ pub mod flag {
     pub const DIRTY: u8 = 4;
     /// The flow's latest state was never sent to a replica.
     pub const UNPROTECTED: u8 = 8;
-    /// The flow is on its way to another runtime. A moving flow is not chosen again, and
-    /// does not expire here. Local to the runtime.
-    pub const MOVING: u8 = 16;
     /// The state behind this key is missing, or is not yet as the dead owner left it. No
     /// copy of it is made. Local to the runtime.
     pub const EMPTY: u8 = 32;
@@ -65,8 +44,8 @@ pub struct ActorHeader {
     /// Stamped time at which the flow ends without a further packet, ns, in multiples of
     /// eight. The lowest three bits are [`ActorHeader::standing`].
     pub expires_at: u64,
-    /// See [`role`].
-    pub role: u8,
+    /// The number of its [`Life`].
+    pub(super) life: u8,
     /// See [`flag`].
     pub flags: u8,
     /// The chain.
@@ -151,10 +130,10 @@ impl ActorHeader {
         }
     }
 
-    /// True if the flow is about to be owned here, under an epoch that this runtime does
-    /// not know yet.
-    pub fn is_awaited(&self) -> bool {
-        matches!(self.role, role::CLAIMING | role::ARRIVING)
+    /// What the flow is at this runtime. Only [`Flows::step`](super::Flows::step) changes that.
+    #[inline]
+    pub fn life(&self) -> Life {
+        Life::of(self.life)
     }
 
     /// Packets, forward and reverse.

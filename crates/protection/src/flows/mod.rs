@@ -11,14 +11,16 @@
 
 mod free;
 mod header;
+mod life;
 mod places;
 mod table;
 #[cfg(test)]
 mod tests;
 
 pub use free::FreeSlots;
-pub use header::{ActorHeader, NO_SLOT, flag, role};
+pub use header::{ActorHeader, NO_SLOT, flag};
 pub(crate) use header::{FIXED, VARIABLE};
+pub use life::{Event, Life};
 pub use table::{Found, KeyTable};
 
 use crate::delta;
@@ -338,7 +340,7 @@ impl Flows {
         let mut replied = None;
         let is_it = |found: Found| {
             let is_key = self.is_key(found, key);
-            if is_key && found.is_reply && (replied.is_none() || self.header(found.slot).is_awaited()) {
+            if is_key && found.is_reply && (replied.is_none() || self.header(found.slot).life().is_awaited()) {
                 replied = Some(found);
             }
             is_key && !found.is_reply
@@ -414,7 +416,7 @@ impl Flows {
     pub fn find_likely(&self, key: &FlowKey, hash: u64, epoch: Epoch, likely: Option<Found>) -> Option<Found> {
         let is_it = |found: &Found| {
             let header = self.header(found.slot);
-            header.role != role::FREE && header.epoch == epoch && self.is_key(*found, key)
+            header.life() != Life::Free && header.epoch == epoch && self.is_key(*found, key)
         };
         // The likely slot is wrong if another key has the same tag, if an earlier packet
         // of the burst opened the flow, or if the flow has another epoch.
@@ -426,15 +428,26 @@ impl Flows {
     ///
     /// # Errors
     /// [`Full`] if there is no slot or no place in the table.
-    pub fn insert(&mut self, key: FlowKey, hash: u64, role: u8) -> Result<Slot, Full> {
+    pub fn insert(&mut self, key: FlowKey, hash: u64, event: Event) -> Result<Slot, Full> {
         if self.room() == 0 {
             return Err(Full);
         }
-        let slot = self.insert_header(key, hash, role)?;
+        let slot = self.insert_header(key, hash, event)?;
         if !self.is_present(slot) {
             self.take_room(slot);
             self.parts_mut(slot).1.fill(0);
         }
+        Ok(slot)
+    }
+
+    /// As [`Flows::insert`] of a flow that is owned at once, without a chain: for benches and
+    /// tests.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn insert_owned(&mut self, key: FlowKey, hash: u64) -> Result<Slot, Full> {
+        let slot = self.insert(key, hash, Event::Open)?;
+        self.step(slot, Event::Serve);
         Ok(slot)
     }
 
@@ -443,7 +456,7 @@ impl Flows {
     ///
     /// # Errors
     /// As [`Flows::insert`], but needs no room for state.
-    pub fn insert_header(&mut self, key: FlowKey, hash: u64, role: u8) -> Result<Slot, Full> {
+    pub fn insert_header(&mut self, key: FlowKey, hash: u64, event: Event) -> Result<Slot, Full> {
         let slot = self.free.next().ok_or(Full)?;
         if !self.table.insert(hash, Found { slot, is_reply: false }) {
             return Err(Full);
@@ -453,10 +466,9 @@ impl Flows {
         self.bytes_mut(slot).fill(0);
         let header = self.header_mut(slot);
         header.key = key;
-        header.role = role;
         header.generation = generation;
         (header.timer_next, header.timer_before, header.timer_list) = (NO_SLOT, NO_SLOT, NO_SLOT);
-        self.count_owned(0, role);
+        self.step(slot, event);
         Ok(slot)
     }
 
@@ -471,7 +483,7 @@ impl Flows {
         self.clear_reply(slot);
         // A flow that is only a replica here does not count: the switch decides which of
         // the two was first.
-        let is_taken = |found: Found| self.is_key(found, &reply) && self.header(found.slot).role != role::REPLICA;
+        let is_taken = |found: Found| self.is_key(found, &reply) && self.header(found.slot).life() != Life::Copy;
         if self.table.find(self.hash(&reply), is_taken).is_some() {
             return Err(NoReply::Taken);
         }
@@ -505,17 +517,25 @@ impl Flows {
         }
     }
 
-    /// Changes the role.
-    pub fn set_role(&mut self, slot: Slot, role: u8) {
-        let old = self.header(slot).role;
-        if role == role::REPLICA && (old == role::OWNER || old == role::OPENING) {
-            let mut lines = self.lines[self.range(slot)].to_vec();
-            lines.resize(self.stride, Line([0; 64]));
-            let is_known = self.is_present(slot);
-            self.demoted.push(Demoted { slot, lines, state_len: self.state_len, is_known });
+    /// An event in the flow's life. Flows that were this runtime's own and become copies are
+    /// noted as demoted.
+    #[inline]
+    pub fn step(&mut self, slot: Slot, event: Event) {
+        let (old, new) = (self.header(slot).life(), event.target());
+        debug_assert!(event.is_allowed(old), "{event:?} of a flow that is {old:?}");
+        if event == Event::Copy && old.is_own() {
+            self.note_demoted(slot);
         }
-        self.count_owned(old, role);
-        self.header_mut(slot).role = role;
+        self.owned = self.owned + usize::from(new.is_own()) - usize::from(old.is_own());
+        self.header_mut(slot).life = new as u8;
+    }
+
+    #[cold]
+    fn note_demoted(&mut self, slot: Slot) {
+        let mut lines = self.lines[self.range(slot)].to_vec();
+        lines.resize(self.stride, Line([0; 64]));
+        let is_known = self.is_present(slot);
+        self.demoted.push(Demoted { slot, lines, state_len: self.state_len, is_known });
     }
 
     /// Sets the state of the flow that was demoted last, if its state was absent.
@@ -531,11 +551,6 @@ impl Flows {
         core::mem::take(&mut self.demoted)
     }
 
-    fn count_owned(&mut self, old: u8, new: u8) {
-        let owned = |role| usize::from(role == role::OWNER || role == role::OPENING);
-        self.owned = self.owned + owned(new) - owned(old);
-    }
-
     /// Flows owned here.
     pub fn owned(&self) -> usize {
         self.owned
@@ -544,13 +559,13 @@ impl Flows {
     /// Frees the slot.
     pub fn remove(&mut self, slot: Slot) {
         let header = *self.header(slot);
-        if header.role == role::FREE {
+        if header.life() == Life::Free {
             return;
         }
         self.clear_reply(slot);
         let hash = self.hash(&header.key);
         self.table.remove(hash, Found { slot, is_reply: false });
-        self.set_role(slot, role::FREE);
+        self.step(slot, Event::End);
         self.give_room_up(slot);
         self.free.put(slot);
     }
@@ -642,7 +657,7 @@ impl Flows {
 
     /// Evicts the state of this flow, which lives elsewhere from now on.
     pub(crate) fn evict(&mut self, slot: Slot) {
-        assert!(self.header(slot).role == role::OWNER, "what is not owned here is no cache of anything");
+        assert!(self.header(slot).life().is_owned(), "what is not owned here is no cache of anything");
         self.give_room_up(slot);
     }
 
@@ -688,7 +703,7 @@ impl Flows {
         let reply = header.reply;
         header.key = local.key;
         header.reply = local.reply;
-        header.role = local.role;
+        header.life = local.life;
         (header.timer_next, header.timer_before, header.timer_list) = (local.timer_next, local.timer_before, local.timer_list);
         header.generation = local.generation;
         header.parked = local.parked;
@@ -700,6 +715,6 @@ impl Flows {
 
     /// All slots in use.
     pub fn iter(&self) -> impl Iterator<Item = (Slot, &ActorHeader)> + '_ {
-        (0..self.reach()).map(|slot| (slot, self.header(slot))).filter(|(_, header)| header.role != role::FREE)
+        (0..self.reach()).map(|slot| (slot, self.header(slot))).filter(|(_, header)| header.life() != Life::Free)
     }
 }

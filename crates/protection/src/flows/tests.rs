@@ -21,7 +21,7 @@ thread_local! {
 #[test]
 fn what_changes_is_told_before() {
     let mut flows = Flows::with_room_for(2, 4, 40, 7, 99);
-    let insert = |flows: &mut Flows, n: u32| flows.insert(key(n), flows.hash(&key(n)), role::OWNER).unwrap();
+    let insert = |flows: &mut Flows, n: u32| flows.insert_owned(key(n), flows.hash(&key(n))).unwrap();
     let slots = [1, 2].map(|n| insert(&mut flows, n));
     for slot in slots {
         flows.parts_mut(slot).1.fill(slot as u8 + 1);
@@ -38,20 +38,20 @@ fn what_changes_is_told_before() {
         &|flows| flows.block_mut(slots[1])[HEADER_LEN] = 7,
         &|flows| {
             flows.set_reply(slots[0], key(10)).unwrap();
-            flows.set_role(slots[1], role::REPLICA);
+            flows.step(slots[1], Event::Copy);
             flows.overwrite(slots[1], &there).unwrap();
             flows.remove(slots[1]);
         },
         &|flows| {
             let state = flows.state(slots[0]).to_vec();
             flows.evict(slots[0]);
-            let third = flows.insert(key(3), flows.hash(&key(3)), role::OWNER).unwrap();
+            let third = flows.insert_owned(key(3), flows.hash(&key(3))).unwrap();
             flows.parts_mut(third).1.fill(3);
             flows.remove(third);
             flows.header_mut(slots[0]).version = 9;
             flows.load(slots[0], &state).unwrap();
         },
-        &|flows| _ = flows.insert_header(key(4), flows.hash(&key(4)), role::ARRIVING).unwrap(),
+        &|flows| _ = flows.insert_header(key(4), flows.hash(&key(4)), Event::Announce).unwrap(),
     ];
     for (at, turn) in turns.into_iter().enumerate() {
         let was = flows.lines.as_bytes().to_vec();
@@ -75,20 +75,20 @@ fn what_changes_is_told_before() {
 fn a_place_with_a_state_is_not_empty() {
     let (mut theirs, mut ours) = (flows(), flows());
     let key = key(1);
-    let from = theirs.insert(key, theirs.hash(&key), role::OWNER).unwrap();
+    let from = theirs.insert_owned(key, theirs.hash(&key)).unwrap();
     theirs.header_mut(from).flags = flag::DIRTY | flag::UNCONFIRMED;
-    let slot = ours.insert(key, ours.hash(&key), role::ARRIVING).unwrap();
+    let slot = ours.insert(key, ours.hash(&key), Event::Announce).unwrap();
     ours.header_mut(slot).flags = flag::EMPTY;
     ours.overwrite(slot, theirs.block(from)).unwrap();
     assert_eq!(ours.header(slot).flags, flag::UNCONFIRMED);
-    assert_eq!(ours.header(slot).role, role::ARRIVING);
+    assert_eq!(ours.header(slot).life(), Life::Arriving);
 }
 
 #[test]
 fn a_flow_is_found_by_both_keys_until_it_is_removed() {
     let mut flows = flows();
     let (forward, reply) = (key(1), key(0x10001));
-    let slot = flows.insert(forward, flows.hash(&forward), role::OWNER).unwrap();
+    let slot = flows.insert_owned(forward, flows.hash(&forward)).unwrap();
     flows.set_reply(slot, reply).unwrap();
     assert_eq!(flows.find(&forward, flows.hash(&forward)), Some(Found { slot, is_reply: false }));
     assert_eq!(flows.find(&reply, flows.hash(&reply)), Some(Found { slot, is_reply: true }));
@@ -105,11 +105,11 @@ fn a_flow_is_found_by_both_keys_until_it_is_removed() {
 #[test]
 fn a_place_that_is_overwritten_is_not_empty() {
     let (mut here, mut there) = (flows(), flows());
-    let slot = there.insert(key(1), there.hash(&key(1)), role::OWNER).unwrap();
-    let place = here.insert(key(1), here.hash(&key(1)), role::CLAIMING).unwrap();
-    here.header_mut(place).flags |= flag::EMPTY | flag::MOVING;
+    let slot = there.insert_owned(key(1), there.hash(&key(1))).unwrap();
+    let place = here.insert(key(1), here.hash(&key(1)), Event::Claim).unwrap();
+    here.header_mut(place).flags |= flag::EMPTY | flag::WHOLE;
     here.overwrite(place, there.block(slot)).unwrap();
-    assert_eq!(here.header(place).flags, flag::MOVING);
+    assert_eq!(here.header(place).flags, flag::WHOLE);
 }
 
 /// Ten flows come, five go, three come. A search looks at ten slots at most, and finds
@@ -118,10 +118,10 @@ fn a_place_that_is_overwritten_is_not_empty() {
 fn a_search_ends_behind_the_last_slot_that_was_used() {
     let mut flows = flows();
     assert_eq!((flows.reach(), flows.iter().count()), (0, 0));
-    let slots: Vec<Slot> = (0..10).map(|n| flows.insert(key(n), flows.hash(&key(n)), role::OWNER).unwrap()).collect();
+    let slots: Vec<Slot> = (0..10).map(|n| flows.insert_owned(key(n), flows.hash(&key(n))).unwrap()).collect();
     slots[..5].iter().for_each(|slot| flows.remove(*slot));
     for n in 10..13 {
-        flows.insert(key(n), flows.hash(&key(n)), role::REPLICA).unwrap();
+        flows.insert(key(n), flows.hash(&key(n)), Event::Copy).unwrap();
     }
     assert_eq!((flows.reach(), flows.iter().count(), flows.len()), (10, 8, 8));
 }
@@ -130,10 +130,10 @@ fn a_search_ends_behind_the_last_slot_that_was_used() {
 fn as_many_flows_as_promised_fit_and_one_more_is_refused() {
     let mut flows = flows();
     for n in 0..1000 {
-        let slot = flows.insert(key(n), flows.hash(&key(n)), role::OWNER).unwrap();
+        let slot = flows.insert_owned(key(n), flows.hash(&key(n))).unwrap();
         flows.set_reply(slot, key(n + 0x10000)).unwrap();
     }
-    assert_eq!(flows.insert(key(5000), flows.hash(&key(5000)), role::OWNER), Err(Full));
+    assert_eq!(flows.insert_owned(key(5000), flows.hash(&key(5000))), Err(Full));
     for n in 0..1000 {
         assert!(flows.find(&key(n), flows.hash(&key(n))).is_some());
     }
@@ -142,8 +142,8 @@ fn as_many_flows_as_promised_fit_and_one_more_is_refused() {
 #[test]
 fn a_reply_key_of_another_flow_is_refused() {
     let mut flows = flows();
-    flows.insert(key(1), flows.hash(&key(1)), role::OWNER).unwrap();
-    let slot = flows.insert(key(2), flows.hash(&key(2)), role::OWNER).unwrap();
+    flows.insert_owned(key(1), flows.hash(&key(1))).unwrap();
+    let slot = flows.insert_owned(key(2), flows.hash(&key(2))).unwrap();
     assert_eq!(flows.set_reply(slot, key(1)), Err(NoReply::Taken));
 }
 
@@ -153,7 +153,7 @@ fn a_reply_key_of_another_flow_is_refused() {
 #[test]
 fn a_state_may_be_absent() {
     let mut flows = Flows::with_room_for(2, 3, 40, 7, 99);
-    let insert = |flows: &mut Flows, n: u32| flows.insert(key(n), flows.hash(&key(n)), role::OWNER);
+    let insert = |flows: &mut Flows, n: u32| flows.insert_owned(key(n), flows.hash(&key(n)));
     let slots = [1, 2].map(|n| insert(&mut flows, n).unwrap());
     for (slot, n) in slots.into_iter().zip([10, 20]) {
         flows.parts_mut(slot).1.fill(n);
@@ -189,14 +189,14 @@ fn a_state_may_be_absent() {
 fn state_that_arrives_keeps_what_is_local() {
     let mut here = flows();
     let mut there = flows();
-    let slot = there.insert(key(1), there.hash(&key(1)), role::OWNER).unwrap();
+    let slot = there.insert_owned(key(1), there.hash(&key(1))).unwrap();
     there.set_reply(slot, key(3)).unwrap();
     there.parts_mut(slot).1[7] = 42;
     there.header_mut(slot).version = 9;
-    let copy = here.insert(key(1), here.hash(&key(1)), role::REPLICA).unwrap();
+    let copy = here.insert(key(1), here.hash(&key(1)), Event::Copy).unwrap();
     here.overwrite(copy, there.block(slot)).unwrap();
     assert_eq!(here.state(copy)[7], 42);
-    assert_eq!((here.header(copy).role, here.header(copy).version), (role::REPLICA, 9));
+    assert_eq!((here.header(copy).life(), here.header(copy).version), (Life::Copy, 9));
     assert!(here.find(&key(3), here.hash(&key(3))).is_some());
 }
 
@@ -206,7 +206,7 @@ fn state_that_arrives_keeps_what_is_local() {
 fn of_flows_with_one_reply_key_the_epoch_says_which() {
     let mut flows = flows();
     let slots = [(1, 70), (2, 71)].map(|(n, epoch)| {
-        let slot = flows.insert(key(n), flows.hash(&key(n)), role::OWNER).unwrap();
+        let slot = flows.insert_owned(key(n), flows.hash(&key(n))).unwrap();
         flows.header_mut(slot).epoch = Epoch::new(epoch);
         flows.place_reply(slot, key(10)).unwrap();
         slot
@@ -222,13 +222,14 @@ fn of_flows_with_one_reply_key_the_epoch_says_which() {
     // An unknown epoch means a flow that has not been told its own yet, if there is one.
     assert!(flows.is_shared(&key(10)));
     for slot in slots {
-        flows.set_role(slot, role::ARRIVING);
+        flows.step(slot, Event::Copy);
+        flows.step(slot, Event::Announce);
         assert_eq!(flows.find_meant(&key(10), hash, 5), Some(Found { slot, is_reply: true }));
-        flows.set_role(slot, role::OWNER);
+        flows.step(slot, Event::Arrive);
     }
     // A flow with this forward key precedes flows with this reply key.
     assert!(flows.find_meant(&key(10), hash, 5).is_some_and(|found| found.is_reply));
-    let own = flows.insert(key(10), hash, role::OWNER).unwrap();
+    let own = flows.insert_owned(key(10), hash).unwrap();
     assert_eq!(flows.find(&key(10), hash), Some(Found { slot: own, is_reply: false }));
     flows.remove(slots[0]);
     assert_eq!(flows.find_meant(&key(10), hash, 71), Some(Found { slot: slots[1], is_reply: true }));

@@ -25,7 +25,7 @@ mod tests;
 
 use super::link::{Link, UnderWay};
 use super::{NfvActor, REFUSED_PAUSE};
-use crate::flows::{ActorHeader, flag, role};
+use crate::flows::{ActorHeader, Life, flag};
 use crate::plan::{Flow, Release};
 use crate::{Flows, Outbox, Peer};
 use holdfast_wire::DropReason;
@@ -126,10 +126,10 @@ impl NfvActor {
         if header.generation != generation || (header.peer, header.peer_incarnation) != (from.node, from.incarnation) {
             return;
         }
-        match header.role {
+        match header.life() {
             // If a newer snapshot is under way, that was refused too, and its refusal
             // comes later.
-            role::OWNER if header.commit == number => {
+            life if life.is_owned() && header.commit == number => {
                 (header.peer, header.peer_incarnation, header.commit) = (0, 0, 0);
                 header.flags |= flag::UNPROTECTED;
                 if let Some(link) = self.links.find(from) {
@@ -141,7 +141,7 @@ impl NfvActor {
                 self.resync_not_before = self.now;
             }
             // This runtime gave the snapshot back, and has received nothing newer since.
-            role::REPLICA if header.commit == number => restore::take_back(flows, slot, from.node, reason, out),
+            Life::Copy if header.commit == number => restore::take_back(flows, slot, from.node, reason, out),
             _ => {}
         }
     }

@@ -3,7 +3,7 @@
 
 use super::NfvActor;
 use crate::copies::Demoted;
-use crate::flows::{ActorHeader, flag, role};
+use crate::flows::{ActorHeader, flag};
 use crate::numbers::{reached, split_block};
 use crate::rescue::share_of_key;
 use crate::{Flows, Outbox, Peer, Slot, copies, delta, kind};
@@ -143,7 +143,7 @@ impl NfvActor {
         for at in 0..before.len() {
             let Some((slot, block)) = before.take(at, flows) else { continue };
             let header = flows.header_mut(slot);
-            if header.role != role::OWNER {
+            if !header.life().is_owned() {
                 continue;
             }
             if header.flags & flag::DIRTY != 0 {
@@ -164,7 +164,7 @@ impl NfvActor {
                 continue;
             }
             header.flags &= !flag::DIRTY;
-            if header.role == role::OWNER && !is_unfinished(header) {
+            if header.life().is_owned() && !is_unfinished(header) {
                 let _ = self.send_state(flows, slot, None, out);
             }
         }
@@ -184,7 +184,7 @@ impl NfvActor {
         let mut at = from;
         while at < end && sent < RESYNC_SEND {
             let header = flows.header(at);
-            if header.role == role::OWNER && flows.is_present(at) && !is_unfinished(header) {
+            if header.life().is_owned() && flows.is_present(at) && !is_unfinished(header) {
                 let has_replica = self.links.has(Peer { node: header.peer, incarnation: header.peer_incarnation });
                 if !has_replica || header.flags & flag::UNPROTECTED != 0 {
                     match self.send_state(flows, at, None, out) {
@@ -270,7 +270,7 @@ impl NfvActor {
             let is_known = header.commit != 0 && header.flags & unknown == 0;
             // A flow whose state is about to be evicted is skipped, so that its only copy
             // is not removed.
-            if header.role != role::OWNER || !is_known || !flows.is_present(slot) || flows.is_going(slot) {
+            if !header.life().is_owned() || !is_known || !flows.is_present(slot) || flows.is_going(slot) {
                 continue;
             }
             let holder = Peer { node: header.peer, incarnation: header.peer_incarnation };

@@ -56,7 +56,7 @@ impl Node {
     }
 
     fn open(&mut self, flow: u16, epoch: u32) -> Slot {
-        let slot = self.flows.insert(key(flow), self.flows.hash(&key(flow)), role::OWNER).unwrap();
+        let slot = self.flows.insert_owned(key(flow), self.flows.hash(&key(flow))).unwrap();
         self.flows.header_mut(slot).epoch = Epoch::new(epoch);
         slot
     }
@@ -727,6 +727,8 @@ fn a_flow_that_moves_within_a_host_needs_its_earlier_copy() {
     a.flows.header_mut(slot).epoch = Epoch::new(9);
     let arrived = b.open(1, 9);
     b.flows.overwrite(arrived, a.flows.block(slot)).unwrap();
+    a.flows.step(slot, Event::Choose);
+    a.flows.step(slot, Event::Send);
     assert!(a.protection.departed(&mut a.flows, slot, B, Epoch::new(2), &mut a.out));
     b.protection.arrived(&mut b.flows, arrived, A);
     let sent = b.turn();

@@ -9,7 +9,7 @@
 //! might have forgotten it when it is needed. Its flow's state is therefore sent with its
 //! commit.
 
-use crate::flows::{flag, role};
+use crate::flows::flag;
 use crate::numbers::reached;
 use crate::{Flows, NfvActor, Outbox, Peer, Plan, Slot, kind};
 
@@ -115,8 +115,10 @@ impl Rounds {
         {
             let header = *flows.header(slot);
             if header.generation == generation && header.flags & flag::BEHIND != 0 {
-                match header.role {
-                    role::OWNER if copies.send_state(flows, slot, None, out).is_err() && !copies.links.is_empty() => return,
+                match header.life() {
+                    life if life.is_owned() && copies.send_state(flows, slot, None, out).is_err() && !copies.links.is_empty() => {
+                        return;
+                    }
                     _ => sent += 1,
                 }
             }

@@ -1,6 +1,6 @@
 use super::*;
 use crate::Record;
-use crate::flows::role;
+
 use holdfast_wire::{FlowKey, MemoryPool, PacketPool};
 
 const OWNER: Peer = Peer { node: 16, incarnation: 1 };
@@ -37,7 +37,7 @@ impl Side {
         if let Some(found) = self.flows.find(&key, self.flows.hash(&key)) {
             return found.slot;
         }
-        let slot = self.flows.insert(key, self.flows.hash(&key), role::OWNER).expect("there is room");
+        let slot = self.flows.insert_owned(key, self.flows.hash(&key)).expect("there is room");
         self.flows.header_mut(slot).epoch = Epoch::new(u32::from(flow) + 1);
         slot
     }

@@ -12,7 +12,7 @@
 
 use super::paging::ASKED;
 use super::records::{only_peer, peer_bytes, split_peer};
-use crate::flows::{ActorHeader, Found, Journal, role};
+use crate::flows::{ActorHeader, Found, Journal, Life};
 use crate::numbers::{key_of, reached, split_epoch, split_u32};
 use crate::{Epoch, Flows, NfvActor, Outbox, Peer, Plan, Protection, Slot, kind};
 use holdfast_wire::{DropReason, FlowKey};
@@ -534,5 +534,5 @@ impl Pages {
 }
 
 fn owner_of(header: &ActorHeader) -> Peer {
-    if header.role == role::REPLICA { Peer { node: header.peer, incarnation: header.peer_incarnation } } else { Peer::default() }
+    if header.life() == Life::Copy { Peer { node: header.peer, incarnation: header.peer_incarnation } } else { Peer::default() }
 }

@@ -13,7 +13,7 @@
 //! requests. Never: a flow that is in the middle of anything.
 
 use super::shares::{Share, share_of_key};
-use crate::flows::{ActorHeader, flag, role};
+use crate::flows::{ActorHeader, Life, flag};
 use crate::numbers::reached;
 use crate::{Flows, Outbox, Peer, Slot, kind};
 use holdfast_wire::FlowKey;
@@ -163,7 +163,7 @@ impl Paging {
         {
             self.expect_no_more(slot, generation);
             let header = flows.header(slot);
-            let is_meant = header.generation == generation && header.role == role::OWNER && !flows.is_present(slot);
+            let is_meant = header.generation == generation && header.life().is_owned() && !flows.is_present(slot);
             if is_meant && flows.load(slot, &state).is_ok() {
                 flows.set_used(slot, true);
                 loaded.push(slot);
@@ -253,9 +253,9 @@ impl Paging {
 
     /// The share whose server has this flow as it is, if nothing of it is under way.
     fn share_that_has(&self, header: &ActorHeader, shares: &[Share]) -> Option<usize> {
-        const IN_HAND: u8 = flag::TOUCHED | flag::DIRTY | flag::MOVING | flag::EMPTY;
+        const IN_HAND: u8 = flag::TOUCHED | flag::DIRTY | flag::EMPTY;
         const UNKNOWN: u8 = flag::UNPROTECTED | flag::WHOLE | flag::BEHIND;
-        let is_idle = header.role == role::OWNER && header.flags & IN_HAND == 0 && header.parked == 0;
+        let is_idle = header.life() == Life::Owned && header.flags & IN_HAND == 0 && header.parked == 0;
         let holder = Peer { node: header.peer, incarnation: header.peer_incarnation };
         let share = shares.iter().position(|share| share.server == Some(holder));
         let share = share.filter(|_| header.commit != 0 && header.flags & UNKNOWN == 0);
@@ -281,7 +281,7 @@ impl Paging {
             && let Some(&(slot, generation)) = self.wanted.get(at)
         {
             let header = flows.header(slot);
-            if header.generation != generation || header.role != role::OWNER || flows.is_present(slot) {
+            if header.generation != generation || !header.life().is_owned() || flows.is_present(slot) {
                 self.expect_no_more(slot, generation);
                 self.wanted.remove(at);
                 continue;

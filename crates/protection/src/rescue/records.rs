@@ -6,7 +6,7 @@
 
 use super::Rescue;
 use super::shares::Share;
-use crate::flows::{ActorHeader, role};
+use crate::flows::{ActorHeader, Event, Life};
 use crate::numbers::split_u32;
 use crate::{Flows, Outbox, Paged, Peer, Slot, copies, kind};
 use holdfast_wire::{DropReason, FlowKey};
@@ -52,7 +52,7 @@ impl Rescue {
             return Err(DropReason::QueueFull);
         }
         let slot = match found {
-            None => flows.insert(theirs.key, hash, role::CLAIMING).map_err(|_| DropReason::FlowTableFull)?,
+            None => flows.insert(theirs.key, hash, Event::Claim).map_err(|_| DropReason::FlowTableFull)?,
             // A remainder of the flow here is being claimed, and the dealt state is
             // newer.
             Some(found) if !found.is_reply && is_claimed_older(flows.header(found.slot), &theirs) => {
@@ -99,7 +99,7 @@ impl Rescue {
         let (theirs, _) = ActorHeader::read_from_prefix(block).map_err(|_| DropReason::Malformed)?;
         let Some(found) = flows.find(&theirs.key, flows.hash(&theirs.key)) else { return Ok(()) };
         let ours = flows.header(found.slot);
-        let is_ours = !found.is_reply && matches!(ours.role, role::OWNER | role::OPENING);
+        let is_ours = !found.is_reply && ours.life().is_own();
         if !is_ours || theirs.epoch == ours.epoch || !copies::is_newer(&theirs, ours) {
             return Ok(());
         }
@@ -156,7 +156,7 @@ impl Rescue {
         let paging = self.paging.as_mut().ok_or(DropReason::Malformed)?;
         let (slot, generation) = paging.answered(key).ok_or(DropReason::StaleDuplicate)?;
         let header = flows.header(slot);
-        let is_wanted = header.generation == generation && header.role == role::OWNER && !flows.is_present(slot);
+        let is_wanted = header.generation == generation && header.life().is_owned() && !flows.is_present(slot);
         Ok(is_wanted.then_some((slot, generation)))
     }
 
@@ -196,7 +196,7 @@ impl Rescue {
 
 /// True if this runtime claims an older state of the same flow.
 fn is_claimed_older(ours: &ActorHeader, theirs: &ActorHeader) -> bool {
-    ours.role == role::CLAIMING && ours.epoch != theirs.epoch && copies::is_newer(theirs, ours)
+    ours.life() == Life::Claiming && ours.epoch != theirs.epoch && copies::is_newer(theirs, ours)
 }
 
 /// Bytes of a node and its incarnation.

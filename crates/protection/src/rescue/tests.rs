@@ -70,11 +70,11 @@ impl Side {
         let found = self.find(flow);
         let Side { flows, protection, out, pool, .. } = self;
         let slot = found.unwrap_or_else(|| {
-            let slot = flows.insert(key(flow), flows.hash(&key(flow)), role::OWNER).expect("there is room");
+            let slot = flows.insert_owned(key(flow), flows.hash(&key(flow))).expect("there is room");
             flows.header_mut(slot).epoch = Epoch::new(epoch);
             slot
         });
-        assert_eq!(flows.header(slot).role, role::OWNER);
+        assert_eq!(flows.header(slot).life(), Life::Owned);
         out.begin(0, now);
         assert_eq!(protection.admit(flows, slot), Admission::Ready);
         flows.parts_mut(slot).1[0] += 1;
@@ -96,8 +96,8 @@ impl Side {
         self.flows.find(&key(flow), self.flows.hash(&key(flow))).map(|found| found.slot)
     }
 
-    fn role(&self, flow: u16) -> u8 {
-        self.find(flow).map_or(role::FREE, |slot| self.flows.header(slot).role)
+    fn life(&self, flow: u16) -> Life {
+        self.find(flow).map_or(Life::Free, |slot| self.flows.header(slot).life())
     }
 
     fn count(&self, flow: u16) -> u8 {
@@ -209,7 +209,7 @@ impl World {
     }
 
     fn owners(&self, flow: u16) -> usize {
-        self.sides.iter().filter(|side| side.role(flow) == role::OWNER).count()
+        self.sides.iter().filter(|side| side.life(flow) == Life::Owned).count()
     }
 
     fn count(&self, flow: u16) -> u8 {
@@ -438,7 +438,7 @@ fn a_flow_that_is_not_taken_goes_to_the_next() {
     // Reserved slots, as for flows that are about to arrive.
     let Side { flows, .. } = world.at(1);
     let places: Vec<Slot> =
-        (0..6).map(|flow| flows.insert(key(flow), flows.hash(&key(flow)), role::ARRIVING).expect("there is room")).collect();
+        (0..6).map(|flow| flows.insert(key(flow), flows.hash(&key(flow)), Event::Announce).expect("there is room")).collect();
     world.die(0);
     world.talk();
     assert_eq!((world.sides[0].flows.owned(), world.sides[1].flows.owned()), (0, 6));
@@ -449,7 +449,7 @@ fn a_flow_that_is_not_taken_goes_to_the_next() {
     world.process(0, 1);
     world.talk();
     let Side { flows, .. } = world.at(1);
-    let place = flows.insert(key(1), flows.hash(&key(1)), role::ARRIVING).expect("there is room");
+    let place = flows.insert(key(1), flows.hash(&key(1)), Event::Announce).expect("there is room");
     let dead = world.die(0);
     world.talk();
     assert!(world.sides[0].protection.is_recovering(dead));
@@ -472,7 +472,8 @@ fn a_flow_on_its_way_is_of_whoever_dies() {
         assert!(protection.has_drained(flows, slot, out) && protection.departs(flows, slot, to, new, out));
         let old = flows.header(slot).epoch;
         flows.header_mut(slot).epoch = new;
-        flows.set_role(slot, role::DEPARTED);
+        flows.step(slot, Event::Choose);
+        flows.step(slot, Event::Send);
         assert!(!protection.keeps_sent(flows, slot), "the server has it");
         world.flush(0, true);
         world.die(dies);
@@ -517,7 +518,7 @@ fn an_earlier_owner_lets_go() {
     world.talk();
     world.process(1, 1);
     world.talk();
-    assert_eq!((world.sides[0].role(1), world.sides[1].role(1)), (role::FREE, role::OWNER));
+    assert_eq!((world.sides[0].life(1), world.sides[1].life(1)), (Life::Free, Life::Owned));
     assert_eq!(world.pages.flows().len(), 1);
 }
 
@@ -586,7 +587,7 @@ fn an_end_reaches_the_server() {
         block
     };
     let Side { flows, protection, out, .. } = world.at(1);
-    let slot = flows.insert(key(2), flows.hash(&key(2)), role::OWNER).expect("there is room");
+    let slot = flows.insert_owned(key(2), flows.hash(&key(2))).expect("there is room");
     flows.overwrite(slot, &block).expect("there is room");
     protection.arrived(flows, slot, peer(0));
     protection.ended(flows, slot, out);

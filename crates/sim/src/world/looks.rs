@@ -9,7 +9,7 @@ use crate::plan::Exit;
 use crate::refuser::SHUT;
 use holdfast_functions::Balanced;
 use holdfast_node::switch::Route;
-use holdfast_protection::flows::{ActorHeader, flag, role};
+use holdfast_protection::flows::{ActorHeader, Life, flag};
 use holdfast_protection::{Peer, Slot};
 use holdfast_wire::header::{proto, tcp_flags};
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,7 +34,7 @@ impl World {
         let was_to_come = |route: &Route| {
             let flows = self.processes.get(&route.owner).and_then(|process| process.runtime.flows(route.chain.into()));
             let header = flows.and_then(|flows| Some(flows.header(flows.find(&route.key, flows.hash(&route.key))?.slot)));
-            let is_empty = header.is_some_and(|header| header.role == role::ARRIVING && header.flags & flag::EMPTY != 0);
+            let is_empty = header.is_some_and(|header| header.life() == Life::Arriving && header.flags & flag::EMPTY != 0);
             is_empty && route.moved_from.is_some_and(|(from, _)| from == dead)
         };
         let routes: Vec<Route> = routes.filter(|route| route.owner == dead || was_to_come(route)).copied().collect();
@@ -168,7 +168,7 @@ impl World {
         for served in served(&self.processes, heard, self.chains) {
             for chain in served.of {
                 let Some(flows) = served.runtime.flows(chain) else { continue };
-                let (owned, chain) = (flows.iter().filter(|(_, header)| header.role == role::OWNER), chain as u16);
+                let (owned, chain) = (flows.iter().filter(|(_, header)| header.life().is_owned()), chain as u16);
                 let number = |header: &ActorHeader| self.scenario.number(chain, outside_end(&header.reply));
                 held.extend(owned.filter_map(|(_, header)| Some((header.key, chain, number(header)?))));
             }
@@ -216,11 +216,11 @@ impl World {
                 let Some(flows) = process.runtime.flows(chain.into()) else { continue };
                 // A flow that is moving, or whose state is paged out, cannot be counted.
                 let is_seen = |slot: Slot, header: &ActorHeader| {
-                    header.role == role::REPLICA || header.role == role::OWNER && flows.is_present(slot)
+                    header.life() == Life::Copy || header.life().is_owned() && flows.is_present(slot)
                 };
                 let is_calm = flows.iter().all(|(slot, header)| is_seen(slot, header));
                 let mut counted = vec![0; part.len()];
-                for (slot, _) in flows.iter().filter(|(_, header)| is_calm && header.role == role::OWNER) {
+                for (slot, _) in flows.iter().filter(|(_, header)| is_calm && header.life().is_owned()) {
                     let balanced = flows.state(slot).get(at..).and_then(|state| Balanced::read_from_prefix(state).ok());
                     // A flow that only passes has no backend.
                     let backend = balanced.and_then(|(balanced, _)| balanced.backend.item());

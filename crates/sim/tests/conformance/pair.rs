@@ -2,7 +2,7 @@
 //! between them when the test says so.
 
 use holdfast_nf::zerocopy::FromBytes;
-use holdfast_protection::flows::{ActorHeader, role};
+use holdfast_protection::flows::{ActorHeader, Life};
 use holdfast_protection::{Admission, Epoch, Flows, Outbox, Peer, Protection, Slot, kind};
 use holdfast_sim::Preset;
 use holdfast_wire::{DropReason, FlowKey, MemoryPool, Packet, PacketPool};
@@ -86,9 +86,9 @@ impl Side {
         self.plan.promises() && safety.unprotected == 0 && !safety.resynchronising
     }
 
-    pub(crate) fn find(&self, flow: u16) -> Option<(Slot, u8)> {
+    pub(crate) fn find(&self, flow: u16) -> Option<(Slot, Life)> {
         let found = self.flows.find(&key(flow), self.flows.hash(&key(flow)))?;
-        Some((found.slot, self.flows.header(found.slot).role))
+        Some((found.slot, self.flows.header(found.slot).life()))
     }
 
     /// The count of a flow as this side knows it.
@@ -107,10 +107,10 @@ impl Side {
     /// The first packet opens the flow under `epoch`.
     pub(crate) fn process(&mut self, flow: u16, epoch: u32) {
         let slot = match self.find(flow) {
-            Some((slot, role::OWNER)) => slot,
+            Some((slot, Life::Owned)) => slot,
             Some(_) => return,
             None => {
-                let Ok(slot) = self.flows.insert(key(flow), self.flows.hash(&key(flow)), role::OWNER) else { return };
+                let Ok(slot) = self.flows.insert_owned(key(flow), self.flows.hash(&key(flow))) else { return };
                 self.flows.header_mut(slot).epoch = Epoch::new(epoch);
                 slot
             }
@@ -132,7 +132,7 @@ impl Side {
 
     /// Ends a flow that is owned here.
     pub(crate) fn end(&mut self, flow: u16) -> bool {
-        let Some((slot, role::OWNER)) = self.find(flow) else { return false };
+        let Some((slot, Life::Owned)) = self.find(flow) else { return false };
         self.protection.ended(&mut self.flows, slot, &mut self.out);
         self.flows.remove(slot);
         true
@@ -168,7 +168,7 @@ impl Side {
 
     /// The route of a claimed flow leads here now.
     pub(crate) fn claimed(&mut self, slot: Slot, epoch: u32) {
-        if self.flows.header(slot).role == role::CLAIMING {
+        if self.flows.header(slot).life() == Life::Claiming {
             self.flows.header_mut(slot).epoch = Epoch::new(epoch);
             self.protection.claimed(&mut self.flows, slot);
         }
@@ -218,7 +218,7 @@ impl Side {
         if missing < self.protection.held() {
             return Err(format!("{} packets are held, but only {missing} are out", self.protection.held()));
         }
-        let owned = self.flows.iter().filter(|(_, header)| matches!(header.role, role::OWNER | role::OPENING)).count();
+        let owned = self.flows.iter().filter(|(_, header)| header.life().is_own()).count();
         if owned != self.flows.owned() {
             return Err(format!("{owned} flows are owned, {} were counted", self.flows.owned()));
         }
@@ -325,7 +325,7 @@ impl Pair {
     /// Processes a packet of a flow at the side that has it. Even flows begin at the
     /// first side, odd ones at the second.
     pub(crate) fn process(&mut self, flow: u16) {
-        let owner = (0..2).find(|&at| matches!(self.sides[at].find(flow), Some((_, role::OWNER))));
+        let owner = (0..2).find(|&at| matches!(self.sides[at].find(flow), Some((_, Life::Owned))));
         let at = owner.unwrap_or(usize::from(flow % 2));
         if owner.is_none() {
             if self.sides.iter().any(|side| side.find(flow).is_some()) || self.ended.contains(&flow) {

@@ -3,7 +3,7 @@
 
 use crate::pair::{CROWDED, LAYOUT, Message, Pair, ROOMY, Sent, Side, key};
 use crate::{require, runner};
-use holdfast_protection::flows::{flag, role};
+use holdfast_protection::flows::{Event, Life, flag};
 use holdfast_protection::{Epoch, Peer, kind};
 use holdfast_sim::{Fault, Planted, Preset, plant};
 use holdfast_wire::DropReason;
@@ -213,13 +213,13 @@ pub(crate) fn of_an_announced_flow(preset: Preset) -> Result<(), String> {
     let mut pair = Pair::new(preset);
     let side = &mut pair.sides[1];
     let hash = side.flows.hash(&key(0));
-    let slot = side.flows.insert(key(0), hash, role::ARRIVING).map_err(|_| "no room")?;
+    let slot = side.flows.insert(key(0), hash, Event::Announce).map_err(|_| "no room")?;
     let header = side.flows.header_mut(slot);
     (header.epoch, header.flags) = (Epoch::FIRST, flag::EMPTY);
     pair.sides[0].process(0, 1);
     pair.drain()?;
     let header = pair.sides[1].flows.header(slot);
-    require!(header.role == role::ARRIVING, "the flow is not expected any more");
+    require!(header.life() == Life::Arriving, "the flow is not expected any more");
     let is_empty = header.flags & flag::EMPTY != 0;
     require!(is_empty != preset.promises(), "there is a state, and it is called empty: {is_empty}");
     require!(!preset.promises() || pair.sides[1].count(0) == 1, "what came was not kept");

@@ -4,7 +4,8 @@
 //! Out: flows that go on, end, or wait. Never: a look at a state that is not here.
 
 use super::ending::contain;
-use super::{Chain, DropReason, Lane, PacketPool, Shared, Slot, flag, role};
+use super::{Chain, DropReason, Lane, PacketPool, Shared, Slot};
+use holdfast_protection::flows::Life;
 
 impl Lane {
     /// Number of new flows for whose state there is room, less the room that earlier
@@ -59,12 +60,12 @@ impl Lane {
             self.retry = true;
             let header = self.flows.header(slot);
             let is_forgotten = self.wheel.awaits_state(header);
-            if self.wheel.holds(header) || header.role != role::OWNER {
+            if self.wheel.holds(header) || !header.life().is_owned() {
                 continue;
             }
             // The flow's deadline had come, and no packet has.
             let is_over = header.expires_at <= shared.sides[self.side].now || is_forgotten;
-            let is_over = is_over && header.flags & flag::MOVING == 0;
+            let is_over = is_over && header.life() == Life::Owned;
             if is_over && header.parked == 0 && self.fetch(slot) {
                 shared.forgotten += u64::from(is_forgotten);
                 self.expire_flow(slot, shared);
@@ -79,7 +80,7 @@ impl Lane {
         let mut is_miscounted = false;
         for (slot, generation) in core::mem::take(&mut self.outbox.lost) {
             let header = *self.flows.header(slot);
-            if header.generation != generation || header.role != role::OWNER || self.flows.is_present(slot) {
+            if header.generation != generation || !header.life().is_owned() || self.flows.is_present(slot) {
                 continue;
             }
             self.lose(slot, shared, pool);
@@ -87,7 +88,7 @@ impl Lane {
         }
         // Leases are unknown for flows whose state is paged out. States that wait here
         // for room count as known.
-        let is_away = |slot: &Slot| self.flows.header(*slot).role == role::OWNER && !self.flows.is_present(*slot);
+        let is_away = |slot: &Slot| self.flows.header(*slot).life().is_owned() && !self.flows.is_present(*slot);
         if is_miscounted && (0..self.flows.reach()).filter(is_away).count() <= self.aside() {
             self.recount();
         }
@@ -117,18 +118,18 @@ impl Lane {
             if let Some(paged) = protection.paged_mut() {
                 paged.visit_aside(&mut |slot, generation, state| {
                     let header = flows.header(slot);
-                    if header.generation == generation && header.role == role::OWNER && !flows.is_present(slot) {
+                    if header.generation == generation && header.life().is_owned() && !flows.is_present(slot) {
                         adopt(state, None);
                     }
                 });
             }
             for slot in 0..flows.reach() {
-                let (role, generation) = (flows.header(slot).role, flows.header(slot).generation);
-                let opened = match role {
-                    role::OWNER if flows.is_present(slot) => None,
+                let (life, generation) = (flows.header(slot).life(), flows.header(slot).generation);
+                let opened = match life {
+                    life if life.is_owned() && flows.is_present(slot) => None,
                     // The flow's first packet waits in the middle of the chain: the
                     // functions before that have the flow open.
-                    role::OPENING => Some(parking.opened(slot, generation)),
+                    Life::Opening => Some(parking.opened(slot, generation)),
                     _ => continue,
                 };
                 adopt(flows.parts_mut(slot).1, opened);

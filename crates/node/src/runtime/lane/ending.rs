@@ -5,9 +5,10 @@
 //! switch and the protection; returns of the flow's leases. Never: an end that a function
 //! does not hear of.
 
-use super::{Chain, DropReason, EXPIRE_BUDGET, Epoch, FlowKey, Lane, PacketPool, Position, Shared, Slot, role};
+use super::{Chain, DropReason, EXPIRE_BUDGET, Epoch, FlowKey, Lane, PacketPool, Position, Shared, Slot};
 use crate::ahead::AHEAD;
 use crate::runtime::parking::Visitor;
+use holdfast_protection::flows::Life;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 impl Lane {
@@ -19,9 +20,9 @@ impl Lane {
         }
         while let Some(parked) = self.parking.pop_older_than(shared.sides[self.side].now) {
             let header = self.flows.header_mut(parked.slot);
-            if header.generation == parked.generation && header.role != role::FREE {
+            if header.generation == parked.generation && header.life() != Life::Free {
                 header.parked = header.parked.saturating_sub(1);
-                if header.role == role::OPENING && parked.position.opening {
+                if header.life() == Life::Opening && parked.position.opening {
                     self.abandon_opening(parked.slot, parked.position, shared);
                 }
             }
@@ -65,12 +66,12 @@ impl Lane {
         let found = self.flows.find(key, self.flows.hash(key)).filter(|found| !found.is_reply);
         let Some(slot) = found.map(|found| found.slot).filter(|slot| self.flows.header(*slot).epoch == epoch) else { return };
         let header = self.flows.header_mut(slot);
-        match header.role {
-            role::OWNER => {
+        match header.life() {
+            Life::Owned | Life::Leaving | Life::Replaying => {
                 header.set_deadline(0);
                 self.wheel.bring_forward(&mut self.flows, slot);
             }
-            role::OPENING => {
+            Life::Opening => {
                 let waiting = self.parking.take_all(slot, header.generation);
                 let opening = waiting.iter().map(|parked| parked.position).find(|position| position.opening);
                 self.abandon_opening(slot, opening.unwrap_or_default(), shared);
@@ -107,7 +108,7 @@ impl Lane {
             let hash = self.flows.hash(&was.key);
             self.gone.note(hash, was.epoch);
             shared.sides[self.side].note_epoch(was.epoch);
-            if was.role == role::OPENING {
+            if was.life() == Life::Opening {
                 let opening = waiting.iter().map(|parked| parked.position).find(|position| position.opening);
                 if let Some(state) = state {
                     contain(&mut self.chain, state, shared, |chain, state| chain.abandon(state, opening.unwrap_or_default()));

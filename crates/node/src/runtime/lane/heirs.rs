@@ -55,7 +55,6 @@ impl Lane {
         let inputs = self.protection.logged_mut().map(|logged| logged.take_inputs(&self.flows, slot)).unwrap_or_default();
         let header = self.flows.header_mut(slot);
         header.epoch = epoch;
-        header.flags &= !flag::MOVING;
         self.protection.claimed(&mut self.flows, slot);
         self.gather_replies(slot);
         if !self.flows.is_present(slot) {

@@ -27,11 +27,11 @@
 //! In: the fill of both tables, the stamped time. Out: flows that end. Never: a look at
 //! more than [`LOOKS`] flows in a turn.
 
-use super::{EXPIRE_BUDGET, Lane, Shared, Slot, flag, role};
+use super::{EXPIRE_BUDGET, Lane, Shared, Slot, flag};
 use crate::ahead::AHEAD;
 use crate::runtime::timers::{Kind, Place};
 use holdfast_nf::Standing;
-use holdfast_protection::flows::ActorHeader;
+use holdfast_protection::flows::{ActorHeader, Life};
 use holdfast_wire::fault::{Fault, is_planted};
 
 /// Time-outs become shorter from here on, in 1/1000 of the table.
@@ -174,7 +174,7 @@ impl Lane {
         let Lane { flows, wheel, pressure, .. } = self;
         pressure.awaited.retain(|(slot, generation)| {
             let header = flows.header(*slot);
-            header.generation == *generation && header.role == role::OWNER && wheel.awaits_state(header)
+            header.generation == *generation && header.life().is_owned() && wheel.awaits_state(header)
         });
         pressure.awaited.len()
     }
@@ -277,7 +277,7 @@ impl Lane {
     /// True if work on the flow is under way, so it must not end yet.
     fn is_busy(&self, slot: Slot) -> bool {
         let header = self.flows.header(slot);
-        header.flags & IN_HAND != 0 || header.role != role::OWNER || header.parked > 0 || self.is_replaying(slot)
+        header.flags & IN_HAND != 0 || header.life() != Life::Owned || header.parked > 0 || self.is_replaying(slot)
     }
 
     /// Ends a flow before its time, or files it anew if it was filed wrongly.
@@ -301,7 +301,7 @@ impl Lane {
 
 /// Flags of a flow that must not end yet: work on it is under way, or it has no state
 /// yet.
-const IN_HAND: u8 = flag::TOUCHED | flag::DIRTY | flag::MOVING | flag::EMPTY;
+const IN_HAND: u8 = flag::TOUCHED | flag::DIRTY | flag::EMPTY;
 
 /// True if the flow has been idle for such a share (1/1000) of the time that it was
 /// given.

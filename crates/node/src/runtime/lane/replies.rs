@@ -38,7 +38,7 @@ impl Lane {
     /// drops it.
     pub(super) fn put_off(&mut self, parked: Parked, shared: &mut Shared, pool: &mut dyn PacketPool) {
         match self.flows.find(&parked.key, self.flows.hash(&parked.key)) {
-            Some(found) if self.flows.header(found.slot).is_awaited() => self.parking.put_back(parked),
+            Some(found) if self.flows.header(found.slot).life().is_awaited() => self.parking.put_back(parked),
             _ => {
                 self.flows.header_mut(parked.slot).parked -= 1;
                 shared.drop(parked.packet, DropReason::StaleEpoch, pool);

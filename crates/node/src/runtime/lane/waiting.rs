@@ -7,7 +7,7 @@ use super::{Arrival, Lane, Step};
 use crate::runtime::Shared;
 use crate::runtime::parking::{Parked, Visitor};
 use holdfast_nf::Position;
-use holdfast_protection::flows::{Found, role};
+use holdfast_protection::flows::{Found, Life};
 use holdfast_protection::{Epoch, Slot};
 use holdfast_wire::{DropReason, FlowKey, Packet, PacketPool};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -59,7 +59,7 @@ impl Lane {
         match self.parking.push(parked, header.parked) {
             Ok(()) => header.parked += 1,
             Err(packet) => {
-                if header.role == role::OPENING && position.opening {
+                if header.life() == Life::Opening && position.opening {
                     // The flow would never be opened or ended without this packet.
                     self.abandon_opening(slot, position, shared);
                 }
@@ -75,12 +75,12 @@ impl Lane {
         for _ in 0..self.parking.len() {
             let Some(parked) = self.parking.pop() else { break };
             let header = self.flows.header_mut(parked.slot);
-            if header.generation != parked.generation || header.role == role::FREE {
+            if header.generation != parked.generation || header.life() == Life::Free {
                 shared.drop(parked.packet, DropReason::NoFlow, pool);
                 continue;
             }
-            let is_opening_itself = header.role == role::OPENING && parked.position.opening;
-            let is_owned = header.role == role::OWNER;
+            let is_opening_itself = header.life() == Life::Opening && parked.position.opening;
+            let is_owned = header.life().is_owned();
             if is_owned && self.is_anothers(&parked) {
                 self.put_off(parked, shared, pool);
                 continue;
@@ -90,7 +90,7 @@ impl Lane {
             let may_run = may_run && (self.flows.is_present(parked.slot) || self.fetch(parked.slot));
             if !may_run || self.is_replaying(parked.slot) {
                 let header = self.flows.header_mut(parked.slot);
-                if header.role == role::REPLICA {
+                if header.life() == Life::Copy {
                     header.parked -= 1;
                     shared.drop(parked.packet, DropReason::StaleEpoch, pool);
                 } else {

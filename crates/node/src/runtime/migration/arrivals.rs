@@ -6,7 +6,7 @@ use super::{BATCH, Parts};
 use crate::ahead::OfChain;
 use crate::channel::Fabric;
 use crate::message::{Claim, ClaimFlag, kind};
-use holdfast_protection::flows::{ActorHeader, flag, role};
+use holdfast_protection::flows::{ActorHeader, Event, Life, flag};
 use holdfast_protection::{Epoch, Peer, Slot};
 use holdfast_wire::fault::{Fault, is_planted};
 use holdfast_wire::{DropReason, FlowKey};
@@ -118,7 +118,7 @@ impl Arrivals {
         let place = batch.flows.get_mut(*at as usize).ok_or(DropReason::Malformed)?;
         let (slot, generation) = place.ok_or(DropReason::StaleDuplicate)?;
         let ours = lane.flows.header(slot);
-        if ours.role != role::ARRIVING || ours.generation != generation {
+        if ours.life() != Life::Arriving || ours.generation != generation {
             return Err(DropReason::StaleEpoch);
         }
         let is_its = ActorHeader::read_from_prefix(block).is_ok_and(|(theirs, _)| theirs.key == ours.key);
@@ -159,8 +159,8 @@ impl Arrivals {
             let lane = &mut lanes[batch.lane];
             for (slot, generation) in batch.flows.into_iter().flatten() {
                 let header = lane.flows.header(slot);
-                if header.generation == generation && header.role == role::ARRIVING {
-                    lane.flows.set_role(slot, role::CLAIMING);
+                if header.generation == generation && header.life() == Life::Arriving {
+                    lane.flows.step(slot, Event::Claim);
                     recoveries.give_back(batch.from, lane, slot);
                 }
             }
@@ -206,9 +206,9 @@ impl Arrivals {
             let lane = &mut parts.lanes[batch.lane];
             for (slot, generation) in batch.flows.into_iter().flatten() {
                 let header = lane.flows.header(slot);
-                if header.generation == generation && header.role == role::ARRIVING {
+                if header.generation == generation && header.life() == Life::Arriving {
                     // Flows of which there was a replica here are claimed already.
-                    lane.flows.set_role(slot, role::CLAIMING);
+                    lane.flows.step(slot, Event::Claim);
                     parts.recoveries.add(dead, lane, slot);
                 }
             }
@@ -227,12 +227,12 @@ fn welcome(lane: &mut Lane, from: Peer, claim: &Claim, hash: u64) -> Option<Slot
     let (key, reply) = (FlowKey::from(claim.key), FlowKey::from(claim.reply));
     if let Some(found) = lane.flows.find(&key, hash) {
         let ours = lane.flows.header(found.slot);
-        if found.is_reply || ours.role != role::REPLICA {
+        if found.is_reply || ours.life() != Life::Copy {
             return None;
         }
         let is_its = (ours.peer, ours.peer_incarnation) == (from.node, from.incarnation);
         if ours.epoch == claim.epoch() && is_its && ours.reply == reply {
-            lane.flows.set_role(found.slot, role::ARRIVING);
+            lane.flows.step(found.slot, Event::Announce);
             return Some(found.slot);
         }
         let is_earlier = claim.epoch().is_later(ours.epoch);
@@ -248,7 +248,7 @@ fn welcome(lane: &mut Lane, from: Peer, claim: &Claim, hash: u64) -> Option<Slot
         return None;
     }
     // Room for the flow's state is looked for when the state arrives.
-    let slot = lane.flows.insert_header(key, hash, role::ARRIVING).ok()?;
+    let slot = lane.flows.insert_header(key, hash, Event::Announce).ok()?;
     if reply != FlowKey::default() && lane.flows.place_reply(slot, reply).is_err() {
         lane.flows.remove(slot);
         return None;
@@ -263,11 +263,11 @@ fn welcome(lane: &mut Lane, from: Peer, claim: &Claim, hash: u64) -> Option<Slot
 /// Gives up the slot of a flow that will not arrive.
 fn unwelcome(lane: &mut Lane, slot: Slot) {
     let header = lane.flows.header(slot);
-    if header.role != role::ARRIVING {
+    if header.life() != Life::Arriving {
         return;
     }
     if header.flags & flag::EMPTY == 0 {
-        lane.flows.set_role(slot, role::REPLICA);
+        lane.flows.step(slot, Event::CallOff);
     } else {
         lane.flows.remove(slot);
     }
@@ -289,7 +289,7 @@ impl Lane {
         header.flags = flag::UNCONFIRMED;
         let epoch = header.epoch;
         shared.sides[self.side].note_epoch(epoch);
-        self.flows.set_role(slot, role::OWNER);
+        self.flows.step(slot, Event::Arrive);
         self.protection.arrived(&mut self.flows, slot, from);
         if self.flows.is_present(slot) {
             let (_, state) = self.flows.parts_mut(slot);

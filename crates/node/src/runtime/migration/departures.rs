@@ -8,7 +8,7 @@ use super::{Migrations, Parts};
 use crate::address::NodeId;
 use crate::channel::Fabric;
 use crate::message::{Claim, ClaimFlag, RouteInfo, kind};
-use holdfast_protection::flows::{flag, role};
+use holdfast_protection::flows::{Event, Life};
 use holdfast_protection::{Epoch, Peer, Slot};
 use holdfast_wire::DropReason;
 use zerocopy::IntoBytes;
@@ -79,7 +79,7 @@ impl Departure {
             if !is_here(lane, flow) {
                 stay(lane, flow);
             } else if lane.fetch(flow.slot) {
-                lane.leave(flow.slot, flow.new_epoch, role::CLAIMING, shared);
+                lane.leave(flow.slot, flow.new_epoch, Event::Claim, shared);
                 flow.stage = Stage::Over;
                 recoveries.add(self.to, lane, flow.slot);
             } else {
@@ -112,16 +112,16 @@ impl Departing {
 /// True if this is the same flow as when it was chosen, still owned here.
 fn is_here(lane: &Lane, flow: &Departing) -> bool {
     let header = lane.flows.header(flow.slot);
-    header.role == role::OWNER && header.generation == flow.generation && header.epoch == flow.old_epoch
+    header.life().is_owned() && header.generation == flow.generation && header.epoch == flow.old_epoch
 }
 
 fn stay(lane: &mut Lane, flow: &mut Departing) {
     flow.stage = Stage::Over;
-    // The route may have been given anew meanwhile, to this same runtime: the flag goes
-    // then too.
-    let header = lane.flows.header_mut(flow.slot);
-    if header.generation == flow.generation && header.role == role::OWNER {
-        header.flags &= !flag::MOVING;
+    // The route may have been given anew meanwhile, to this same runtime: the flow
+    // stays then too.
+    let header = lane.flows.header(flow.slot);
+    if header.generation == flow.generation && header.life() == Life::Leaving {
+        lane.flows.step(flow.slot, Event::Stay);
     }
 }
 
@@ -163,7 +163,7 @@ impl Migrations {
                 if protection.paged_mut().is_some_and(|paged| !paged.departs(flows, slot, to, epoch, outbox)) {
                     continue;
                 }
-                lane.leave(flow.slot, flow.new_epoch, role::DEPARTED, shared);
+                lane.leave(flow.slot, flow.new_epoch, Event::Send, shared);
                 let parts: [&[u8]; 3] = [&departure.number.to_be_bytes(), &[at as u8], lane.flows.block(flow.slot)];
                 let sent = fabric.send_parts(departure.to.node, kind::FLOW, &parts);
                 debug_assert!(sent.is_ok(), "there was room");
@@ -258,7 +258,7 @@ impl Migrations {
             flow.stage = Stage::Over;
             moved += 1;
             let header = lane.flows.header(flow.slot);
-            if header.role == role::DEPARTED && header.generation == flow.generation {
+            if header.life() == Life::Departed && header.generation == flow.generation {
                 let Lane { protection, flows, outbox, .. } = lane;
                 if !protection.departed(flows, flow.slot, from, flow.old_epoch, outbox) {
                     flows.remove(flow.slot);
@@ -363,7 +363,7 @@ impl Migrations {
                     }
                     Stage::Moved if is_here(lane, flow) => {
                         flow.let_go(dead, parts.recoveries);
-                        lane.leave(flow.slot, flow.new_epoch, role::CLAIMING, parts.shared);
+                        lane.leave(flow.slot, flow.new_epoch, Event::Claim, parts.shared);
                     }
                     Stage::Sent if is_departed(lane, flow) && !keeps_sent(lane, flow) => {
                         // The holder of its later state claims the flow.
@@ -378,7 +378,7 @@ impl Migrations {
                             // got, and has precedence over this copy.
                             lane.flows.header_mut(flow.slot).epoch = flow.old_epoch;
                         }
-                        lane.flows.set_role(flow.slot, role::CLAIMING);
+                        lane.flows.step(flow.slot, Event::Claim);
                     }
                     _ => {
                         flow.let_go(dead, parts.recoveries);
@@ -464,9 +464,8 @@ impl Migrations {
                     body.extend_from_slice(claim.as_bytes());
                 }
                 let is_sent = fabric.send(to.node, kind::PREPARE, &body).is_ok();
-                for flow in &flows {
-                    let flags = &mut lanes[lane].flows.header_mut(flow.slot).flags;
-                    *flags = if is_sent { *flags | flag::MOVING } else { *flags & !flag::MOVING };
+                if is_sent {
+                    flows.iter().for_each(|flow| lanes[lane].flows.step(flow.slot, Event::Choose));
                 }
                 let order = &mut self.orders[at];
                 if !is_sent {
@@ -496,7 +495,7 @@ impl Migrations {
 
 fn is_departed(lane: &Lane, flow: &Departing) -> bool {
     let header = lane.flows.header(flow.slot);
-    header.role == role::DEPARTED && header.generation == flow.generation
+    header.life() == Life::Departed && header.generation == flow.generation
 }
 
 /// True if the copy of a sent flow that is left here is as good as any.
@@ -510,15 +509,14 @@ fn claim_of(lane: &Lane, slot: Slot, chain: usize) -> Claim {
 
 impl Lane {
     /// Ends the ownership of a flow here: its functions let go of it.
-    fn leave(&mut self, slot: Slot, epoch: Epoch, role: u8, shared: &mut Shared) {
+    fn leave(&mut self, slot: Slot, epoch: Epoch, event: Event, shared: &mut Shared) {
         self.wheel.remove(&mut self.flows, slot);
         let hash = self.flows.hash(&self.flows.header(slot).key);
         let (header, state) = self.flows.parts_mut(slot);
         self.gone.note(hash, header.epoch);
         shared.sides[self.side].note_epoch(epoch);
         header.epoch = epoch;
-        header.flags &= !flag::MOVING;
         self.chain.forget(state);
-        self.flows.set_role(slot, role);
+        self.flows.step(slot, event);
     }
 }

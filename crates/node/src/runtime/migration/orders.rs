@@ -6,7 +6,7 @@ use super::departures::{Departing, Stage};
 use crate::address::NodeId;
 use crate::channel::Fabric;
 use crate::message::Control;
-use holdfast_protection::flows::{flag, role};
+use holdfast_protection::flows::Life;
 use holdfast_protection::{Peer, Slot};
 use holdfast_wire::selector::Selector;
 
@@ -98,7 +98,7 @@ impl Order {
             let mut rest = Vec::with_capacity(self.again.len());
             for (at, slot, generation, tries) in self.again.drain(..) {
                 let header = lanes[at].flows.header(slot);
-                let may_go = header.role == role::OWNER && header.generation == generation && header.flags & flag::MOVING == 0;
+                let may_go = header.life() == Life::Owned && header.generation == generation;
                 if at != first || chosen.len() == BATCH {
                     rest.push((at, slot, generation, tries));
                 } else if may_go {
@@ -128,8 +128,7 @@ impl Order {
             self.at = Some((at, slot + 1));
             *budget -= 1;
             let header = lane.flows.header(slot);
-            if header.role == role::OWNER
-                && header.flags & flag::MOVING == 0
+            if header.life() == Life::Owned
                 && [header.key, header.reply.reverse()].iter().any(|key| self.selector.matches(key, header.ingress))
             {
                 chosen.push(departing(lane, slot, 0));

@@ -170,7 +170,7 @@ fn replicas_lie_on_the_other_host() {
         for at in [0, 1] {
             for (peer, (runtime, _)) in &world.hosts[at].runtimes {
                 let flows = runtime.flows(0).expect("a chain");
-                let owned = flows.iter().filter(|(_, header)| header.role == holdfast_protection::flows::role::OWNER);
+                let owned = flows.iter().filter(|(_, header)| header.life() == holdfast_protection::flows::Life::Owned);
                 pairs.extend(owned.map(|(_, header)| (host(peer.node), host(header.peer))));
             }
         }

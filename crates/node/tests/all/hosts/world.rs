@@ -394,7 +394,7 @@ impl World {
     pub(crate) fn flows_of(&self, switch: usize, hosts: &[usize]) -> BTreeMap<FlowKey, u64> {
         let runtimes = hosts.iter().flat_map(|at| self.hosts[*at].runtimes.values());
         let flows = runtimes.filter_map(|(runtime, _)| runtime.flows(switch)).flat_map(|flows| flows.iter());
-        let owned = flows.filter(|(_, header)| header.role == holdfast_protection::flows::role::OWNER);
+        let owned = flows.filter(|(_, header)| header.life() == holdfast_protection::flows::Life::Owned);
         owned.map(|(_, header)| (header.key, header.packets().iter().sum())).collect()
     }
 

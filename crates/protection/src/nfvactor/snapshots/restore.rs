@@ -12,7 +12,7 @@
 
 use super::NfvActor;
 use crate::copies::is_newer;
-use crate::flows::{ActorHeader, role};
+use crate::flows::{ActorHeader, Event, Life};
 use crate::numbers::{reached, split_block, split_u32};
 use crate::{Flows, Outbox, Peer, Slot, kind};
 use holdfast_wire::DropReason;
@@ -77,12 +77,12 @@ fn known(now: u64) -> Option<u64> {
 }
 
 fn is_of(header: &ActorHeader, node: u16, incarnation: u32) -> bool {
-    header.role == role::REPLICA && header.peer == node && reached(incarnation, header.peer_incarnation)
+    header.life() == Life::Copy && header.peer == node && reached(incarnation, header.peer_incarnation)
 }
 
 /// The holder of the flow's snapshot claims the flow.
 fn claim(flows: &mut Flows, slot: Slot, node: u16, out: &mut Outbox) {
-    flows.set_role(slot, role::CLAIMING);
+    flows.step(slot, Event::Claim);
     // The flow has no snapshot elsewhere now.
     let header = flows.header_mut(slot);
     (header.peer, header.peer_incarnation) = (0, 0);
@@ -290,15 +290,15 @@ impl NfvActor {
         let (theirs, _) = ActorHeader::read_from_prefix(block).map_err(|_| DropReason::Malformed)?;
         let hash = flows.hash(&theirs.key);
         let (slot, was) = match flows.find(&theirs.key, hash) {
-            None => (flows.insert(theirs.key, hash, role::CLAIMING).map_err(|_| DropReason::FlowTableFull)?, role::FREE),
+            None => (flows.insert(theirs.key, hash, Event::Claim).map_err(|_| DropReason::FlowTableFull)?, Life::Free),
             Some(found) if found.is_reply => return Err(DropReason::FlowTableFull),
             Some(found) => {
                 let ours = *flows.header(found.slot);
-                if matches!(ours.role, role::OWNER | role::OPENING) || !is_newer(&theirs, &ours) {
+                if ours.life().is_own() || !is_newer(&theirs, &ours) {
                     return Err(DropReason::StaleEpoch);
                 }
-                flows.set_role(found.slot, role::CLAIMING);
-                (found.slot, ours.role)
+                flows.step(found.slot, Event::Claim);
+                (found.slot, ours.life())
             }
         };
         if flows.overwrite(slot, block).is_err() {
@@ -312,7 +312,7 @@ impl NfvActor {
         if let Some(link) = self.links.find(from) {
             link.copies += 1;
         }
-        if was != role::CLAIMING {
+        if was != Life::Claiming {
             out.late_claims.push((me, slot));
         }
         Ok(())

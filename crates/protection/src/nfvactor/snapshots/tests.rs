@@ -2,6 +2,7 @@
 
 use super::restore::{PATIENCE, SHORT_PATIENCE};
 use super::*;
+use crate::flows::{Event, Life};
 use crate::plan::Plan;
 use crate::{Epoch, Protection, Slot, kind};
 use holdfast_wire::{FlowKey, MemoryPool, PacketPool};
@@ -50,7 +51,7 @@ impl Node {
         let slot = match self.find(flow) {
             Some(slot) => slot,
             None => {
-                let slot = self.flows.insert(key(flow), self.flows.hash(&key(flow)), role::OWNER).unwrap();
+                let slot = self.flows.insert_owned(key(flow), self.flows.hash(&key(flow))).unwrap();
                 self.flows.header_mut(slot).epoch = Epoch::FIRST;
                 slot
             }
@@ -66,8 +67,8 @@ impl Node {
     }
 
     /// The state and the role of a flow here.
-    fn known(&self, flow: u16) -> Option<(u8, u8)> {
-        self.find(flow).map(|slot| (self.flows.state(slot)[0], self.flows.header(slot).role))
+    fn known(&self, flow: u16) -> Option<(u8, Life)> {
+        self.find(flow).map(|slot| (self.flows.state(slot)[0], self.flows.header(slot).life()))
     }
 
     /// Ends a turn at this time, with so much room in every channel.
@@ -280,7 +281,7 @@ fn a_next_incarnation_fetches_from_all_holders() {
     talk(&mut [&mut again, &mut b, &mut c], MILLISECOND);
     assert!([&again, &b, &c].iter().all(|node| !node.protection.is_recovering(A)));
     assert_eq!(again.claim(5), 4);
-    assert!((0..4).all(|flow| again.known(flow) == Some((8, role::OWNER))));
+    assert!((0..4).all(|flow| again.known(flow) == Some((8, Life::Owned))));
     assert!(again.protection.safety(&again.flows).resynchronising, "the snapshots are of an older epoch");
     talk(&mut [&mut again, &mut b, &mut c], MILLISECOND);
     assert!(!again.protection.safety(&again.flows).resynchronising);
@@ -345,7 +346,7 @@ fn what_nobody_fetches_is_claimed_by_who_has_it() {
     assert!(b.out.late_claims.is_empty() && b.protection.is_recovering(A));
     b.turn(MILLISECOND + PATIENCE, 1 << 20);
     assert_eq!(b.out.late_claims.first().map(|(node, _)| *node), Some(16));
-    assert_eq!((b.claim(2), b.known(1)), (1, Some((1, role::OWNER))));
+    assert_eq!((b.claim(2), b.known(1)), (1, Some((1, Life::Owned))));
     assert!(!b.protection.is_recovering(A));
     b.set_peers(&[C, REBORN]);
     say(&mut reborn(REBORN, &[A], &[B]), MILLISECOND, &mut [&mut b]);
@@ -383,7 +384,7 @@ fn an_older_snapshot_never_overwrites_a_newer_one() {
         a.set_peers(&[C]);
         a.packet(1);
         talk(&mut [&mut a, &mut c], 1);
-        assert_eq!((b.known(1), c.known(1)), (Some((1, role::REPLICA)), Some((2, role::REPLICA))));
+        assert_eq!((b.known(1), c.known(1)), (Some((1, Life::Copy)), Some((2, Life::Copy))));
         let mut again = reborn(REBORN, &[A], &[B, C]);
         mourn(A, &mut [&mut b, &mut c], &[REBORN]);
         let asked = again.turn(MILLISECOND, 1 << 20);
@@ -398,7 +399,7 @@ fn an_older_snapshot_never_overwrites_a_newer_one() {
             }
         }
         assert_eq!(again.claim(4), 1);
-        assert_eq!(again.known(1), Some((2, role::OWNER)), "newer first: {newer_first}");
+        assert_eq!(again.known(1), Some((2, Life::Owned)), "newer first: {newer_first}");
     }
 }
 
@@ -435,7 +436,7 @@ fn a_next_incarnation_that_does_not_ask_is_not_waited_for() {
     b.turn(came + SHORT_PATIENCE - 1, 1 << 20);
     assert!(b.out.late_claims.is_empty() && b.protection.is_recovering(A), "it has had less time than that");
     b.turn(came + SHORT_PATIENCE, 1 << 20);
-    assert_eq!((b.claim(2), b.known(1)), (1, Some((1, role::OWNER))));
+    assert_eq!((b.claim(2), b.known(1)), (1, Some((1, Life::Owned))));
     assert!(!b.protection.is_recovering(A));
 }
 
@@ -449,7 +450,7 @@ fn the_snapshot_of_a_refused_claim_is_forgotten() {
     mourn(A, &mut [&mut b], &[REBORN]);
     let mut again = reborn(REBORN, &[A], &[B]);
     talk(&mut [&mut again, &mut b], MILLISECOND);
-    assert_eq!(b.known(1), Some((1, role::REPLICA)));
+    assert_eq!(b.known(1), Some((1, Life::Copy)));
     let (_, slot) = again.out.late_claims.pop().unwrap();
     again.protection.unclaimed(&mut again.flows, slot);
     again.flows.remove(slot);
@@ -467,10 +468,10 @@ fn a_flow_that_moves_has_its_snapshot_where_it_was() {
     talk(&mut [&mut a, &mut b, &mut c], 1);
     a.set_peers(&[B, C]);
     talk(&mut [&mut a, &mut b, &mut c], 1);
-    assert_eq!(c.known(1), Some((1, role::REPLICA)));
+    assert_eq!(c.known(1), Some((1, Life::Copy)));
     move_flow(&mut a, &mut b);
     talk(&mut [&mut a, &mut b, &mut c], 1);
-    assert_eq!((a.known(1), b.known(1), c.known(1)), (Some((1, role::REPLICA)), Some((1, role::OWNER)), None));
+    assert_eq!((a.known(1), b.known(1), c.known(1)), (Some((1, Life::Copy)), Some((1, Life::Owned)), None));
     assert!(!b.protection.safety(&b.flows).resynchronising);
     // The flow goes on from there: its next snapshot comes to A.
     b.packet(1);
@@ -503,8 +504,10 @@ fn a_flow_that_moves_within_a_host_keeps_its_snapshot() {
 fn move_flow(from: &mut Node, to: &mut Node) {
     let slot = from.find(1).unwrap();
     from.flows.header_mut(slot).epoch = Epoch::new(2);
-    let arrived = to.flows.insert(key(1), to.flows.hash(&key(1)), role::OWNER).unwrap();
+    let arrived = to.flows.insert_owned(key(1), to.flows.hash(&key(1))).unwrap();
     to.flows.overwrite(arrived, from.flows.block(slot)).unwrap();
+    from.flows.step(slot, Event::Choose);
+    from.flows.step(slot, Event::Send);
     assert!(from.protection.departed(&mut from.flows, slot, to.me, Epoch::FIRST, &mut from.out));
     to.protection.arrived(&mut to.flows, arrived, from.me);
 }
@@ -515,7 +518,7 @@ fn move_flow(from: &mut Node, to: &mut Node) {
 fn a_refusal_from_before_a_move_means_nothing_after_it() {
     let (mut a, mut b) = (Node::new(A, 8, &[B]), Node::new(B, 1, &[A]));
     talk(&mut [&mut a, &mut b], 1);
-    let other = b.flows.insert(key(9), b.flows.hash(&key(9)), role::OPENING).unwrap();
+    let other = b.flows.insert(key(9), b.flows.hash(&key(9)), Event::Open).unwrap();
     a.packet(1);
     for sent in a.turn(1, 1 << 20) {
         assert_eq!(b.take(A, &sent), Err(DropReason::FlowTableFull));
@@ -524,7 +527,7 @@ fn a_refusal_from_before_a_move_means_nothing_after_it() {
     move_flow(&mut a, &mut b);
     say(&mut b, 1, &mut [&mut a]);
     assert!(a.out.late_claims.is_empty(), "B has the flow");
-    assert_eq!(a.known(1), Some((1, role::REPLICA)));
+    assert_eq!(a.known(1), Some((1, Life::Copy)));
 }
 
 /// Runtime B gives back an older snapshot than C's. Before it arrives, C is gone and B
@@ -554,5 +557,5 @@ fn a_refused_snapshot_does_not_take_a_newer_one_with_it() {
         b.take(REBORN, sent).unwrap();
     }
     say(&mut again, 3 * MILLISECOND, &mut [&mut b]);
-    assert_eq!(b.known(1), Some((2, role::REPLICA)));
+    assert_eq!(b.known(1), Some((2, Life::Copy)));
 }

@@ -95,8 +95,8 @@ fn what_is_not_known_at_the_server_stays() {
     let here = if one.is_some() { 1 } else { 2 };
     let Side { flows, protection, .. } = world.at(0);
     let slot = flows.find(&key(here), flows.hash(&key(here))).unwrap().slot;
-    flows.header_mut(slot).flags |= flag::MOVING;
-    flows.insert(key(77), flows.hash(&key(77)), role::OPENING).expect("there was room for one");
+    flows.step(slot, Event::Choose);
+    flows.insert(key(77), flows.hash(&key(77)), Event::Open).expect("there was room for one");
     protection.make_room(flows);
     assert_eq!((flows.room(), flows.is_present(slot)), (0, true));
 }
@@ -246,7 +246,7 @@ fn who_has_been_displaced_hears_so() {
         hear(&mut world, *kind, body).expect("it is a good record");
     }
     let Side { flows, out, .. } = world.at(0);
-    assert_eq!((flows.header(slot).role, &out.demoted[..], out.lost.len()), (role::REPLICA, &[slot][..], 0));
+    assert_eq!((flows.header(slot).life(), &out.demoted[..], out.lost.len()), (Life::Copy, &[slot][..], 0));
     let mut demoted = flows.take_demoted();
     let (_, state) = demoted[0].parts_mut();
     assert_eq!(state.map(|state| state[0]), Some(1), "what the functions have to let go of is known");
@@ -258,14 +258,15 @@ fn who_has_been_displaced_hears_so() {
 fn a_state_that_finds_no_room_waits() {
     let mut world = world(2, Plan::RESCUE);
     let Side { flows, protection, .. } = world.at(0);
-    let other = flows.insert(key(77), flows.hash(&key(77)), role::OPENING).expect("room was made for one");
-    let slot = flows.insert_header(key(50), flows.hash(&key(50)), role::OWNER).expect("there is a slot");
+    let other = flows.insert(key(77), flows.hash(&key(77)), Event::Open).expect("room was made for one");
+    let slot = flows.insert_header(key(50), flows.hash(&key(50)), Event::Open).expect("there is a slot");
+    flows.step(slot, Event::Serve);
     protection.arrived(flows, slot, peer(1));
     protection.keep_aside(flows, slot, &[9; 8]);
     // A moving flow is not evicted, so no other room is made.
     let here =
         (1..=2).find_map(|flow| flows.find(&key(flow), flows.hash(&key(flow))).filter(|found| flows.is_present(found.slot)));
-    flows.header_mut(here.expect("one is here").slot).flags |= flag::MOVING;
+    flows.step(here.expect("one is here").slot, Event::Choose);
     assert_eq!(admit(&mut world, 50), Admission::Park);
     let said = world.said.len();
     world.talk();
@@ -293,7 +294,8 @@ fn new_flows_leave_room_to_those_that_wait() {
     let mut flows = Flows::with_room_for(2, 8, 8, LAYOUT, SEED);
     assert_eq!(paging.reserved(10), 0);
     for flow in 0..6 {
-        let slot = flows.insert_header(key(flow), flows.hash(&key(flow)), role::OWNER).unwrap();
+        let slot = flows.insert_header(key(flow), flows.hash(&key(flow)), Event::Open).unwrap();
+        flows.step(slot, Event::Serve);
         assert!(!paging.use_of(&mut flows, slot), "it is away");
         assert!(!paging.use_of(&mut flows, slot), "it is wanted once");
     }

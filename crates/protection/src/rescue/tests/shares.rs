@@ -182,7 +182,7 @@ fn a_recovery_is_over_when_every_server_has_dealt() {
     let dead = world.die(1);
     world.deaf = Some(2);
     world.talk();
-    let owners = |world: &Divided, flow: u16| world.sides.iter().filter(|side| side.role(flow) == role::OWNER).count();
+    let owners = |world: &Divided, flow: u16| world.sides.iter().filter(|side| side.life(flow) == Life::Owned).count();
     for flow in &theirs {
         assert_eq!(owners(&world, *flow), usize::from(world.share(*flow) != 2), "flow {flow}");
     }
