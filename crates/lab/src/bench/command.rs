@@ -1,4 +1,4 @@
-//! `holdfast bench`: what the machinery costs.
+//! `holdfast bench`: the cost of the machinery.
 
 use super::chains::{chain, function, functions, monitor};
 use super::{
@@ -244,10 +244,11 @@ impl Churning {
 }
 
 impl Plan {
-    /// Measures, and prints what came out. `start_runtime` is how the program starts a runtime in a process of its own.
+    /// Runs the measurement and prints its result. `start_runtime` starts a runtime in a
+    /// process of its own.
     ///
     /// # Errors
-    /// What to tell the user, and the exit code.
+    /// The message for the user, and the exit code.
     pub fn run(self, start_runtime: StartRuntime, json: bool) -> Result<(), Failure> {
         match self {
             Plan::Datapath { flows, rounds } => bench(flows, rounds, json),
@@ -278,7 +279,7 @@ impl Plan {
     }
 }
 
-/// One line of JSON per row, or a table.
+/// Prints one line of JSON per row, or a table.
 fn tell<T: serde::Serialize>(rows: &[T], json: bool, head: &[&str], cells: impl Fn(&T) -> Vec<String>) -> Result<(), Failure> {
     if json {
         for row in rows {
@@ -290,7 +291,7 @@ fn tell<T: serde::Serialize>(rows: &[T], json: bool, head: &[&str], cells: impl 
     print(&Table::of(head, rows.iter().map(cells)).text(Style::of_stdout()))
 }
 
-/// What a plan found wrong.
+/// The failure for a wrong result.
 fn wrong(error: String) -> Failure {
     Failure::new(exit::NEGATIVE, format!("the result is wrong, so no time counts: {error}"))
 }
