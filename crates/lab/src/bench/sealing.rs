@@ -1,10 +1,10 @@
 //! `holdfast bench sealing`: the cost of sealing packets between hosts.
 //!
-//! A single core stands for both hosts. A packet is copied into a buffer, encapsulated, copied
-//! into another host's buffer as a network would, and decapsulated. In the other case one
-//! host also seals it and the other opens it. Every case first sends a numbered round and
-//! checks that each packet comes out unchanged; only then are times taken. The cases take
-//! turns, so that a noisy machine disturbs all alike.
+//! A single core stands for both hosts. A packet is copied into a buffer, encapsulated,
+//! copied into another host's buffer as a network would, and decapsulated. In the other
+//! case one host also seals it and the other opens it. Every case first sends a numbered
+//! round and checks that each packet comes out unchanged; only then are times taken. The
+//! cases take turns, so that a noisy machine disturbs all alike.
 
 use super::median;
 use holdfast_node::address::{SWITCH, mac_of, mac_of_life};
