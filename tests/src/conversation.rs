@@ -98,7 +98,7 @@ enum State {
 /// Bytes of data in one segment.
 const CHUNK: u32 = 600;
 
-/// One of the two ends.
+/// An end of the conversation.
 #[derive(Debug, Clone)]
 struct End {
     is_client: bool,

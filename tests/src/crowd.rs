@@ -1,6 +1,6 @@
 //! Very many TCP connections from one thread, each of which must get back exactly the
-//! bytes that it has sent. They run in processes of their own if a single process may not
-//! have so many sockets.
+//! bytes that it has sent. The crowd runs in processes of their own if a single process
+//! may not have so many sockets.
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use holdfast_lab::{Interrupt, Namespace};

@@ -1,5 +1,5 @@
-//! The ledger of everything that clients and servers have seen of a box. It must balance
-//! whatever the box does and whichever process dies.
+//! The ledger of everything that clients and servers have seen of a box. The ledger must
+//! balance whatever the box does and whichever process dies.
 //!
 //! Each flow has a number, and each of its two ends numbers its datagrams. The content of
 //! a datagram follows from flow, direction and number ([`content`]), so the receiver can

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 /// Time between two bursts; each burst sends the datagrams that are due.
 const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
-/// One of this many datagrams is sent twice, on purpose.
+/// Interval, in datagrams, between those that are sent twice on purpose.
 const TWICE: u64 = 50;
 /// Time between two short connections, and their number at a time.
 const NEXT_CONNECTION: Duration = Duration::from_millis(200);
