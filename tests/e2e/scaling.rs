@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// Two or three runtimes. The load that makes a runtime busy depends on the machine, so
 /// the test adds load until it is enough. The calm must last for fifteen seconds, so that
-/// the datagram counters run long before the cluster shrinks. A runtime that gets no
+/// the numbered datagrams run long before the cluster shrinks. A runtime that gets no
 /// processor for a while is no failure here.
 const ELASTIC: &str =
     "scaling: { period_ms: 200, busy_percent: 20, idle_percent: 15, calm_periods: 75 }\ndetection: { hang_ms: 10000 }\n";

@@ -57,7 +57,8 @@ fn number(pid: u32, words: usize) -> Result<u32> {
     Ok(rest.split_whitespace().nth(words).context("so many words")?.parse()?)
 }
 
-/// The parent of this worker or standby: its keeper, or the guard once that keeper has ended.
+/// The parent of this worker or standby: its keeper, or the guard once that keeper has
+/// ended.
 ///
 /// # Errors
 /// There is no such process.
