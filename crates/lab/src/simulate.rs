@@ -78,8 +78,8 @@ impl Sum {
     }
 }
 
-/// A world's term in the sum of hashes. The seed is mixed in, so that two worlds with exchanged
-/// hashes give another sum.
+/// A world's term in the sum of hashes. The seed is mixed in, so that two worlds with
+/// exchanged hashes give another sum.
 fn mixed(seed: u64, hash: u64) -> u64 {
     Random::new(hash ^ Random::new(seed).draw()).draw()
 }
