@@ -1,4 +1,4 @@
-//! A box is asked for all it has while packets go on.
+//! A box is asked for all its state while packets go on.
 
 use anyhow::{Result, ensure};
 use holdfast_control::Client;
@@ -12,14 +12,16 @@ use holdfast_tests::verdict::{ensure_perfect, ensure_same};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// Pings that are flows.
+/// Pings, each a flow of its own.
 const PINGS: u16 = 20_000;
-/// How many are under way at a time: each is answered, so that none is half of a flow.
+/// Pings under way at a time: each is answered before the next batch, so that no flow is
+/// half-open.
 const BATCH: usize = 200;
-/// Datagrams that show whether anything stops.
+/// Datagrams that show whether the box stalls: flows, and datagrams per second.
 const STREAM: (usize, u64) = (20, 500);
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How much longer a flow may get nothing while the box is asked than while it is not: a small part of the time that the answers take.
+/// Limit of the additional silence of a flow while the box is asked, µs: a small part of
+/// the time that the answers take.
 const STILL: u64 = 300_000;
 
 pub(crate) fn tests() -> Vec<Test> {
@@ -37,7 +39,9 @@ fn during(network: &Network, interrupt: &Interrupt, act: impl FnOnce() -> Result
     Ok(stream.finish())
 }
 
-/// Twenty thousand flows: all are listed, each once, and checked, and a crowd asks over and over again. No datagram is lost or held up, and it is the same manager at the end.
+/// Twenty thousand flows: all are listed, each once, and checked, while a crowd of
+/// clients asks over and over again. No datagram is lost or held up, and the manager is
+/// the same at the end.
 fn questions_about_many_flows_stop_nothing(interrupt: &Interrupt) -> Result<()> {
     let network = Network::start(&Options { more: PATIENT, ..Options::protected(Chain::Plain) }, interrupt)?;
     let mut ping = Ping::new(&network.topology.client, SERVER.parse()?)?;
@@ -47,7 +51,7 @@ fn questions_about_many_flows_stop_nothing(interrupt: &Interrupt) -> Result<()> 
         let answered = ping.ask(batch.iter().copied(), PATIENCE)?;
         ensure!(answered.len() == batch.len(), "{} of {} pings were answered", answered.len(), batch.len());
     }
-    // A ping's flow is forgotten after a minute without another.
+    // A ping's flow expires after a minute without another ping.
     ensure!(opened.elapsed() < Duration::from_secs(30), "it took {:?} to open the flows", opened.elapsed());
     let before = network.running.status()?;
     let undisturbed = during(&network, interrupt, || Ok(()))?;

@@ -1,5 +1,6 @@
-//! Routers next door speak BFD with the box: BIRD and FRR, IPv4 and IPv6, signed and not. They are killed and cut off; the box says so, goes by another
-//! route if there is one, and comes back with them.
+//! Neighbouring routers speak BFD with the box: BIRD and FRR, IPv4 and IPv6, signed and
+//! not. The routers are killed and cut off. The box reports it, uses another route if
+//! there is one, and returns to the router's route when the router is back.
 
 use anyhow::{Context, Result, ensure};
 use holdfast_control::status::{Bfd, Process, Status};
@@ -16,17 +17,19 @@ use rustix::process::Signal;
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
-/// Somebody behind the router.
+/// A host behind the router.
 const BEHIND: &str = "203.0.113.9";
-/// The box's addresses towards it.
+/// The box's addresses on the router's network.
 const BOX: [&str; 2] = ["192.0.2.2", SIX[2]];
-/// A router has many reasons to take its time: sessions that it makes anew, addresses that it does not have yet.
+/// A router may be slow for many reasons: sessions that it sets up anew, addresses that
+/// it does not have yet.
 const LIMIT: Duration = Duration::from_secs(90);
-/// Milliseconds between packets. With a multiplier of 5, two and a half seconds: a machine that gives a program no core for a while is no dead router.
+/// Milliseconds between packets. With a multiplier of 5 detection takes two and a half
+/// seconds: a router whose program gets no core for a while must not count as dead.
 const INTERVAL: u32 = 500;
-/// Between two questions to a router: each is a program that is started.
+/// Time between two queries of a router: each starts a program.
 const ASK_INTERVAL: Duration = Duration::from_millis(100);
-/// What both sides wait.
+/// Detection time of both sides.
 const DETECTION: Duration = Duration::from_millis(5 * INTERVAL as u64);
 
 pub(crate) fn tests() -> Vec<Test> {
@@ -42,12 +45,12 @@ pub(crate) fn tests() -> Vec<Test> {
     ]
 }
 
-/// The office, whose provider's router is watched at both addresses.
+/// The office, with BFD sessions to both addresses of the provider's router.
 fn start(key: &str, more: &'static str, interrupt: &Interrupt) -> Result<Network> {
     start_every(INTERVAL, key, more, interrupt)
 }
 
-/// The same with other milliseconds between packets.
+/// Like `start`, with another interval between packets.
 fn start_every(interval_ms: u32, key: &str, more: &'static str, interrupt: &Interrupt) -> Result<Network> {
     let options = Options { more, ..Options::protected(Chain::Plain) };
     let bfd = |peer: &str| format!("{{ peer: \"{peer}\", interval: {interval_ms}ms, multiplier: 5{key} }}");
@@ -76,7 +79,7 @@ fn watched(status: &Status) -> Vec<&Bfd> {
     status.ports.iter().flat_map(|port| &port.bfd).collect()
 }
 
-/// Waits until the box says of both sessions that they are in this state.
+/// Waits until the box reports both sessions in this state.
 fn wait_for(network: &Network, state: &str, interrupt: &Interrupt) -> Result<Status> {
     network.running.wait_for(&format!("both sessions are {state}"), LIMIT, interrupt, |status| {
         let watched = watched(status);
@@ -99,7 +102,7 @@ fn comes_and_goes(network: &Network, mut router: Router, interrupt: &Interrupt) 
             Ok(router.is_up(peer)?.then_some(()))
         })?;
     }
-    // Fast, as soon as the poll has been answered.
+    // The intervals become short as soon as the poll sequence has ended.
     network.running.wait_for("intervals are agreed on", PATIENCE, interrupt, |status| {
         let agreed = |bfd: &&Bfd| {
             (bfd.transmit_us, bfd.receive_us, bfd.detection_us)
@@ -115,7 +118,7 @@ fn comes_and_goes(network: &Network, mut router: Router, interrupt: &Interrupt) 
     for bfd in watched(&status) {
         ensure!(bfd.dead && bfd.downs >= 1 && bfd.last_down.as_deref() == Some("control detection time expired"), "{bfd:?}");
     }
-    // Its kernel would go on to forward; the box does not count on it.
+    // The router's kernel would still forward; the box must not rely on it.
     ensure!(!is_reached(network)?, "through a dead router");
     let after = network.running.status()?;
     ensure!(after.dropped("next_hop_down") > before.dropped("next_hop_down"), "{:?}", after.drops);
@@ -148,8 +151,9 @@ fn frr_is_killed_and_comes_back(interrupt: &Interrupt) -> Result<()> {
     network.stop()
 }
 
-/// The router is cut off from the box in both directions, and a second route leads elsewhere (to the same host's other address, which nobody
-/// watches): it is used meanwhile, and left when the link is whole.
+/// The router is cut off from the box in both directions, and a second route leads
+/// elsewhere (to the same host's other address, without BFD). The box uses the second
+/// route meanwhile, and leaves it when the link is whole.
 fn a_cut_link_and_another_route(interrupt: &Interrupt) -> Result<()> {
     let network = start("", "routes: [ { to: 0.0.0.0/0, via: 192.0.2.80 } ]\n", interrupt)?;
     ensure!(SERVER_2 == "192.0.2.80");
@@ -157,7 +161,7 @@ fn a_cut_link_and_another_route(interrupt: &Interrupt) -> Result<()> {
     let router = Router::frr(&network.lab, server, HOST_DEVICE, &ends(), INTERVAL)?;
     wait_for(&network, "Up", interrupt)?;
     ensure!(is_reached(&network)?);
-    // Only BFD is cut: what the box does then shows by which route it goes.
+    // Only BFD is cut, so pings show the box's choice of route.
     server.run("nft add table inet cut")?;
     server.run("nft add chain inet cut in { type filter hook input priority 0 ; }")?;
     server.run("nft add rule inet cut in udp dport 3784 drop")?;
@@ -170,18 +174,18 @@ fn a_cut_link_and_another_route(interrupt: &Interrupt) -> Result<()> {
     server.run("nft delete table inet cut")?;
     wait_for(&network, "Up", interrupt)?;
     ensure!(is_reached(&network)?);
-    // The whole link: it is down, and up again.
+    // The whole link goes down, and up again.
     server.ip(&format!("link set {HOST_DEVICE} down"))?;
     wait_for(&network, "Down", interrupt)?;
     server.ip(&format!("link set {HOST_DEVICE} up"))?;
-    // The kernel has taken its addresses of IPv6 off with the link.
+    // The kernel has removed its IPv6 addresses with the link.
     server.ip(&format!("-6 address replace {}/64 dev {HOST_DEVICE} nodad", SIX[3]))?;
     wait_for(&network, "Up", interrupt)?;
     drop(router);
     network.stop()
 }
 
-/// SIGTERM: each router hears that the box goes on purpose, before it goes.
+/// On SIGTERM the box tells each router that it leaves on purpose.
 fn the_end_of_the_box_is_no_failure(interrupt: &Interrupt) -> Result<()> {
     // The box waits a second for the routers' answers.
     const LEAVING_INTERVAL: u32 = 200;
@@ -196,9 +200,11 @@ fn the_end_of_the_box_is_no_failure(interrupt: &Interrupt) -> Result<()> {
     Ok(())
 }
 
-/// The manager is killed, again and again. Its next life goes on with the sessions, numbers of signatures included, before the router misses anything.
+/// The manager is killed, again and again. Its next incarnation continues the sessions,
+/// sequence numbers of signatures included, before the router's detection time is over.
 fn routers_do_not_notice_the_managers_death(interrupt: &Interrupt) -> Result<()> {
-    // A router waits five times as long: a manager's next life is there sooner, whatever else the machine does.
+    // A router waits five intervals: on any machine the manager's next incarnation is
+    // there sooner.
     const INTERVAL: u32 = 1_000;
     const DETECTION: Duration = Duration::from_millis(5 * INTERVAL as u64);
     let network = start_every(INTERVAL, ", key: { type: meticulous-keyed-sha1, id: 7, file: bfd.key }", "", interrupt)?;
@@ -212,12 +218,12 @@ fn routers_do_not_notice_the_managers_death(interrupt: &Interrupt) -> Result<()>
         let last = manager(&network.running.status()?)?;
         signal_pid(last.pid, Signal::KILL)?;
         until("the next life has both sessions", PATIENCE, interrupt, || {
-            // While there is no manager nobody answers.
+            // While there is no manager, status queries fail.
             let Ok(status) = network.running.status() else { return Ok(None) };
             Ok((manager(&status)?.pid != last.pid && watched(&status).len() == 2).then_some(()))
         })?;
     }
-    // If numbers were refused the router would notice only now.
+    // If sequence numbers were refused, the router would notice only now.
     let killed = Instant::now();
     until_every(ASK_INTERVAL, "a detection time has passed", LIMIT, interrupt, || {
         let now = since(&router)?;
@@ -236,7 +242,8 @@ fn manager(status: &Status) -> Result<Process> {
     found.cloned().with_context(|| format!("no manager in {status:?}"))
 }
 
-/// Each peer and since when BIRD has its session as it is, in ms of the day: those are the first and fourth words.
+/// Each peer, and the time at which its BIRD session changed last, in ms of the day: the
+/// first and the fourth word of a line.
 fn since(router: &Router) -> Result<Vec<(String, u64)>> {
     let text = router.sessions()?;
     let time = |word: &str| {
@@ -254,7 +261,8 @@ fn since(router: &Router) -> Result<Vec<(String, u64)>> {
     Ok(since)
 }
 
-/// BIRD reckons these times back from the time of day whenever it is asked: that the last digit differs means nothing.
+/// BIRD computes these times back from the time of day at each query, so the last digit
+/// may differ.
 fn are_the_same(before: &[(String, u64)], now: &[(String, u64)]) -> bool {
     before.iter().zip(now).all(|((peer, since), (same, again))| peer == same && since.abs_diff(*again) < 50)
 }
@@ -279,7 +287,9 @@ fn every_signature_is_the_routers(interrupt: &Interrupt) -> Result<()> {
     Ok(())
 }
 
-/// The file of the key changes, and SIGHUP has the box read it; the router follows. Neither side sees the session go down, and a manager that dies then knows the new key.
+/// The key file changes, and SIGHUP makes the box read it; the router follows. Neither
+/// side sees the session go down, and the next incarnation of a killed manager uses the
+/// new key.
 fn a_key_changes_and_the_session_stays_up(interrupt: &Interrupt) -> Result<()> {
     let mut network = start(", key: { type: meticulous-keyed-sha1, id: 7, file: bfd.key }", "", interrupt)?;
     let signed = Signed { how: "meticulous keyed sha1", id: 7, secret: "secret" };
@@ -319,7 +329,8 @@ fn a_key_changes_and_the_session_stays_up(interrupt: &Interrupt) -> Result<()> {
     network.stop()
 }
 
-/// Neither side believes the other. No session is up, each packet is counted, and nothing is routed otherwise for it.
+/// The router has another key, so neither side accepts the other's packets. No session
+/// comes up, each packet is counted, and no route changes.
 fn who_has_another_key_is_not_heard(interrupt: &Interrupt) -> Result<()> {
     let network = start(", key: { type: keyed-sha1, id: 7, file: bfd.key }", "", interrupt)?;
     let signed = Signed { how: "keyed sha1", id: 7, secret: "another" };

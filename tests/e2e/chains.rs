@@ -1,4 +1,5 @@
-//! The chains of `docs/papers/reinforce.md`, each under `reinforce` while what serves it is killed: the ledger of what was seen balances, and no connection breaks.
+//! The chains of `docs/papers/reinforce.md`, each under `reinforce` while the processes
+//! that serve it are killed: the ledger balances, and no connection breaks.
 
 use anyhow::{Context, Result, ensure};
 use holdfast_lab::requirements::NGINX;
@@ -65,7 +66,8 @@ fn on_one_host(configuration: &str, of: Chain, server: &str, interrupt: &Interru
     network.stop()
 }
 
-/// The host that does not serve the ports dies with its runtimes, and then, when everything is safe again, the one that does.
+/// The host that does not serve the ports dies with its runtimes; when everything is safe
+/// again, the serving host dies.
 fn chain_2b(interrupt: &Interrupt) -> Result<()> {
     let text = include_str!("../../docs/papers/reinforce/chain-2b.yaml");
     let (chains, _) = text.split_once("state:").context("what hosts have comes last")?;

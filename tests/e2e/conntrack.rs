@@ -1,7 +1,10 @@
-//! The firewall's view of TCP beside the kernel's: random conversations through both, segment by segment.
+//! The firewall's view of TCP compared with the kernel's: random conversations through
+//! both, segment by segment.
 //!
-//! A router's kernel forwards what its connection tracking does not call invalid, from the server's side only what belongs to a connection. The firewall gets the same segments in the same
-//! order, without a box around it. Where they part, the difference is one of those that docs/correctness.md justifies, or the test fails and shows it.
+//! A router's kernel forwards every segment that its connection tracking does not call
+//! invalid, and from the server's side only segments of a connection. The firewall gets
+//! the same segments in the same order, without a box around it. If the two differ,
+//! docs/correctness.md must justify the difference, or the test fails and shows it.
 
 use anyhow::{Context as _, Result, ensure};
 use etherparse::{IpHeaders, IpNumber, Ipv4Extensions, Ipv4Header, PacketBuilder, TcpHeader, TcpOptionElement};
@@ -30,10 +33,10 @@ pub(crate) fn tests() -> Vec<Test> {
     ]
 }
 
-/// Conversations: of every run, and in the full form.
+/// Number of conversations: in every run, and in the full form.
 const SOME: u64 = 600;
 const MANY: u64 = 100_000;
-/// A kernel's table holds so many without making room.
+/// Conversations that a kernel's table holds without evicting any.
 const AT_A_TIME: u64 = 10_000;
 
 const SERVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
@@ -41,11 +44,12 @@ const SERVER_PORT: u16 = 80;
 /// Source of the datagram that follows a conversation.
 const LAST: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 
-/// A router whose kernel tracks connections, between two devices on which anything can be sent.
+/// A router whose kernel tracks connections, between two devices on which any frame can
+/// be sent.
 struct Kernel {
     client: (Sender, Listener, [u8; 6], [u8; 6]),
     server: (Sender, Listener, [u8; 6], [u8; 6]),
-    /// Goes when everything else has gone.
+    /// Dropped last.
     _lab: Lab,
 }
 
@@ -70,7 +74,7 @@ impl Kernel {
             ("net/ipv4/conf/all/rp_filter", "0"),
             ("net/ipv4/conf/lan/rp_filter", "0"),
             ("net/ipv4/conf/wan/rp_filter", "0"),
-            // Connections are not picked up in their middle.
+            // The kernel does not pick up connections in their middle.
             ("net/netfilter/nf_conntrack_tcp_loose", "0"),
             ("net/netfilter/nf_conntrack_tcp_be_liberal", "0"),
         ] {
@@ -95,7 +99,7 @@ impl Kernel {
             sender.send(frame).context("sending a segment")?;
         }
         let mut passed = vec![false; frames.len()];
-        // Behind everything else, each way.
+        // A last datagram each way, behind all other frames.
         for is_forward in [true, false] {
             let ((sender, _, from_mac, to_mac), (_, listener, ..)) =
                 if is_forward { (&self.client, &self.server) } else { (&self.server, &self.client) };
@@ -207,7 +211,8 @@ fn words(segment: &Segment) -> String {
     format!("{way} {flags}seq {sequence} ack {acknowledgement} len {len} win {window}{scale}{spoofed}{useful}")
 }
 
-/// Where the two part: what the firewall knew, and the segment that only one of them lets pass.
+/// A difference between the two: the firewall's state, and the segment that only one of
+/// them lets pass.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Difference {
     state: &'static str,
@@ -225,7 +230,7 @@ impl Difference {
         Difference { state, is_forward, is_spoofed, is_useful, flags, has_data: len > 0, firewall_passes }
     }
 
-    /// The row of docs/correctness.md that justifies it.
+    /// The row of docs/correctness.md that justifies the difference.
     fn row(&self) -> Option<&'static str> {
         let Difference { state, is_forward, is_spoofed, is_useful, flags, firewall_passes, .. } = *self;
         let is_over = matches!(state, "closed" | "reset");
@@ -236,7 +241,7 @@ impl Difference {
             (true, true) if state == "opening" && is_forward && flags & RST != 0 => Some("a reset while a SYN is unanswered"),
             (true, true) if is_forward && flags == SYN => Some("a SYN in the initiator's name"),
             (true, true) => None,
-            // The kernel has lost track, and an end that is right is refused.
+            // The kernel has lost track, and refuses a legitimate end.
             (true, false) if flags & RST != 0 => Some("a reset that an end expects"),
             (true, false) => Some("the SYN or SYN-ACK that the ends have agreed on"),
             (false, false) if is_useful && (flags & (SYN | RST) != 0 || matches!(state, "opening" | "answered" | "reset")) => {
@@ -256,14 +261,16 @@ impl Difference {
     }
 }
 
-/// Those that were played before, and new ones with every commit.
+/// The numbers of conversations: those of earlier runs, and new ones with every commit.
 fn numbers(count: u64) -> impl Iterator<Item = u64> {
     let run: u64 = std::env::var("HOLDFAST_RUN").ok().and_then(|run| run.parse().ok()).unwrap_or(0);
     (0..count / 2).chain((0..count / 2).map(move |at| 1_000_000 + run * count + at))
 }
 
-/// What an end makes use of passes the firewall, and of what a blind stranger sends nothing that could do harm. In about one conversation of a hundred something has to be sent
-/// again: where an initiator tries again and again while answers to its earlier SYNs overtake each other.
+/// Every useful segment passes the firewall, and no harmful segment of a blind attacker
+/// does. In about one conversation of a hundred a segment must be sent again: the
+/// initiator retries again and again while answers to its earlier SYNs overtake each
+/// other.
 fn what_the_ends_need_passes(_: &Interrupt) -> Result<()> {
     let count = if holdfast_tests::soak() { MANY } else { 10 * SOME };
     let (mut useful, mut refused, mut late, mut lucky) = (0, 0, 0, 0);
@@ -275,7 +282,7 @@ fn what_the_ends_need_passes(_: &Interrupt) -> Result<()> {
             let passes = firewall.passes(&frame(segment, number, index, ([2; 6], [4; 6]))?, segment.is_forward)?;
             let difference = Difference::new(state, segment, passes);
             if segment.is_spoofed && passes && segment.flags != SYN && difference.row().is_none() {
-                // Windows are large: one in a thousand guesses lies in one.
+                // Windows are large: one in a thousand guesses lies in a window.
                 lucky += 1;
                 break;
             }
@@ -284,7 +291,7 @@ fn what_the_ends_need_passes(_: &Interrupt) -> Result<()> {
                 break;
             }
             if segment.is_spoofed && passes && segment.flags == SYN && !matches!(state, "established" | "half-closed") {
-                // A stranger has opened a connection, or tried to at the same time.
+                // The attacker has opened a connection, or tried to at the same time.
                 break;
             }
             useful += u32::from(segment.is_useful);
@@ -298,7 +305,8 @@ fn what_the_ends_need_passes(_: &Interrupt) -> Result<()> {
     Ok(())
 }
 
-/// Differences between kernel and firewall that no row justifies: how often each was seen, and the shortest conversation that shows it.
+/// Differences between kernel and firewall that no row justifies: their number, and the
+/// shortest conversation with each.
 #[derive(Default)]
 struct Wrong(BTreeMap<Difference, (u32, String)>);
 
@@ -353,7 +361,7 @@ fn the_kernel_passes_the_same_segments(interrupt: &Interrupt) -> Result<()> {
                 Some(row) => *parted.entry(row).or_insert(0) += 1,
                 None => unjustified.note(difference, &said[..=index], number),
             }
-            // From here on they know different things.
+            // From here on the states of the two differ.
             break;
         }
     }

@@ -1,4 +1,5 @@
-//! The coordinator is killed, stopped, and robbed of its log: traffic goes on, and what fails meanwhile is recovered when it is back.
+//! The coordinator is killed, stopped, and loses its log: traffic goes on, and a failure
+//! in the meantime is recovered when the coordinator is back.
 
 use anyhow::{Context, Result, bail, ensure};
 use holdfast_control::status::{Process, Protected, STATE_AWAY, STATE_RUNNING};
@@ -38,7 +39,7 @@ fn coordinator(network: &Network) -> Result<Process> {
     found.cloned().with_context(|| format!("no coordinator in {status:?}"))
 }
 
-/// Waits for a life later than this one.
+/// Waits for an incarnation later than this one.
 fn wait_for_next(network: &Network, last: &Process, limit: Duration, interrupt: &Interrupt) -> Result<Process> {
     until("the coordinator is back", limit, interrupt, || {
         let now = coordinator(network)?;
@@ -46,8 +47,9 @@ fn wait_for_next(network: &Network, last: &Process, limit: Duration, interrupt: 
     })
 }
 
-/// It is killed three times under connections and numbered datagrams: none breaks, none is lost, and the box never stops calling its runtimes what
-/// they are.
+/// The coordinator is killed three times under connections and numbered datagrams. No
+/// connection breaks, no datagram is lost, and the box reports its runtimes correctly all
+/// the time.
 fn a_killed_coordinator_is_back_within_a_second(interrupt: &Interrupt) -> Result<()> {
     let mut network = Network::start(&Options::protected(Chain::Balanced), interrupt)?;
     network.serve_web()?;
@@ -74,7 +76,8 @@ fn a_killed_coordinator_is_back_within_a_second(interrupt: &Interrupt) -> Result
     network.stop()
 }
 
-/// It is stopped, and while it stands still new connections are opened and old ones go on. The guard then ends it, and its next life knows everybody.
+/// The coordinator is stopped; meanwhile new connections are opened and old ones go on.
+/// The guard then kills it, and its next incarnation knows every runtime.
 fn connections_come_and_go_while_it_stands_still(interrupt: &Interrupt) -> Result<()> {
     let mut network = Network::start(&Options::protected(Chain::Balanced), interrupt)?;
     network.serve_web()?;
@@ -96,13 +99,14 @@ fn connections_come_and_go_while_it_stands_still(interrupt: &Interrupt) -> Resul
             drop((old, new));
             return network.stop();
         }
-        // On a machine this busy the guard was faster than the connections: again.
+        // On a machine this busy the guard was faster than the connections: try again.
     }
     bail!("the guard was faster than the connections five times")
 }
 
-/// The busiest runtime dies while the coordinator stands still: its flows wait, nobody is told, and the status says that it is not safe. The
-/// coordinator's next life hears of it from the manager and has it recovered.
+/// The busiest runtime dies while the coordinator is stopped: its flows wait, no runtime
+/// is told, and the status reports an unsafe box. The coordinator's next incarnation
+/// hears of the death from the manager and orders the recovery.
 fn a_runtime_that_dies_meanwhile_is_recovered(interrupt: &Interrupt) -> Result<()> {
     let mut network = Network::start(&Options::protected(Chain::Balanced), interrupt)?;
     network.serve_web()?;
@@ -127,8 +131,9 @@ fn a_runtime_that_dies_meanwhile_is_recovered(interrupt: &Interrupt) -> Result<(
     network.stop()
 }
 
-/// Rules are applied, and it is killed: they are in force, not those of the beginning. Its next life takes orders: flows move, other rules are applied, a
-/// runtime is drained and stays out of service although the coordinator is killed again.
+/// Rules are applied, and the coordinator is killed: the new rules stay in force, not the
+/// initial ones. Its next incarnation takes orders: flows move, other rules are applied,
+/// and a drained runtime stays out of service although the coordinator is killed again.
 fn rules_and_orders_outlive_it(interrupt: &Interrupt) -> Result<()> {
     let options = Options::protected(Chain::Edge);
     let text = options.configuration();
@@ -174,7 +179,9 @@ fn rules_and_orders_outlive_it(interrupt: &Interrupt) -> Result<()> {
     network.stop()
 }
 
-/// Its log is overwritten, and it is killed: it says what is wrong, is started again ever more rarely, and the box forwards without it.
+/// The coordinator's log is overwritten, and the coordinator is killed. Its next
+/// incarnations report the error and are started more and more rarely, and the box
+/// forwards without a coordinator.
 fn a_lost_log_does_not_end_the_box(interrupt: &Interrupt) -> Result<()> {
     let mut network = Network::start(&Options::protected(Chain::Balanced), interrupt)?;
     network.serve_web()?;
@@ -184,7 +191,8 @@ fn a_lost_log_does_not_end_the_box(interrupt: &Interrupt) -> Result<()> {
     log.push(".coordinator");
     let last = coordinator(&network)?;
     signal_pid(last.pid, Signal::KILL)?;
-    // Whichever life is there now finds this when it ends, or found it already.
+    // The next incarnation finds this log when it starts, unless it has read the log
+    // before.
     std::fs::write(&log, [0x5a; 5000])?;
     let mut seen = (0, Instant::now());
     until("the coordinator is away for good", PATIENCE, interrupt, || {
@@ -193,7 +201,8 @@ fn a_lost_log_does_not_end_the_box(interrupt: &Interrupt) -> Result<()> {
             seen = (now.incarnation, Instant::now());
         }
         if now.state == STATE_RUNNING && seen.1.elapsed() > Duration::from_secs(1) {
-            // It has read the log before it was overwritten, or else it would have ended.
+            // The incarnation has read the log before it was overwritten, or it would
+            // have ended.
             let _ = signal_pid(now.pid, Signal::KILL);
         }
         Ok((now.state == STATE_AWAY && now.incarnation > last.incarnation + 2).then_some(()))
@@ -209,7 +218,8 @@ fn a_lost_log_does_not_end_the_box(interrupt: &Interrupt) -> Result<()> {
     network.stop()
 }
 
-/// A box is stopped and started again with the same state directory: no incarnation is used a second time.
+/// A box is stopped and started again with the same state directory: no incarnation is
+/// used twice.
 fn incarnations_go_on_in_a_state_directory(interrupt: &Interrupt) -> Result<()> {
     let directory = std::env::temp_dir().join(format!("hf-state-{}", std::process::id()));
     let more: &'static str = Box::leak(format!("state: {}\n", directory.display()).into_boxed_str());

@@ -1,4 +1,5 @@
-//! The coordinator is elected through etcd: it dies, and etcd does. Traffic goes on, and what the coordinator had decided is there when it is back.
+//! The coordinator is elected through etcd: the coordinator dies, and etcd dies. Traffic
+//! goes on, and the coordinator's decisions are there when it is back.
 
 use anyhow::{Context, Result, ensure};
 use holdfast_control::status::{Process, STATE_CANDIDATE, STATE_RUNNING};
@@ -22,7 +23,7 @@ pub(crate) fn tests() -> Vec<Test> {
 /// The office with an etcd in the box's own namespace.
 fn start(interrupt: &Interrupt) -> Result<(Network, Etcd)> {
     let options = Options::protected(Chain::Balanced);
-    // The port is known when the namespace is there, and the namespace is made with the box's network.
+    // The port is chosen in the namespace, which is made with the box's network.
     let mut etcd = None;
     let network = Network::start_after(&options, interrupt, |lab, topology| {
         let home = lab.scratch().join("etcd");
@@ -49,7 +50,8 @@ fn wait_for_next(network: &Network, last: &Process, interrupt: &Interrupt) -> Re
     })
 }
 
-/// It is killed together with the busiest runtime, under connections: its next life has the log, recovers the runtime, and no connection breaks.
+/// The coordinator is killed together with the busiest runtime, under connections. Its
+/// next incarnation has the log and recovers the runtime, and no connection breaks.
 fn a_killed_coordinator_finds_its_log_in_etcd(interrupt: &Interrupt) -> Result<()> {
     let (mut network, _etcd) = start(interrupt)?;
     network.serve_web()?;
@@ -70,8 +72,9 @@ fn a_killed_coordinator_finds_its_log_in_etcd(interrupt: &Interrupt) -> Result<(
     network.stop()
 }
 
-/// etcd stands still, and is then killed: nobody leads, and connections that are there go on while new ones are opened. With etcd again a coordinator is elected
-/// that knows everybody, and a runtime is drained without a broken connection.
+/// etcd is stopped, and then killed: no coordinator leads, existing connections go on,
+/// and new ones are opened. With etcd back a coordinator is elected that knows every
+/// runtime, and a runtime is drained without a broken connection.
 fn connections_come_and_go_while_etcd_is_away(interrupt: &Interrupt) -> Result<()> {
     let (mut network, mut etcd) = start(interrupt)?;
     network.serve_web()?;

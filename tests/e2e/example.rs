@@ -1,6 +1,8 @@
-//! The first configuration of README.md, as it stands there, between two sides that send everything.
+//! The first configuration of README.md, unchanged, between two sides that send every
+//! kind of packet.
 //!
-//! Nothing with an inside address leaves by the outside port; nothing comes in that no rule allows; and what is wanted works before and after.
+//! No packet with an inside address leaves by the outside port, and no packet comes in
+//! that no rule allows. Wanted traffic works before and after.
 
 use anyhow::{Context, Result, ensure};
 use etherparse::{IcmpEchoHeader, Icmpv4Type, PacketBuilder};
@@ -24,7 +26,8 @@ pub(crate) fn tests() -> Vec<Test> {
     vec![light("nothing_leaves_untranslated_and_nothing_uninvited_comes_in", 10, &[PING], both_sides_send_everything)]
 }
 
-/// The box inside and outside, the host with the published service, another one, and the host outside: the addresses of the configuration.
+/// The addresses of the configuration: the box inside and outside, the host with the
+/// published service, another one, and the host outside.
 const BOX: [&str; 2] = ["10.0.0.1", "198.51.100.1"];
 const BOX_SIX: [&str; 2] = ["2001:db8:a::1", "2001:db8:b::1"];
 const SERVICE: &str = "10.0.0.9";
@@ -33,10 +36,10 @@ const HOST_SIX: &str = "2001:db8:a::2";
 const OUTSIDE: &str = "198.51.100.254";
 const OUTSIDE_SIX: &str = "2001:db8:b::fe";
 const POOL: [&str; 2] = ["198.51.100.4", "198.51.100.5"];
-/// Somebody behind the gateway.
+/// Addresses of a host behind the gateway.
 const FOREIGN: &str = "203.0.113.7";
 const FOREIGN_SIX: &str = "2001:db8:c::7";
-/// What nobody is, or nobody alone.
+/// Addresses that belong to no host, or not to a single one.
 const STRANGE: &[&str] = &[
     "0.0.0.0",
     "127.0.0.1",
@@ -77,7 +80,7 @@ fn both_sides_send_everything(interrupt: &Interrupt) -> Result<()> {
         link::address(namespace, HOST_DEVICE, &address)?;
     }
     inside.ip(&format!("-6 route add default via {}", BOX_SIX[0]))?;
-    // Whatever comes out untranslated could be answered.
+    // The outside host could answer a packet that comes out untranslated.
     outside.ip(&format!("route add 10.0.0.0/24 via {}", BOX[1]))?;
     outside.ip(&format!("-6 route add 2001:db8:a::/64 via {}", BOX_SIX[1]))?;
     let mut running = RunningBox::start(&lab, &topology.router, &binary()?, &configuration()?)?;
@@ -118,18 +121,19 @@ fn is_inside(address: IpAddr) -> bool {
     address.to_string().starts_with("10.0.0.")
 }
 
-/// What the configuration is for.
+/// The traffic that the configuration is for.
 struct Wanted<'a> {
     inside: &'a Namespace,
     outside: &'a Namespace,
     interrupt: &'a Interrupt,
 }
 
-/// Identifiers of pings behind which nothing is on its way through the box any more.
+/// Identifiers of the pings behind which no other packet is on its way through the box.
 const SETTLING: std::ops::Range<u16> = 0x6000..0x6040;
 
 impl Wanted<'_> {
-    /// Waits until each runtime has done what it had to do: some ping goes through every one.
+    /// Waits until each runtime has handled its packets: some ping goes through every
+    /// runtime.
     fn settle(&self) -> Result<()> {
         let mut ping = Ping::from(self.inside, HOST.parse()?, OUTSIDE.parse()?)?;
         until("pings are answered", PATIENCE, self.interrupt, || {
@@ -155,7 +159,7 @@ impl Wanted<'_> {
         self.connects(inside, (ip(HOST), inside), published, (SERVICE, 443)).context("the published service from inside")
     }
 
-    /// A connection from an address in one namespace to what listens in another.
+    /// Opens a connection from an address in one namespace to a listener in another.
     fn connects(&self, from: &Namespace, (own, at): (IpAddr, &Namespace), to: (&str, u16), server: (&str, u16)) -> Result<()> {
         let listener = listen(at, (ip(server.0), server.1).into())?;
         let opener = begin(from, (own, 0).into(), (ip(to.0), to.1).into())?;
@@ -167,7 +171,7 @@ impl Wanted<'_> {
         Ok(())
     }
 
-    /// A question and its answer, as of a name server.
+    /// Sends a question and its answer, like a name server's.
     fn asks(&self, host: IpAddr, server: IpAddr) -> Result<()> {
         let names = self.outside.enter(|| UdpSocket::bind((server, 53)))??;
         let asker = self.inside.enter(|| UdpSocket::bind((host, 0)))??;
@@ -182,7 +186,8 @@ impl Wanted<'_> {
     }
 }
 
-/// All that the outside host sends: everything from those who may be there and from an inside host to whom it may concern, and something from and to everybody.
+/// Every frame that the outside host sends: all kinds from its legal sources and an
+/// inside host to the relevant destinations, and a few kinds from and to all addresses.
 fn from_outside(side: &Side<'_>) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     let four =
@@ -202,7 +207,7 @@ fn from_outside(side: &Side<'_>) -> Vec<Vec<u8>> {
     frames
 }
 
-/// The same of an inside host.
+/// The same from an inside host.
 fn from_inside(side: &Side<'_>) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     let four = (
@@ -226,7 +231,7 @@ fn from_inside(side: &Side<'_>) -> Vec<Vec<u8>> {
     frames
 }
 
-/// One side of the box.
+/// A side of the box.
 struct Side<'a> {
     sender: Sender,
     listener: Listener,
@@ -234,7 +239,7 @@ struct Side<'a> {
     own_mac: [u8; 6],
     box_address: &'static str,
     box_mac: [u8; 6],
-    /// What has come from the box.
+    /// Frames that have come from the box.
     came: RefCell<Vec<Seen>>,
     pings: Cell<u16>,
     interrupt: &'a Interrupt,
@@ -253,7 +258,8 @@ impl<'a> Side<'a> {
         Way { from_mac: self.own_mac, to_mac: self.box_mac, from: ip(from), to: ip(to) }
     }
 
-    /// A little from each to each, to the box's address on the link and to everybody's.
+    /// A few frames from each source to each destination, to the box's MAC address and to
+    /// the broadcast address.
     fn some(&self, sources: &[&str], destinations: &[&str]) -> Vec<Vec<u8>> {
         let mut frames = Vec::new();
         for source in sources {
@@ -266,7 +272,8 @@ impl<'a> Side<'a> {
         frames
     }
 
-    /// Sends all of it, no faster than the box takes it in: that answers a ping after every few.
+    /// Sends these frames, no faster than the box takes them in: the box must answer a
+    /// ping after every few.
     fn send(&self, frames: &[Vec<u8>]) -> Result<()> {
         self.seen()?;
         for few in frames.chunks(64) {
@@ -310,14 +317,14 @@ impl<'a> Side<'a> {
         Ok(())
     }
 
-    /// What has come from the box since this was asked last.
+    /// Frames that have come from the box since the last call.
     fn seen(&self) -> Result<Vec<Seen>> {
         self.look()?;
         Ok(self.came.take())
     }
 }
 
-/// What is looked at of a frame from the box.
+/// The fields of a frame from the box that the test checks.
 #[derive(Debug, Clone)]
 struct Seen {
     ether_type: u16,
@@ -325,7 +332,8 @@ struct Seen {
     from: IpAddr,
     to: IpAddr,
     protocol: u8,
-    /// The first four bytes behind the IP header and an extension header, if it is a packet's beginning.
+    /// The first four bytes behind the IP header and an extension header, if the frame is
+    /// a packet's beginning.
     first: Option<[u8; 4]>,
     /// Identifier and sequence number of an echo reply over IPv4.
     echo: Option<(u16, u16)>,
@@ -356,7 +364,8 @@ impl Seen {
                     |at: usize| frame[at..at + 16].try_into().map(|bytes: [u8; 16]| IpAddr::from(bytes)).unwrap_or(nobody);
                 (seen.protocol, seen.ttl, seen.from, seen.to) = (frame[20], frame[21], address(22), address(38));
                 seen.first = bytes(54);
-                // Behind a fragment header, options or a route whatever they say is what it is. Routes of known types are refused.
+                // Behind a fragment header, options or a route, the next header tells the
+                // protocol. The box refuses routes of known types.
                 let [next, len, kind, ..] = seen.first.unwrap_or_default();
                 let is_refused = seen.protocol == 43 && matches!(kind, 0 | 2 | 3 | 4);
                 if matches!(seen.protocol, 0 | 43 | 44 | 60) && !is_refused {
@@ -370,12 +379,12 @@ impl Seen {
         seen
     }
 
-    /// It is one of those that were sent.
+    /// True if the frame is one that the test sent.
     fn is_transit(&self) -> bool {
         self.ttl == flood::TTL - 1
     }
 
-    /// ARP, or neighbour discovery that does not leave the link.
+    /// True for ARP, or neighbour discovery that does not leave the link.
     fn is_resolution(&self) -> bool {
         let is_neighbour = self.protocol == 58 && self.ttl == 255 && matches!(self.first, Some([135 | 136, ..]));
         self.ether_type == 0x0806 || is_neighbour
@@ -385,7 +394,8 @@ impl Seen {
         self.protocol == 6 && self.first.is_some_and(|first| u16::from_be_bytes([first[2], first[3]]) == port)
     }
 
-    /// The configuration's rules let it out. A later fragment is its datagram's affair.
+    /// True if the configuration's rules let the packet out. A later fragment is judged
+    /// with its datagram.
     fn is_allowed(&self) -> bool {
         let port = self.first.map(|first| u16::from_be_bytes([first[2], first[3]]));
         match self.protocol {
@@ -398,7 +408,7 @@ impl Seen {
     }
 }
 
-/// Fails if there is one that may not be.
+/// Fails if there is a frame that may not be there.
 fn refuse(seen: &[Seen], what: &str, may_be: impl Fn(&Seen) -> bool) -> Result<()> {
     let wrong: Vec<&Seen> =
         seen.iter().filter(|seen| seen.echo.is_none_or(|(id, _)| !SETTLING.contains(&id)) && !may_be(seen)).collect();

@@ -1,4 +1,5 @@
-//! The same programs while every runtime is killed with SIGKILL, one after the other: whichever owned a flow has failed under it.
+//! Real programs while every runtime is killed with SIGKILL, one after the other: every
+//! flow's owner fails.
 
 use anyhow::{Context, Result, anyhow, ensure};
 use holdfast_control::status::Protected;
@@ -64,8 +65,9 @@ fn a_download_goes_on(interrupt: &Interrupt) -> Result<()> {
     network.stop()
 }
 
-/// A runtime dies, and as soon as everything is protected again the one that took most of its flows over, and then the first one's next life, which has got
-/// new flows meanwhile. A thousand connections and a download go through all of it.
+/// A runtime dies. As soon as everything is protected again the runtime that took most of
+/// its flows over dies, and then the first one's next incarnation, which has got new
+/// flows meanwhile. A thousand connections and a download go through all of it.
 fn a_runtime_dies_again_and_again(interrupt: &Interrupt) -> Result<()> {
     let mut network = Network::start(&Options::protected(Chain::Balanced), interrupt)?;
     network.serve_web()?;
@@ -111,7 +113,8 @@ fn iperf3_udp_both_directions(interrupt: &Interrupt) -> Result<()> {
         let mut running = LongIperf3::start(&network, true, 5_000_000, reverse)?;
         network.kill_each_runtime(|| running.goes_on(&network))?;
         let transfer = running.finish(&network)?;
-        // One flow of 520 packets a second, failed over once as the owner's: what was lost is far below a second's worth.
+        // A flow of 520 packets a second, failed over once as the owner's: the loss is
+        // far below a second's worth.
         ensure!(transfer.datagrams > 400 && transfer.lost < 520, "reverse {reverse}: {transfer:?}");
     }
     network.stop()
@@ -132,7 +135,7 @@ fn ping_goes_on(interrupt: &Interrupt) -> Result<()> {
     wait_for_flows(&network, 1, interrupt)?;
     network.kill_each_runtime(|| Ok(()))?;
     wait_for_packets(&network, 40)?;
-    // ping counts what it has when it is interrupted.
+    // An interrupted ping prints its counts.
     process.signal(Signal::INT)?;
     let text = process.finish(LIMIT, interrupt)?;
     let pings = programs::read_pings(&text)?;
@@ -140,8 +143,9 @@ fn ping_goes_on(interrupt: &Interrupt) -> Result<()> {
     network.stop()
 }
 
-/// The guide's function lets a flow have 100 packets, so 50 pings are answered. Its runtime is killed half-way: had the count been forgotten, more
-/// would be; what was inside the runtime when it died, a packet or two, may be missing.
+/// The guide's function lets a flow have 100 packets, so 50 pings are answered. Its
+/// runtime is killed half-way: more pings would be answered if the count had been
+/// forgotten. The packet or two inside the dying runtime may be missing.
 fn a_packet_limit_goes_on_counting(interrupt: &Interrupt) -> Result<()> {
     let network = Network::start(&Options::protected(Chain::Limited), interrupt)?;
     let mut command = network.topology.client.command("ping");
@@ -155,7 +159,9 @@ fn a_packet_limit_goes_on_counting(interrupt: &Interrupt) -> Result<()> {
     network.stop()
 }
 
-/// Has the kernel of `namespace` count ICMP messages of this type that come in: marked as expedited, as lower effort, all that have a tag of no VLAN, all that have none.
+/// Makes the kernel of `namespace` count incoming ICMP messages of this type: those
+/// marked as expedited, those marked as lower effort, all with a tag of VLAN 0, all
+/// without a tag.
 fn count_marks(namespace: &Namespace, kind: &str) -> Result<()> {
     namespace.run("nft add table netdev marks")?;
     namespace.run("nft add chain netdev marks in { type filter hook ingress device eth0 priority 0 ; }")?;
@@ -170,7 +176,7 @@ fn count_marks(namespace: &Namespace, kind: &str) -> Result<()> {
     Ok(())
 }
 
-/// What it has counted, in that order.
+/// The four counts, in that order.
 fn counted_marks(namespace: &Namespace) -> Result<[u64; 4]> {
     let text = namespace.run("nft -j list chain netdev marks in")?;
     let listed: serde_json::Value = serde_json::from_str(&text)?;
@@ -180,8 +186,10 @@ fn counted_marks(namespace: &Namespace) -> Result<[u64; 4]> {
     counters.collect::<Vec<u64>>().try_into().map_err(|counters| anyhow!("four rules count: {counters:?} in {text}"))
 }
 
-/// A flow's first 100 packets, 50 pings and their replies, leave marked as expedited, all later ones as lower effort, in both directions and on packets that fill the MTU. Its
-/// runtime is killed half-way: had the count been forgotten, more would be expedited.
+/// A flow's first 100 packets, 50 pings and their replies, leave marked as expedited, and
+/// all later ones as lower effort, in both directions and on packets that fill the MTU.
+/// Its runtime is killed half-way: more packets would be expedited if the count had been
+/// forgotten.
 fn a_demoted_flow_stays_demoted(interrupt: &Interrupt) -> Result<()> {
     for protection in ["nfvactor", "reinforce"] {
         let network = Network::start(&Options { protection, ..Options::protected(Chain::Marked) }, interrupt)?;
@@ -204,8 +212,9 @@ fn a_demoted_flow_stays_demoted(interrupt: &Interrupt) -> Result<()> {
             );
             expedited_both_ways += expedited;
         }
-        // The limit counts requests and replies alike. Whatever did not come back may have been counted, since what was inside a runtime when it died
-        // may be missing; more than the limit would be packets that were forgotten.
+        // The limit counts requests and replies alike. A missing packet may have been
+        // counted, because packets inside a dying runtime are lost; more than the limit
+        // would mean forgotten packets.
         let missing = u64::from(pings.sent - pings.received);
         ensure!((100 - missing..=100).contains(&expedited_both_ways), "{protection}: {expedited_both_ways} expedited; {pings:?}");
         network.stop()?;
@@ -236,7 +245,7 @@ fn wrk_with_100_connections_sees_no_error(interrupt: &Interrupt) -> Result<()> {
     network.kill_each_runtime(|| Ok(()))?;
     ensure!(process.try_wait()?.is_none(), "wrk ended before the last kill: {}", process.last_words());
     wait_for_packets(&network, 1_000)?;
-    // It says what it has when it is interrupted.
+    // An interrupted wrk prints its counts.
     process.signal(Signal::INT)?;
     let load = programs::read_wrk(&process.finish(LIMIT, interrupt)?)?;
     ensure!(load.requests > 500 && load.socket_errors + load.timeouts + load.bad_answers == 0, "{load:?}");
@@ -252,7 +261,7 @@ fn keep_alive_connections_live(interrupt: &Interrupt) -> Result<()> {
     network.stop()
 }
 
-/// The contrast: if these lived too, the test above would show nothing.
+/// The contrast: if these connections lived too, the test above would show nothing.
 fn keep_alive_connections_break_under_none(interrupt: &Interrupt) -> Result<()> {
     let mut network = Network::start(&Options { protection: "none", ..Options::protected(Chain::Balanced) }, interrupt)?;
     network.serve_web()?;
@@ -273,7 +282,8 @@ fn datagrams_are_lost_at_most_in_the_failure(interrupt: &Interrupt) -> Result<()
     let (_echo, stream) = network.stream(30, 1000)?;
     network.kill_each_runtime(|| Ok(()))?;
     let datagrams = stream.finish();
-    // Three failures, a third of 1,000 a second each: a second of silence in each would cost that much.
+    // Three failures, a third of 1,000 a second each: a second of silence in each would
+    // cost 1,000.
     ensure_served(&datagrams, 30, 1_000)?;
     network.stop()
 }

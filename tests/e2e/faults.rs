@@ -1,4 +1,5 @@
-//! Bad input and bad circumstances: the box forwards correctly or drops with a reason, says what is wrong, and leaves nothing behind.
+//! Bad input and bad circumstances: the box forwards correctly or drops with a reason,
+//! reports errors, and leaves nothing behind.
 
 use anyhow::{Context, Result, ensure};
 use holdfast_control::status::{Port, Status};
@@ -59,7 +60,8 @@ pub(crate) fn tests() -> Vec<Test> {
     ]
 }
 
-/// What a user has who has not read the manual: unfilled checksums and segments of 64 KiB.
+/// A user who has not read the manual has these offloads: unfilled checksums and segments
+/// of 64 KiB.
 fn offloads_left_on_do_not_corrupt(interrupt: &Interrupt) -> Result<()> {
     let options = Options { offloads: Offloads::LeftOn, ..Options::protected(Chain::Balanced) };
     let mut network = Network::start(&options, interrupt)?;
@@ -78,7 +80,7 @@ fn offloads_left_on_do_not_corrupt(interrupt: &Interrupt) -> Result<()> {
     network.stop()
 }
 
-/// Starts a box that must refuse to run; its exit code and what it said.
+/// Starts a box that must refuse to run; returns its exit code and its standard error.
 fn refused(configuration: &str, interrupt: &Interrupt) -> Result<(Option<i32>, String)> {
     let (lab, topology) = network::cables(&Options::protected(Chain::Edge), interrupt)?;
     let mut running = RunningBox::launch(&lab, &topology.router, &binary()?, configuration)?;
@@ -93,12 +95,12 @@ fn a_missing_device_is_69(interrupt: &Interrupt) -> Result<()> {
     Ok(())
 }
 
-/// A box that may open next to no files must not blame a device that is there.
+/// A box that may open hardly any files must not blame a device that is there.
 fn too_few_descriptors_are_no_missing_device(interrupt: &Interrupt) -> Result<()> {
     let (lab, topology) = network::cables(&Options::protected(Chain::Edge), interrupt)?;
     let file = lab.write("holdfast.yaml", Options { driver: "afpacket:", ..Options::protected(Chain::Edge) }.configuration())?;
     let mut command = topology.router.command("prlimit");
-    // Standard input, output and error, the first port's socket, and nothing more.
+    // Standard input, output and error, and the first port's socket: no more.
     command.arg("--nofile=4").arg(binary()?).arg("run").arg(file).arg("--control").arg(lab.scratch().join("control.sock"));
     let mut process = Process::start(command, "holdfast", lab.scratch())?;
     let status = process.wait(PATIENCE, interrupt)?;
@@ -108,8 +110,9 @@ fn too_few_descriptors_are_no_missing_device(interrupt: &Interrupt) -> Result<()
     Ok(())
 }
 
-/// The operator deletes the LAN's device under a running box, makes it again with another index and MAC address, changes its MTU, and takes it down
-/// and up: the status says so at once each time, and the LAN works whenever there is one.
+/// The operator deletes the LAN's device under a running box, makes it again with another
+/// index and MAC address, changes its MTU, and takes it down and up. The status reports
+/// each change at once, and the LAN works whenever it has a device.
 fn a_deleted_device_is_used_again_when_it_is_back(interrupt: &Interrupt) -> Result<()> {
     for driver in ["", "afpacket:"] {
         let options = Options { driver, ..Options::protected(Chain::Edge) };
@@ -118,7 +121,7 @@ fn a_deleted_device_is_used_again_when_it_is_back(interrupt: &Interrupt) -> Resu
         let ping = || programs::ping(&client, ip(INSIDE), 10, 56, Duration::from_millis(50));
         let find = |status: Status| status.ports.into_iter().find(|port| port.name == "lan");
         let lan = |network: &Network| find(network.running.status()?).context("the status has the port lan");
-        // The status looks at devices every now and then, and not at each question.
+        // The box looks at its devices periodically, not at each status query.
         let wait = |network: &Network, what: &str, wanted: fn(&Port) -> bool| {
             let is_wanted = |status: &Status| status.ports.iter().any(|port| port.name == "lan" && wanted(port));
             let status = network.running.wait_for(what, PATIENCE, interrupt, is_wanted)?;
@@ -156,7 +159,8 @@ fn a_deleted_device_is_used_again_when_it_is_back(interrupt: &Interrupt) -> Resu
         router.ip("link set lan0 mtu 1400")?;
         wait(&network, "the MTU is smaller", |port| port.mtu == 1400)?;
         router.ip("link set lan0 mtu 2000")?;
-        // The port is opened again, which the kernel may refuse for a moment, because it still has the sockets of before.
+        // The port is opened again; the kernel may refuse this for a moment, because the
+        // previous sockets still exist.
         wait(&network, "the port has the larger MTU", |port| port.mtu == 2000)?;
         let pings = ping()?;
         ensure!(pings.received > 5, "{driver:?}: {pings:?}");
@@ -173,8 +177,8 @@ fn a_deleted_device_is_used_again_when_it_is_back(interrupt: &Interrupt) -> Resu
     Ok(())
 }
 
-/// Somebody tidies up and removes the control socket, later the lock beside it: a second box never takes the name, and the first one can be asked
-/// again soon.
+/// A user removes the control socket, and later the lock beside it. A second box never
+/// takes the name, and the first one soon answers again.
 fn a_removed_control_socket_stays_the_boxs(interrupt: &Interrupt) -> Result<()> {
     let mut network = Network::start(&Options::protected(Chain::Edge), interrupt)?;
     let control = network.running.control().to_owned();
@@ -208,7 +212,8 @@ fn a_removed_control_socket_stays_the_boxs(interrupt: &Interrupt) -> Result<()> 
     Ok(())
 }
 
-/// An operator who has not run `check` starts a box on devices with offloads, then sends SIGHUP as to other daemons.
+/// An operator who has not run `check` starts a box on devices with offloads, then sends
+/// SIGHUP as to other daemons.
 fn warnings_come_before_ready_and_sighup_is_answered(interrupt: &Interrupt) -> Result<()> {
     let options = Options { offloads: Offloads::LeftOn, ..Options::protected(Chain::Edge) };
     let mut network = Network::start(&options, interrupt)?;
@@ -216,7 +221,7 @@ fn warnings_come_before_ready_and_sighup_is_answered(interrupt: &Interrupt) -> R
     for port in ["port lan (lan0): offloads: on", "port wan (wan0): offloads: on"] {
         ensure!(said.lines().filter(|line| line.contains("warning:") && line.contains(port)).count() == 1, "{said}");
     }
-    // To every process, as a closing terminal does.
+    // To every process, like a closing terminal.
     for pid in network.topology.router.pids()? {
         signal_pid(pid, Signal::HUP)?;
     }
@@ -244,7 +249,7 @@ fn a_missing_privilege_is_77(interrupt: &Interrupt) -> Result<()> {
 
 fn a_bad_configuration_is_78_and_names_the_line(interrupt: &Interrupt) -> Result<()> {
     let good = Options::protected(Chain::Edge).configuration();
-    // What is replaced by what, and the word that the message must name.
+    // The replaced text, its replacement, and the word that the message must name.
     let mistakes = [
         ("cluster: branch", "clutser: branch", "clutser"),
         ("address: 172.20.5.1/24", "address: 172.20.5.1/33", "172.20.5.1/33"),
@@ -267,7 +272,7 @@ fn a_bad_configuration_is_78_and_names_the_line(interrupt: &Interrupt) -> Result
     Ok(())
 }
 
-/// What a stopped box could have left on the machine, outside of the laboratory.
+/// Names that a stopped box could have left on the machine, outside of the laboratory.
 fn traces() -> Result<BTreeSet<String>> {
     let mut traces = BTreeSet::new();
     for directory in ["/dev/shm", "/run/netns", "/run", "/run/holdfast", "/dev/hugepages"] {
@@ -287,7 +292,7 @@ fn traces() -> Result<BTreeSet<String>> {
 }
 
 fn ensure_gone(network: &Network, before: &BTreeSet<String>, interrupt: &Interrupt) -> Result<()> {
-    // A process that has been killed takes a moment to vanish; memory files vanish with it.
+    // A killed process takes a moment to vanish; memory files vanish with it.
     until("no process of the box is left", PATIENCE, interrupt, || Ok(network.topology.router.pids()?.is_empty().then_some(())))?;
     let devices = network.topology.router.devices()?;
     ensure!(devices.iter().collect::<BTreeSet<_>>() == ["lo", "lan0", "wan0"].map(String::from).iter().collect(), "{devices:?}");
@@ -309,7 +314,7 @@ fn sigterm_leaves_nothing_behind(interrupt: &Interrupt) -> Result<()> {
     drop(stream);
     ensure_gone(&network, &before, interrupt)?;
 
-    // And on the same devices it starts again.
+    // A box can start again on the same devices.
     let again =
         RunningBox::start(&network.lab, &network.topology.router, &binary()?, &Options::protected(Chain::Edge).configuration())?;
     let pings = programs::ping(&network.topology.client, ip(INSIDE), 5, 56, Duration::from_millis(10))?;
@@ -330,7 +335,7 @@ fn sigterm_right_after_a_kill_leaves_nothing_behind(interrupt: &Interrupt) -> Re
     ensure_gone(&network, &before, interrupt)
 }
 
-/// Nobody stops the processes of a box whose guard was killed: the kernel does.
+/// The kernel ends the processes of a box whose guard was killed.
 fn everybody_ends_with_a_killed_guard(interrupt: &Interrupt) -> Result<()> {
     let before = traces()?;
     let mut network = Network::start(&Options::protected(Chain::Edge), interrupt)?;
@@ -363,7 +368,8 @@ fn a_full_table_drops_and_keeps(interrupt: &Interrupt) -> Result<()> {
     network.stop()
 }
 
-/// One address with 768 ports, shared by three runtimes: more flows than that cannot be opened.
+/// A single address with 768 ports, shared by three runtimes: the box opens no more flows
+/// than that.
 fn an_empty_pool_drops_and_keeps(interrupt: &Interrupt) -> Result<()> {
     let options = Options { pool: "192.0.2.32/32", ports: "40000-40767", ..Options::protected(Chain::Balanced) };
     let mut network = Network::start(&options, interrupt)?;
@@ -376,7 +382,8 @@ fn an_empty_pool_drops_and_keeps(interrupt: &Interrupt) -> Result<()> {
     network.stop()
 }
 
-/// Opens UDP flows, one datagram each, from ports and hosts that differ from call to call.
+/// Opens UDP flows, one datagram each, from ports and hosts that differ from call to
+/// call.
 fn flood(network: &Network, flows: u32) -> Result<()> {
     static OPENED: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
     let sender = frames::Sender::open(&network.topology.client, "eth0")?;
@@ -384,7 +391,7 @@ fn flood(network: &Network, flows: u32) -> Result<()> {
     let to_mac = gateway_mac(network)?;
     let first = OPENED.fetch_add(flows, std::sync::atomic::Ordering::Relaxed);
     for number in first..first + flows {
-        // Spread over hosts first, so that no limit per host is what is met.
+        // Spread over hosts first, so that the flood does not run into a limit per host.
         let host = 20 + number % 200;
         let ends = frames::Ends {
             from_mac,
@@ -392,13 +399,13 @@ fn flood(network: &Network, flows: u32) -> Result<()> {
             from: (std::net::Ipv4Addr::new(172, 20, 5, host as u8), 2_000 + (number / 200 % 50_000) as u16),
             to: (SERVER.parse()?, 9),
         };
-        // A full device queue (ENOBUFS) only slows this down.
+        // A full device queue (ENOBUFS) only slows the flood down.
         let _ = sender.send(&ends.udp(b"x"));
     }
     Ok(())
 }
 
-/// The box's MAC address as its neighbour has learnt it: which one it uses is its own business.
+/// The box's MAC address as learnt by its neighbour; the box may choose which it uses.
 fn gateway_mac(network: &Network) -> Result<[u8; 6]> {
     programs::ping(&network.topology.client, ip(INSIDE), 1, 56, Duration::from_millis(10))?;
     link::neighbour(&network.topology.client, INSIDE)
@@ -424,7 +431,7 @@ fn garbage_is_dropped_with_a_reason(interrupt: &Interrupt) -> Result<()> {
     }
     let most = frames.len() as u64 * 9 / 10;
     ensure!(sent >= most, "the kernel refused more than a tenth of the garbage: {sent} of {} were sent", frames.len());
-    // The last frames of the garbage are in when ping, sent behind them, is answered.
+    // The garbage has been handled when a ping that was sent behind it is answered.
     let pings = programs::ping(&network.topology.client, ip(INSIDE), 5, 56, Duration::from_millis(50))?;
     ensure!(pings.received > 0, "{pings:?}");
 

@@ -1,4 +1,5 @@
-//! Floods: connections that are there go on, those that come meanwhile are served, and each frame is in a counter.
+//! Floods: existing connections go on, new ones are served, and each frame is in a
+//! counter.
 
 use anyhow::{Context, Result, ensure};
 use holdfast_control::status::{self, Process, Status};
@@ -25,11 +26,11 @@ pub(crate) fn tests() -> Vec<Test> {
     ]
 }
 
-/// Flows that there is room for.
+/// Flows that the table has room for.
 const ROOM: u64 = 4096;
-/// Openings per second: five seconds of them are five times as many as there is room for.
+/// Openings per second: five seconds of them are five times the table's room.
 const RATE: u64 = 4000;
-/// A new connection is served in this time.
+/// Time limit for serving a new connection.
 const SOON: Duration = Duration::from_secs(1);
 
 fn start(interrupt: &Interrupt) -> Result<Network> {
@@ -40,7 +41,7 @@ fn start(interrupt: &Interrupt) -> Result<Network> {
     Ok(network)
 }
 
-/// The hosts beside the box drop the packets that a flood leads to there.
+/// Makes the hosts beside the box drop the packets that a flood leads to there.
 fn swallow(network: &Network) -> Result<()> {
     let Topology { client, server, .. } = &network.topology;
     for network in ["198.51.100.0/24", "203.0.0.0/16"] {
@@ -49,10 +50,10 @@ fn swallow(network: &Network) -> Result<()> {
     [client, server].iter().try_for_each(|host| host.sysctl("net/ipv4/ip_forward", "0"))
 }
 
-/// Asks for new connections through a box.
+/// A client of new connections through a box.
 struct Asking<'a> {
     network: &'a Network,
-    /// The box's processes through which a packet goes.
+    /// The processes that a packet passes in the box.
     processes: Vec<u32>,
 }
 
@@ -64,14 +65,15 @@ impl Asking<'_> {
         Ok(Asking { network, processes })
     }
 
-    /// How long each process has waited for a processor, ns.
+    /// Time for which each process has waited for a processor, ns.
     fn waits(&self) -> Vec<u64> {
         let read = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/schedstat")).ok();
         let waited = |text: String| text.split_whitespace().nth(1)?.parse().ok();
         self.processes.iter().map(|pid| read(pid).and_then(waited).unwrap_or(0)).collect()
     }
 
-    /// Opens a connection, asks for something and waits for the answer's first bytes. How long all that took, without the longest time for which a process of the box had no
+    /// Opens a connection, sends a request and waits for the answer's first bytes.
+    /// Returns the time, minus the longest time for which a process of the box had no
     /// processor: floods and hosts share the machine with the box.
     fn ask(&self) -> Result<Duration> {
         let (began, waits) = (Instant::now(), self.waits());
@@ -87,7 +89,7 @@ impl Asking<'_> {
         Ok(took.saturating_sub(Duration::from_nanos(waited)))
     }
 
-    /// Asks for one after the other, for so long. How long the slowest took.
+    /// Asks again and again for this time. Returns the slowest answer's time.
     fn go_on(&self, lasts: Duration) -> Result<Duration> {
         let (began, mut slowest) = (Instant::now(), Duration::ZERO);
         while began.elapsed() < lasts {
@@ -97,7 +99,8 @@ impl Asking<'_> {
     }
 }
 
-/// Floods the box with openings from inside, and opens one new connection after the other meanwhile. Returns the box's status at the end.
+/// Floods the box with openings from inside, and meanwhile opens new connections one
+/// after the other. Returns the box's status at the end.
 fn play(network: &Network, kind: Kind, interrupt: &Interrupt) -> Result<Status> {
     let held = network.hold(VIRTUAL, 50)?;
     let flood = Torrent::start(network, kind, &[Side::Inside], Some(RATE), 0)?;
@@ -113,7 +116,8 @@ fn play(network: &Network, kind: Kind, interrupt: &Interrupt) -> Result<Status> 
     Ok(status)
 }
 
-/// A single source opens flow after flow to a silent address: it gets a tenth of the table and no more.
+/// A single source opens flow after flow to a silent address: it gets a tenth of the
+/// table and no more.
 fn syns_from_one_source(interrupt: &Interrupt) -> Result<()> {
     let network = start(interrupt)?;
     let status = play(&network, Kind::SynsOfOne, interrupt)?;
@@ -126,7 +130,8 @@ fn syns_from_one_source(interrupt: &Interrupt) -> Result<()> {
     network.stop()
 }
 
-/// The same from two hundred sources: half-open flows make room for one another, and for everybody else.
+/// The same from two hundred sources: half-open flows give way to each other and to all
+/// other flows.
 fn syns_from_many_sources(interrupt: &Interrupt) -> Result<()> {
     let network = start(interrupt)?;
     let status = play(&network, Kind::SynsOfMany, interrupt)?;
@@ -135,7 +140,8 @@ fn syns_from_many_sources(interrupt: &Interrupt) -> Result<()> {
     network.stop()
 }
 
-/// How long a flood lasts of all that one sender gets onto the wires, while it is measured how many of its frames the box handles, and one of half as many.
+/// Duration of a flood at full speed, in which the frames that the box handles are
+/// measured, and of a flood at half that rate.
 fn lengths() -> (Duration, Duration) {
     if soak() {
         (Duration::from_secs(30), Duration::from_secs(30))
@@ -144,14 +150,17 @@ fn lengths() -> (Duration, Duration) {
     }
 }
 
-/// A connection that is cut off for half a minute may ask again half a minute later: each of TCP's pauses is twice as long as the one before.
+/// Time limit for an answer: a connection that is cut off for half a minute may
+/// retransmit half a minute later, because TCP's pause doubles every time.
 const STALLED: Duration = Duration::from_secs(90);
-/// When the larger flood has ended, a new connection is served in this time.
+/// Time limit for serving a new connection after the larger flood.
 const SOON_AFTER: Duration = Duration::from_secs(2);
-/// Packets that wait inside have gone on or are dropped in this time, and all counters are there.
+/// Time after which packets that waited inside have gone on or were dropped, and all
+/// counters are up to date.
 const SETTLED: Duration = Duration::from_secs(15);
 
-/// Frames of every kind come from both sides, first as many as one sender gets onto the wires, then half as many as the box has been seen to handle: no connection breaks, new ones are served, and every
+/// Frames of every kind come from both sides, first at full speed, then at half the rate
+/// that the box was seen to handle. No connection breaks, new ones are served, and every
 /// frame is counted once.
 fn floods_of_every_kind(interrupt: &Interrupt) -> Result<()> {
     let mut network = Network::start(&Options::protected(Chain::Balanced), interrupt)?;
@@ -211,7 +220,7 @@ fn inundate(network: &Network, kind: Kind, interrupt: &Interrupt) -> Result<()> 
     done.map_err(|error| why.unwrap_or(error))
 }
 
-/// The flood goes on for this time.
+/// Lets the flood go on for this time.
 fn last(time: Duration, interrupt: &Interrupt) -> Result<()> {
     let began = Instant::now();
     until("the flood has lasted", 2 * time, interrupt, || Ok((began.elapsed() >= time).then_some(())))

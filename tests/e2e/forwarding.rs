@@ -1,4 +1,5 @@
-//! Real programs through the box, nothing failing: the chain forwards, in both directions, what people try a network with.
+//! Real programs through the box without a failure: the chain forwards their traffic in
+//! both directions.
 
 use anyhow::{Result, anyhow, ensure};
 use holdfast_lab::download::{Download, Plan};
@@ -61,7 +62,8 @@ fn curl_fetches_under_protection_none(interrupt: &Interrupt) -> Result<()> {
     network.stop()
 }
 
-/// A name alone is AF_XDP where the driver can; each driver that is asked for is the one that is used, with offloads as a user leaves them.
+/// A device name alone means AF_XDP if the driver supports it; an explicit driver is
+/// used, with offloads as a user leaves them.
 fn every_driver_carries_the_same(interrupt: &Interrupt) -> Result<()> {
     for (driver, used) in [("", "afxdp"), ("afxdp:", "afxdp"), ("afpacket:", "afpacket")] {
         for offloads in [link::Offloads::Off, link::Offloads::LeftOn] {
@@ -82,7 +84,7 @@ fn every_driver_carries_the_same(interrupt: &Interrupt) -> Result<()> {
     Ok(())
 }
 
-/// The average time until the box itself answers the client, of twenty.
+/// The average round-trip time of twenty pings to the box itself.
 fn average_ping(network: &Network) -> Result<Duration> {
     let mut command = network.topology.client.command("ping");
     let output = command.args(["-n", "-q", "-c", "20", "-i", "0.01", INSIDE]).output()?;
@@ -93,8 +95,9 @@ fn average_ping(network: &Network) -> Result<Duration> {
     average.map(|milliseconds| Duration::from_secs_f64(milliseconds / 1000.0)).ok_or_else(|| anyhow!("ping said: {text}"))
 }
 
-/// Both ports are DPDK's, over its own packet-socket driver: nothing wakes the box up when a frame comes, and what passes is whole. Runtimes
-/// start as with any port.
+/// Both ports are DPDK's, over its own packet-socket driver: no event wakes the box up
+/// when a frame comes, and traffic must still pass unharmed. Runtimes start as with any
+/// port.
 fn dpdk_carries_the_same(interrupt: &Interrupt) -> Result<()> {
     if let Some(why) = holdfast_io::port::Dpdk::absent() {
         eprintln!("dpdk_carries_the_same: skipped: {why}");
@@ -106,8 +109,9 @@ fn dpdk_carries_the_same(interrupt: &Interrupt) -> Result<()> {
     let sum = network.site.add_random("some", 10_000_000)?;
     let outcome = fetch(&network, format!("http://{VIRTUAL}/some"), interrupt)?;
     ensure!(outcome.error.is_none() && outcome.sum == sum, "{outcome:?}");
-    // The box looks every 0.1 ms or so. If it slept until one of its own timers went off, an answer would take 3 to 6 ms on average; the best of
-    // five, so that another program's turn on the processor does not count.
+    // The box polls every 0.1 ms or so. If it slept until one of its own timers went off,
+    // an answer would take 3 to 6 ms on average. The best of five counts, so that another
+    // program's time on the processor does not matter.
     let mut best = Duration::MAX;
     for _ in 0..5 {
         best = best.min(average_ping(&network)?);
@@ -137,7 +141,8 @@ fn iperf3_udp_both_directions(interrupt: &Interrupt) -> Result<()> {
         let plan =
             Iperf3 { server: socket(&format!("{SERVER}:5201")), udp_bits_per_second: Some(10_000_000), reverse, seconds: 3 };
         let transfer = plan.run(&network.lab, &network.topology.client, "iperf3")?;
-        // Ten Mbit/s are 1,000 packets a second. A queue may overflow when this machine gives the box no core for a while.
+        // Ten Mbit/s are 1,000 packets a second. A queue may overflow when this machine
+        // gives the box no core for a while.
         ensure!(transfer.datagrams > 2_000, "reverse {reverse}: {transfer:?}");
         ensure!(transfer.lost * 100 <= transfer.datagrams, "more than one in a hundred lost, reverse {reverse}: {transfer:?}");
     }
@@ -149,7 +154,7 @@ fn ping_is_answered_by_servers_and_by_the_box(interrupt: &Interrupt) -> Result<(
     for target in [SERVER, SERVER_2, INSIDE] {
         for bytes in [0, 56, 1400] {
             let pings = programs::ping(&network.topology.client, ip(target), 20, bytes, Duration::from_millis(10))?;
-            // The first may wait for address resolution, which may drop it.
+            // The first ping may wait for address resolution and be dropped.
             ensure!(pings.sent == 20 && pings.received >= 19, "{target} with {bytes} bytes: {pings:?}");
         }
     }
@@ -161,7 +166,8 @@ fn ping_is_answered_by_servers_and_by_the_box(interrupt: &Interrupt) -> Result<(
 fn traceroute_sees_the_box_and_the_server(interrupt: &Interrupt) -> Result<()> {
     let mut network = Network::start(&Options::protected(Chain::Edge), interrupt)?;
     network.serve_web()?;
-    // UDP (answered by an ICMP error that quotes the translated packet), ICMP echo, TCP to a port that listens.
+    // UDP (answered by an ICMP error that quotes the translated packet), ICMP echo, TCP
+    // to an open port.
     for options in [&[][..], &["-I"], &["-T", "-p", "80"]] {
         let hops = programs::traceroute(&network.topology.client, ip(SERVER), options)?;
         ensure!(hops == [Some(ip(INSIDE)), Some(ip(SERVER))], "traceroute {options:?}: {hops:?}");
@@ -189,7 +195,8 @@ fn wrk_with_100_connections(interrupt: &Interrupt) -> Result<()> {
     network.stop()
 }
 
-/// Least load: of many connections opened one after the other and kept, each server gets about half.
+/// Least load: each server gets about half of many connections that are opened one after
+/// the other and kept.
 fn the_load_balancer_uses_both_servers(interrupt: &Interrupt) -> Result<()> {
     let mut network = Network::start(&Options::protected(Chain::Balanced), interrupt)?;
     network.serve_web()?;
@@ -240,7 +247,8 @@ fn plain_forwarding_of_both_families(interrupt: &Interrupt) -> Result<()> {
     network.stop()
 }
 
-/// NAT updates checksums incrementally: what was wrong must stay wrong, or be dropped, and never arrive as if it were right.
+/// NAT updates checksums incrementally: a wrong checksum must stay wrong, or the packet
+/// be dropped; it must never arrive with a right one.
 fn a_bad_checksum_is_not_mended_on_the_way(interrupt: &Interrupt) -> Result<()> {
     let network = Network::start(&Options::protected(Chain::Edge), interrupt)?;
     let server = network.topology.server.enter(|| std::net::UdpSocket::bind(format!("{SERVER}:9009")))??;
@@ -267,7 +275,7 @@ fn a_bad_checksum_is_not_mended_on_the_way(interrupt: &Interrupt) -> Result<()> 
     network.stop()
 }
 
-/// The box's MAC address as its neighbour has learnt it: which one it uses is its own business.
+/// The box's MAC address as learnt by its neighbour; the box may choose which it uses.
 fn gateway_mac(network: &Network) -> Result<[u8; 6]> {
     programs::ping(&network.topology.client, ip(INSIDE), 1, 56, Duration::from_millis(10))?;
     link::neighbour(&network.topology.client, INSIDE)

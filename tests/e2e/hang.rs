@@ -1,4 +1,5 @@
-//! A runtime that stops answering is not dead: its flows move all the same, and when it wakes it may release nothing.
+//! A runtime that stops answering is not dead: its flows move all the same, and when it
+//! wakes it may release no packet.
 
 use anyhow::{Result, ensure};
 use holdfast_lab::process::signal_pid;
@@ -17,7 +18,8 @@ pub(crate) fn tests() -> Vec<Test> {
     ]
 }
 
-/// Who is stopped is given up then, and nobody who only waits for a core.
+/// With this time-out a stopped runtime is given up, and a runtime that only waits for a
+/// core is not.
 const SOON: &str = "detection: { hang_ms: 1500 }\n";
 
 /// Stops the busiest runtime and waits until the box has replaced it.
@@ -30,11 +32,11 @@ fn stop_busiest(network: &Network) -> Result<Victim> {
 }
 
 fn wake(victim: &Victim) -> Result<()> {
-    // The box may have killed it meanwhile, to get its buffers back; that is no error.
+    // The box may have killed it meanwhile, to get its buffers back; this is no error.
     signal_pid(victim.pid, Signal::CONT)
 }
 
-/// Its process is gone, or it is there and owns nothing: the process table of the box names another for its id, or none.
+/// True if another process has the victim's place, or none.
 fn is_deposed(network: &Network, victim: &Victim) -> Result<bool> {
     let status = network.running.status()?;
     let current = status.runtime(victim.id);
@@ -59,7 +61,8 @@ fn a_stopped_runtime_loses_its_flows_to_others(interrupt: &Interrupt) -> Result<
     network.stop()
 }
 
-/// What it had in its rings when it stopped it would send when it wakes. Each datagram has a number: one that came twice would be seen.
+/// Packets that were in the runtime's rings when it stopped could leave when it wakes.
+/// Each datagram has a number, so a datagram that came twice would be seen.
 fn a_woken_runtime_releases_nothing(interrupt: &Interrupt) -> Result<()> {
     let network = Network::start(&Options { more: SOON, ..Options::protected(Chain::Edge) }, interrupt)?;
     let (_echo, stream) = network.stream(30, 1000)?;
@@ -72,7 +75,8 @@ fn a_woken_runtime_releases_nothing(interrupt: &Interrupt) -> Result<()> {
     until("datagrams return", PATIENCE, interrupt, || Ok((stream.datagrams().returned > before.returned + 300).then_some(())))?;
     let datagrams = stream.finish();
     ensure!((datagrams.doubled, datagrams.changed) == (0, 0), "{datagrams:?}");
-    // A number from before the failover, returned only after the waking, would be one that the woken runtime released.
+    // A number from before the failover that returns only after the waking must come from
+    // the woken runtime.
     ensure!(datagrams.reordered == before.reordered, "before {before:?}, after {datagrams:?}");
     ensure!(datagrams.flows_alive == 30, "{datagrams:?}");
     network.stop()

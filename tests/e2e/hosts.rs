@@ -1,4 +1,5 @@
-//! A box of three hosts: any one of them may die, or be cut off from the others, and no connection breaks.
+//! A box of three hosts: any host may die, or be cut off from the others, and no
+//! connection breaks.
 
 use anyhow::{Context, Result, ensure};
 use holdfast_control::status::{Protected, Status, UNIT_HOST};
@@ -24,7 +25,8 @@ pub(crate) fn tests() -> Vec<Test> {
     ]
 }
 
-/// The host that serves, then the other, then the one of the coordinator; each when everything is safe again.
+/// The serving host dies, then the other one, then the coordinator's; each when
+/// everything is safe again.
 fn each_host_dies_and_comes_back(interrupt: &Interrupt) -> Result<()> {
     let mut cluster = Cluster::start(interrupt)?;
     let held = cluster.hold(VIRTUAL, 100)?;
@@ -47,7 +49,8 @@ fn each_host_dies_and_comes_back(interrupt: &Interrupt) -> Result<()> {
     cluster.stop()
 }
 
-/// A thousand connections and a download. The host that serves dies and comes back; when everything is safe again the other one dies, which has all of them.
+/// A thousand connections and a download. The serving host dies and comes back; when
+/// everything is safe again the other one dies, which has all the flows.
 fn two_hosts_die_one_after_the_other(interrupt: &Interrupt) -> Result<()> {
     let mut cluster = Cluster::start(interrupt)?;
     let held = KeepAlive::open(&cluster.hosts.client, &many(1000), interrupt)?;
@@ -68,8 +71,9 @@ fn two_hosts_die_one_after_the_other(interrupt: &Interrupt) -> Result<()> {
     cluster.stop()
 }
 
-/// The host that serves hears the others no longer, or they do not hear it, or both: it stops, another serves, and when the links are whole again
-/// everything becomes safe again.
+/// The serving host no longer hears the others, or they do not hear it, or both. It stops
+/// serving and another host serves; when the links are whole everything becomes safe
+/// again.
 fn the_serving_host_is_cut_off(interrupt: &Interrupt) -> Result<()> {
     let cluster = Cluster::start(interrupt)?;
     let held = cluster.hold(VIRTUAL, 60)?;
@@ -89,7 +93,7 @@ fn the_serving_host_is_cut_off(interrupt: &Interrupt) -> Result<()> {
     cluster.stop()
 }
 
-/// A host's runtimes are taken out of service under load and brought back: nothing is lost, nothing comes late.
+/// A host's runtimes are drained under load and restored: no datagram is lost or late.
 fn a_host_is_drained_and_restored(interrupt: &Interrupt) -> Result<()> {
     let cluster = Cluster::start(interrupt)?;
     let held = cluster.hold(VIRTUAL, 60)?;
@@ -112,8 +116,9 @@ fn a_host_is_drained_and_restored(interrupt: &Interrupt) -> Result<()> {
     cluster.stop()
 }
 
-/// A port's link of the serving host goes down: the other host serves. When that one is stopped as
-/// planned, the first serves again before it is gone, and hardly any datagram is lost.
+/// A port's link of the serving host goes down: the other host serves. When the other
+/// host is stopped as planned, the first serves again before the other has ended, and
+/// hardly any datagram is lost.
 fn service_moves_as_planned(interrupt: &Interrupt) -> Result<()> {
     let mut cluster = Cluster::start(interrupt)?;
     let held = cluster.hold(VIRTUAL, 60)?;
@@ -136,14 +141,15 @@ fn service_moves_as_planned(interrupt: &Interrupt) -> Result<()> {
     until("datagrams return", PATIENCE, interrupt, || Ok((stream.datagrams().returned > returned + 300).then_some(())))?;
     let datagrams = stream.finish();
     ensure!((datagrams.doubled, datagrams.changed, datagrams.flows_alive) == (0, 0, 30), "{datagrams:?}");
-    // A host's death is noticed after 400 ms or more, which would lose 120 datagrams.
+    // A host's death is detected after 400 ms or more, which would lose 120 datagrams.
     ensure!(datagrams.lost < 90, "{datagrams:?}");
     ensure_unbroken(&held, interrupt)?;
     drop(held);
     cluster.stop()
 }
 
-/// Numbered datagrams: what is lost is what came while nobody served, nothing comes twice, and every flow goes on.
+/// Numbered datagrams: only those that came while no host served are lost, none comes
+/// twice, and every flow goes on.
 fn datagrams_through_the_death_of_a_host(interrupt: &Interrupt) -> Result<()> {
     let mut cluster = Cluster::start(interrupt)?;
     let (_echo, stream) = cluster.stream(30, 300)?;
@@ -155,7 +161,8 @@ fn datagrams_through_the_death_of_a_host(interrupt: &Interrupt) -> Result<()> {
     let datagrams = stream.finish();
     ensure!((datagrams.doubled, datagrams.changed) == (0, 0), "{datagrams:?}");
     ensure!(datagrams.flows_alive == 30, "{datagrams:?}");
-    // A host is given up after a while, and another begins when the first must have stopped: a few seconds' worth at 300 a second.
+    // A host is given up after its time-out, and another starts when the first must have
+    // stopped: a few seconds' worth at 300 a second.
     ensure!(datagrams.lost < 1_500, "{datagrams:?}");
     cluster.stop()
 }

@@ -1,5 +1,6 @@
-//! A box of three hosts that is run from elsewhere: over the network for management, with certificates on both sides. One host has no configuration of its own, and
-//! joins another.
+//! A box of three hosts that is operated remotely: over the management network, with
+//! certificates on both sides. The second host has no configuration of its own, and joins
+//! another.
 
 use anyhow::{Context, Result, ensure};
 use holdfast_control::status::{STATE_DRAINED, Status};
@@ -25,13 +26,16 @@ fn status_of(output: &Output) -> Result<Status> {
     serde_json::from_slice(&output.stdout).context("reading the status")
 }
 
-/// The command's exit code, and what it said.
+/// The command's exit code, and its standard error.
 fn refused(output: &Output) -> (Option<i32>, String) {
     (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
-/// One of three hosts fetches its configuration and the cluster's key from another and serves with them. A viewer sees every host from elsewhere and drains none; an
-/// operator drains the joined one under load and brings it back: nothing is lost. Then it dies, and comes back by what it has kept while nobody can be asked.
+/// A host fetches its configuration and the cluster's key from another and
+/// serves with them. A remote viewer sees every host and may drain none. A remote
+/// operator drains the joined host under load and restores it: no datagram is lost. The
+/// joined host then dies, and comes back with its stored configuration while no other
+/// host can be asked.
 fn a_host_joins_and_is_drained_from_elsewhere(interrupt: &Interrupt) -> Result<()> {
     let mut cluster = Cluster::start_joining(interrupt)?;
     let joined = SERVING[1];
@@ -76,8 +80,10 @@ fn a_host_joins_and_is_drained_from_elsewhere(interrupt: &Interrupt) -> Result<(
     cluster.stop()
 }
 
-/// Under another's name, under no host's, with no certificate of the cluster, from where nobody listens: each ends with what is wrong and its exit code, and leaves no
-/// box, no socket and no configuration; the hosts that run do not notice.
+/// A host tries to join under another's name, under an unknown name, with a foreign
+/// certificate, or from an address without a listener. Each attempt ends with an error
+/// and its exit code, and leaves no box, no socket and no configuration; the running
+/// hosts do not notice.
 fn who_cannot_join_leaves_nothing(interrupt: &Interrupt) -> Result<()> {
     let mut cluster = Cluster::start_joining(interrupt)?;
     let joined = SERVING[1];

@@ -1,5 +1,5 @@
-//! A box of three hosts whose network damages frames, with a key and without. No host or runtime is
-//! given up, no flow breaks, and the box is safe again afterwards.
+//! A box of three hosts whose network damages frames, with a key and without. No host or
+//! runtime is given up, no flow breaks, and the box is safe again afterwards.
 
 use anyhow::{Result, ensure};
 use holdfast_lab::requirements::*;
@@ -26,7 +26,8 @@ pub(crate) fn tests() -> Vec<Test> {
 const ONE_IN: usize = 1_000;
 const FLOWS: usize = 60;
 
-/// Damages frames under connections and datagrams. `reasons`: drop reasons that count damaged frames.
+/// Damages frames under connections and datagrams. `reasons` are the drop reasons that
+/// count damaged frames.
 fn through_damage(cluster: Cluster, reasons: &[&str], interrupt: &Interrupt) -> Result<()> {
     let held = cluster.hold(VIRTUAL, FLOWS)?;
     let (_echo, stream) = cluster.stream(FLOWS, 2_000)?;

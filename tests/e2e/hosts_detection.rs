@@ -1,4 +1,5 @@
-//! A box of three hosts whose serving host dies: when it is missed, and when another one serves.
+//! A box of three hosts whose serving host dies: the times until it is missed, and until
+//! another one serves.
 
 use anyhow::{Result, ensure};
 use holdfast_io::process::Clock;
@@ -24,21 +25,22 @@ pub(crate) fn tests() -> Vec<Test> {
     ]
 }
 
-/// So long that what else the machine does counts for little.
+/// The host time-out, ms: long enough that the machine's other load matters little.
 const HOST_MS: u64 = 1_500;
 
-/// Datagrams.
+/// Datagrams per second.
 const PER_SECOND: u64 = 500;
 
-/// The host that serves is killed under traffic. Its runtimes are given up when it has not been heard for a patience, and not before; the other host does not
-/// wait for a whole one more, because nobody has heard the dead one for so long.
+/// The serving host is killed under traffic. Its runtimes are given up when it has been
+/// silent for the time-out, and not before. The other host does not wait for a second
+/// time-out, because every host has missed the dead one for that long.
 fn service_passes_before_two_patiences_have_passed(interrupt: &Interrupt) -> Result<()> {
     let patience = Duration::from_millis(HOST_MS);
     let mut cluster = Cluster::start_missing_after(HOST_MS, interrupt)?;
     let [first, second] = cluster.serving()?;
     let (_echo, stream) = cluster.stream(20, PER_SECOND)?;
     cluster.wait_safe()?;
-    // A coordinator that has just begun gives every host the time to be heard.
+    // A coordinator that has just started first gives every host time to be heard.
     let enough = 1_000 + PER_SECOND * 4 * HOST_MS / 1_000;
     until("datagrams return for a while", PATIENCE, interrupt, || Ok((stream.datagrams().returned > enough).then_some(())))?;
     let dead: Vec<u32> = cluster.on(second)?.status()?.runtimes().filter(|one| one.host == first).map(|one| one.id).collect();
@@ -54,7 +56,7 @@ fn service_passes_before_two_patiences_have_passed(interrupt: &Interrupt) -> Res
     let detected =
         |failover: &holdfast_control::status::Failover| Duration::from_nanos(failover.detected_at_ns.saturating_sub(killed_at));
     let detected: Vec<Duration> = status.failovers.iter().map(detected).collect();
-    // A beat is on its way when the host dies.
+    // A beat may be on its way when the host dies.
     let least = patience.mul_f64(0.75);
     ensure!(
         detected.len() == dead.len() && detected.iter().all(|detected| *detected > least && *detected < patience * 2),
@@ -65,12 +67,13 @@ fn service_passes_before_two_patiences_have_passed(interrupt: &Interrupt) -> Res
     cluster.stop()
 }
 
-/// Flows, and datagrams per second of all: each flow has one every few milliseconds.
+/// Flows, and datagrams per second of all of them: each flow has a datagram every few
+/// milliseconds.
 const PLANNED: (usize, u64) = (8, 2_000);
 
-/// The serving host is drained, and restored; then the host that serves meanwhile is ended by
-/// SIGTERM. A host is missed after seconds here, and each time another one serves long before:
-/// nobody waits for a silence.
+/// The serving host is drained, and restored; then the host that serves meanwhile is
+/// ended by SIGTERM. The host time-out is seconds here, and each time another host serves
+/// long before: no host waits for a silence.
 fn planned_ends_wait_for_no_detection(interrupt: &Interrupt) -> Result<()> {
     let mut cluster = Cluster::start_missing_after(2 * HOST_MS, interrupt)?;
     cluster.wait_serving(WITNESS, SERVING[0])?;
@@ -83,7 +86,7 @@ fn planned_ends_wait_for_no_detection(interrupt: &Interrupt) -> Result<()> {
         cluster.end(SERVING[1])?;
         cluster.wait_serving(WITNESS, SERVING[0]).map(drop)
     })?;
-    // A quarter of the time after which a silent host is missed.
+    // A quarter of the host time-out.
     let bound = Duration::from_millis(HOST_MS / 2);
     for (what, datagrams) in [("drained", drained), ("ended", ended)] {
         let silence = Duration::from_micros(datagrams.longest_silence_us);
@@ -93,7 +96,7 @@ fn planned_ends_wait_for_no_detection(interrupt: &Interrupt) -> Result<()> {
     cluster.stop()
 }
 
-/// Datagrams sent and returned while service moved.
+/// Returns the datagrams sent and returned while service moved.
 fn through(cluster: &mut Cluster, interrupt: &Interrupt, act: impl FnOnce(&mut Cluster) -> Result<()>) -> Result<Datagrams> {
     let (_echo, stream) = cluster.stream(PLANNED.0, PLANNED.1)?;
     cluster.wait_safe()?;

@@ -1,5 +1,6 @@
-//! A box of three equal hosts, one of which has the coordinator that was elected: it dies with its host, sleeps, is cut off, and etcd goes away. No connection
-//! breaks, and whatever fails next is recovered too.
+//! A box of three equal hosts, one of which has the elected coordinator: it dies with its
+//! host, is stopped, is cut off, and etcd goes away. No connection breaks, and the next
+//! failure is recovered too.
 
 use anyhow::{Context, Result, ensure};
 use holdfast_control::status::{Leader, Process, Protected, STATE_CANDIDATE, Status};
@@ -28,17 +29,18 @@ fn other(than: &str) -> &'static str {
     EQUALS.into_iter().find(|name| *name != than).unwrap_or(EQUALS[0])
 }
 
-/// A host's own coordinator, whether it leads or not.
+/// A host's own coordinator, leading or not.
 fn own_coordinator(status: &Status, host: &str) -> Option<Process> {
     status.processes.iter().find(|one| one.role == "coordinator" && one.host == host && one.pid != 0).cloned()
 }
 
-/// One that does not reach etcd hears who leads, and does not know the process.
+/// True if both are the same leader. A host that does not reach etcd hears of the leader,
+/// but does not know its process.
 fn is_same(one: &Leader, other: &Leader) -> bool {
     (&one.host, one.incarnation) == (&other.host, other.incarnation)
 }
 
-/// Who leads, when every flow would survive a host and every host says the same.
+/// The leader, once every flow would survive a host and every host names the same leader.
 fn safe_leader(cluster: &Cluster) -> Result<Leader> {
     cluster.wait_safe()?;
     until("every host knows who leads", PATIENCE, cluster.lab.interrupt(), || {
@@ -49,7 +51,8 @@ fn safe_leader(cluster: &Cluster) -> Result<Leader> {
     })
 }
 
-/// The busiest runtime of the hosts that live is killed, and its flows are recovered without a loss.
+/// Kills the busiest runtime of the living hosts, and checks that its flows are recovered
+/// without a loss.
 fn lose_a_runtime(cluster: &Cluster, dead: Option<&str>) -> Result<()> {
     let mut runtimes: Vec<Process> = Vec::new();
     for host in EQUALS.into_iter().filter(|host| Some(*host) != dead) {
@@ -67,8 +70,9 @@ fn lose_a_runtime(cluster: &Cluster, dead: Option<&str>) -> Result<()> {
     Ok(())
 }
 
-/// The host that leads dies with everything on it: another leads, and says so everywhere; a runtime killed after that is recovered, new connections are let in,
-/// and the dead host comes back as a candidate. Then the same happens to the one that leads now.
+/// The leading host dies with all its processes: another host leads, and every host names
+/// it. A runtime that is killed after that is recovered, new connections are let in, and
+/// the dead host comes back as a candidate. The same then happens to the new leader.
 fn hosts_that_lead_die_one_after_the_other(interrupt: &Interrupt) -> Result<()> {
     let mut cluster = Cluster::start_equals(interrupt)?;
     let held = cluster.hold(VIRTUAL, 100)?;
@@ -97,8 +101,9 @@ fn hosts_that_lead_die_one_after_the_other(interrupt: &Interrupt) -> Result<()> 
     cluster.stop()
 }
 
-/// The process that leads is stopped: a later one leads. Then its whole host is: another host's leads, gives that host up, and when it wakes up nobody listens to it
-/// and it becomes a candidate.
+/// The leading process is stopped: a later one leads. Its whole host is stopped next:
+/// another host's coordinator leads and gives that host up. When the host wakes up, no
+/// host listens to it and it becomes a candidate.
 fn who_leads_stands_still(interrupt: &Interrupt) -> Result<()> {
     let cluster = Cluster::start_equals(interrupt)?;
     let held = cluster.hold(VIRTUAL, 60)?;
@@ -126,8 +131,9 @@ fn who_leads_stands_still(interrupt: &Interrupt) -> Result<()> {
     cluster.stop()
 }
 
-/// The host that leads does not reach etcd, but the other hosts: it leads no more, and nothing else happens. Then one reaches etcd, but not the hosts: it gives its
-/// place up, and the one that leads next gives that host up.
+/// The leading host reaches the other hosts, but not etcd: it stops leading, with no
+/// other effect. A leader then reaches etcd, but not the hosts: it resigns, and the next
+/// leader gives its host up.
 fn who_leads_is_cut_off(interrupt: &Interrupt) -> Result<()> {
     let cluster = Cluster::start_equals(interrupt)?;
     let held = cluster.hold(VIRTUAL, 60)?;
@@ -160,7 +166,8 @@ fn who_leads_is_cut_off(interrupt: &Interrupt) -> Result<()> {
     cluster.stop()
 }
 
-/// etcd stands still: nobody leads, and connections that are there go on while new ones are opened. With etcd again somebody leads, and has nobody to give up.
+/// etcd is stopped: no coordinator leads, existing connections go on, and new ones are
+/// opened. With etcd back a coordinator leads, and has no host to give up.
 fn etcd_is_away(interrupt: &Interrupt) -> Result<()> {
     let cluster = Cluster::start_equals(interrupt)?;
     let held = cluster.hold(VIRTUAL, 60)?;

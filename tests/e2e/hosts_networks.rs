@@ -1,4 +1,5 @@
-//! A box of three hosts that two networks join: what becomes of it when one of them, or one host's link to it, is no more.
+//! A box of three hosts on two networks, when one network, or one host's link to it,
+//! fails.
 
 use anyhow::{Result, ensure};
 use holdfast_control::status::{self, Status};
@@ -19,20 +20,22 @@ pub(crate) fn tests() -> Vec<Test> {
     ]
 }
 
-/// So long that what else the machine does counts for little.
+/// The host time-out, ms: long enough that the machine's other load matters little.
 const HOST_MS: u64 = 1_500;
 const CONNECTIONS: usize = 40;
 const FLOWS: usize = 20;
 
-/// Whether a host's networks, as another one sees them, lead there, and which is used.
+/// Whether a host's networks, as another host sees them, lead there, and which is used.
 fn networks(status: &Status, host: &str) -> Option<([bool; 2], Option<usize>)> {
     let networks = &status.hosts.iter().find(|other| other.name == host)?.networks;
     let leads = networks.iter().map(|network| network.leads).collect::<Vec<_>>().try_into().ok()?;
     Some((leads, networks.iter().position(|network| network.used)))
 }
 
-/// The host that serves loses the first network, in either direction or both, and then its device: everything goes by the second, nobody is given up, and no connection
-/// notices. When it is back it is used again. Only without both is the host away.
+/// The serving host loses the first network, in either direction or both, and then its
+/// device. All traffic takes the second network, no host is given up, and no connection
+/// notices. When the first network is back it is used again. Only a host without both is
+/// away.
 fn goes_around(second: Second, interrupt: &Interrupt) -> Result<()> {
     let cluster = Cluster::start_twice_joined(second, HOST_MS, interrupt)?;
     let [first, second] = cluster.serving()?;
@@ -49,7 +52,8 @@ fn goes_around(second: Second, interrupt: &Interrupt) -> Result<()> {
     cluster.wait_safe()?;
     let serving = cluster.namespace(first)?.clone();
     for way in ["from", "to", "both", "device"] {
-        // What it sends does not arrive: the others hear it by the second network alone, and it hears them by both.
+        // Frames from the serving host do not arrive: the others hear it by the second
+        // network alone, and it hears them by both.
         let from_others = match way {
             "from" => cluster.hosts.cut(first, Cut::From).map(|()| ([true; 2], Some(0)))?,
             "to" => cluster.hosts.cut(first, Cut::To).map(|()| ([false, true], Some(1)))?,
@@ -75,7 +79,7 @@ fn goes_around(second: Second, interrupt: &Interrupt) -> Result<()> {
     ensure!(datagrams.longest_silence_us < HOST_MS * 1_000, "{datagrams:?}");
     let alive = held.verify(interrupt)?.alive;
     ensure!(alive == CONNECTIONS, "{alive} of {CONNECTIONS} connections");
-    // Without either it is as good as dead.
+    // A host without both networks counts as dead.
     cluster.hosts.cut(first, Cut::Both)?;
     cluster.hosts.cut_spare(first, Cut::Both)?;
     cluster.wait_away(WITNESS, first)?;

@@ -1,5 +1,6 @@
-//! A box of three hosts, and somebody else on the network that joins them: who makes packets up, plays recorded ones back, or changes some, is refused and counted; on an
-//! Ethernet, and where the hosts have only addresses.
+//! A box of three hosts, and an attacker on the network that joins them. Forged, replayed
+//! and changed packets are refused and counted: on an Ethernet, and on a network where
+//! the hosts have only addresses.
 
 use anyhow::{Context, Result, ensure};
 use holdfast_control::status::Status;
@@ -18,23 +19,24 @@ use std::net::{Ipv4Addr, UdpSocket};
 
 /// The bridge between the hosts.
 const BRIDGE: &str = "fabric";
-/// What a sealed packet has behind its addresses: the fabric's EtherType, and the magic number.
+/// The bytes of a sealed packet behind its addresses: the fabric's EtherType, and the
+/// magic number.
 const SEALED: [u8; 4] = [0x88, 0xb6, 0x48, 0x53];
 const NSH: [u8; 2] = [0x89, 0x4f];
-/// Where in a sealed packet its fields are, and what was sealed.
+/// Offsets of a sealed packet's fields, and of its sealed body.
 const KEY: usize = 17;
 const HOST: usize = 18;
 const CLUSTER: usize = 20;
 const INCARNATION: usize = 24;
 const COUNTER: usize = 36;
 const BODY: usize = 60;
-/// In front of a packet in a datagram.
+/// Lengths of the headers in front of a packet in a datagram.
 const ETHERNET_LEN: usize = 14;
 const IPV4_LEN: usize = 20;
 const UDP_LEN: usize = 8;
-/// Packets of a record.
+/// Number of packets in a record.
 const RECORDED: usize = 40;
-/// Where the server would get what nobody has sent.
+/// Port at which the server would get a forged datagram.
 const FORGED_PORT: u16 = 4999;
 
 pub(crate) fn tests() -> Vec<Test> {
@@ -56,13 +58,15 @@ pub(crate) fn tests() -> Vec<Test> {
     ]
 }
 
-/// True for a packet that this host has sealed. The witness is the first, because it has the coordinator.
+/// True for a packet that this host has sealed. The witness is the first host, because it
+/// has the coordinator.
 fn is_of(frame: &[u8], host: &str) -> bool {
     let number = SERVING.iter().position(|name| *name == host).map_or(0, |at| at as u8 + 1);
     frame.get(12..16) == Some(&SEALED) && frame.get(HOST..HOST + 2) == Some(&[0, number])
 }
 
-/// What a host sends to others, with so many bytes in front of its packets: every sealed one of a few. Every frame that goes by is looked at.
+/// Records sealed packets that a host sends to others, behind `front` bytes of headers.
+/// Every frame that goes by is looked at.
 fn record_behind(cluster: &Cluster, host: &str, front: usize) -> Result<Vec<Vec<u8>>> {
     let listener = Listener::open(&cluster.hosts.network, &format!("fab-{host}"))?;
     let mut recorded = Vec::new();
@@ -81,7 +85,8 @@ fn record(cluster: &Cluster, host: &str) -> Result<Vec<Vec<u8>>> {
     record_behind(cluster, host, 0)
 }
 
-/// Sends frames until a host has counted every one of these reasons, and so often as frames were sent for it.
+/// Sends frames until a host has counted each of these reasons as often as frames were
+/// sent for it.
 fn provoke(cluster: &Cluster, at: &str, frames: &BTreeMap<&str, Vec<Vec<u8>>>) -> Result<()> {
     let sender = Sender::open(&cluster.hosts.network, BRIDGE)?;
     let count = |status: &Status, reason: &str| status.drops.get(reason).copied().unwrap_or(0);
@@ -98,8 +103,10 @@ fn provoke(cluster: &Cluster, at: &str, frames: &BTreeMap<&str, Vec<Vec<u8>>>) -
     .with_context(|| format!("{:?}", cluster.on(at).and_then(|running| running.status()).map(|status| status.drops)))
 }
 
-/// While connections and datagrams go on, somebody on the hosts' network sends everything that goes by again, changes it in every part, cuts it, and makes up a
-/// packet as if a runtime had released it. Nothing of that comes out, all of it is counted, and nobody else notices.
+/// While connections and datagrams go on, an attacker on the hosts' network replays every
+/// frame, changes it in every part, cuts it, and forges a packet that looks like a
+/// runtime's released one. No such packet comes out, all are counted, and no client or
+/// host notices.
 fn a_stranger_on_the_network_is_refused(interrupt: &Interrupt) -> Result<()> {
     let cluster = Cluster::start(interrupt)?;
     let held = cluster.hold(VIRTUAL, 60)?;
@@ -121,11 +128,11 @@ fn a_stranger_on_the_network_is_refused(interrupt: &Interrupt) -> Result<()> {
         from: (CLIENT.parse()?, FORGED_PORT),
         to: (SERVER.parse()?, FORGED_PORT),
     };
-    // As a runtime's: its address, and that it is released.
+    // A runtime's packet: its address, and marked as released.
     let mut released = [&good[..12], &NSH, &[0x0f, 0xc6, 1, 3, 0, 0, 0, 253]].concat();
     released.extend([0; 16]);
     released.extend(ends.udp(b"nobody has sent this"));
-    // One that was not there before, or else it would be known by its count.
+    // A packet with a new counter; a known one would be refused by its counter.
     let mut fresh = good.clone();
     fresh[COUNTER] = 0x7f;
     let forged = |at: usize| {
@@ -153,7 +160,9 @@ fn a_stranger_on_the_network_is_refused(interrupt: &Interrupt) -> Result<()> {
     cluster.stop()
 }
 
-/// A host is started again, then the one that heard it: what was recorded of the life before, and what the other had taken in its life before, is refused.
+/// A host is restarted, then the one that heard it: packets recorded from the previous
+/// incarnation are refused, and so are packets that the receiver's previous incarnation
+/// had accepted.
 fn what_was_recorded_is_worth_nothing_after_a_restart(interrupt: &Interrupt) -> Result<()> {
     let mut cluster = Cluster::start(interrupt)?;
     let held = cluster.hold(VIRTUAL, 60)?;
@@ -166,7 +175,8 @@ fn what_was_recorded_is_worth_nothing_after_a_restart(interrupt: &Interrupt) -> 
     cluster.wait_safe()?;
     provoke(&cluster, first, &BTreeMap::from([("old_life", recorded.clone())]))?;
     ensure_unbroken(&held, interrupt)?;
-    // The other serves then, and sends packets to the runtimes of the one that is to begin anew.
+    // The other host serves then, and sends packets to the runtimes of the host that
+    // restarts.
     cluster.kill(first)?;
     cluster.wait_serving(second, second)?;
     cluster.begin(first)?;
@@ -184,7 +194,8 @@ fn what_was_recorded_is_worth_nothing_after_a_restart(interrupt: &Interrupt) -> 
     cluster.stop()
 }
 
-/// The operator changes the key under load, a host at a time: the new one behind the old one, then in front, then alone. Not a datagram is lost.
+/// The operator changes the key under load, one host at a time: the new key behind the
+/// old one, then in front, then alone. No datagram is lost.
 fn keys_change_and_nothing_is_lost(interrupt: &Interrupt) -> Result<()> {
     const NUMBER: u8 = 9;
     let mut cluster = Cluster::start(interrupt)?;
@@ -211,8 +222,10 @@ fn keys_change_and_nothing_is_lost(interrupt: &Interrupt) -> Result<()> {
     cluster.stop()
 }
 
-/// The hosts have addresses, and no Ethernet of their own. A download and connections go on while the host that serves dies and comes back, and then while somebody
-/// sends datagrams with a host's address that the host has sent before, and others with an address of its own.
+/// The hosts have addresses, and no Ethernet of their own. A download and connections go
+/// on while the serving host dies and comes back. Both also go on while an attacker
+/// replays datagrams of a host with that host's address, and sends others with an address
+/// of its own.
 fn hosts_that_udp_joins_survive_a_host_and_strangers(interrupt: &Interrupt) -> Result<()> {
     let mut cluster = Cluster::start_over_udp(interrupt)?;
     let held = cluster.hold(VIRTUAL, 100)?;

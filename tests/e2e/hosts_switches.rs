@@ -1,4 +1,5 @@
-//! A box of three hosts, two of which serve ports at the same time: each has a switch of its own. One dies, and the other serves both.
+//! A box of three hosts, two of which serve ports at the same time, each with a switch of
+//! its own. A host dies, and the other serves both switches' ports.
 
 use anyhow::{Context, Result, ensure};
 use holdfast_lab::Interrupt;
@@ -23,8 +24,10 @@ fn received(cluster: &Cluster, host: &str, port: &str) -> Result<u64> {
     status.ports.iter().find(|known| known.name == port).map(|known| known.received).context("a port of the box")
 }
 
-/// The office's connections go by the one host, the depot's by the other. One dies with its runtimes: all connections of both live on, and the other serves both. It
-/// comes back; when everything is safe again the other one dies, which has all of them.
+/// The office's connections go by one host, the depot's by the other. A host dies with
+/// its runtimes: all connections of both live on, and the other host serves both. The
+/// dead host comes back; when everything is safe again the other one dies, which has all
+/// the flows.
 fn hosts_of_two_switches_die_one_after_the_other(interrupt: &Interrupt) -> Result<()> {
     let mut cluster = Cluster::start_switches(interrupt)?;
     cluster.wait_switches(WITNESS, [("east", SERVING[0]), ("west", SERVING[1])])?;

@@ -1,8 +1,12 @@
-//! The cases of TCP and ICMP that the functions' scenarios name, played by two Linux kernels through a box: firewall, NAT, and both.
+//! The cases of TCP and ICMP that the functions' scenarios name, played by two Linux
+//! kernels through a box: firewall, NAT, and both.
 //!
-//! Theory of operation. A case brings its ends to the delicate point and gives back the rest of itself. All cases are played beside each other, each with ports of its own; then all
-//! are begun again, every runtime is killed, and all are finished, right behind the last kill. What a kernel would not do by itself is done by raw frames beside it, and what it
-//! shall not see yet is held before it. Outside there are two hosts, the first of which is a router with a small MTU before the second.
+//! Theory of operation. A case brings its ends to the critical point and returns the rest
+//! of itself. All cases are played beside each other, each with ports of its own. All are
+//! then begun again, every runtime is killed, and all are finished right behind the last
+//! kill. Raw frames beside a kernel supply segments that it would not send by itself;
+//! segments that it must not see yet are held before it. Two hosts are outside, the first
+//! of which is a router with a small MTU towards the second.
 
 mod icmp;
 mod tcp;
@@ -38,7 +42,7 @@ pub(crate) fn tests() -> Vec<Test> {
     ]
 }
 
-/// What remains of a case.
+/// The rest of a case.
 type Rest<'a> = Box<dyn FnOnce() -> Result<()> + Send + 'a>;
 type Case = for<'a> fn(&'a Stage<'a>) -> Result<Rest<'a>>;
 
@@ -64,7 +68,7 @@ const CASES: &[(&str, Case)] = &[
     ("port unreachable, IPv6", |stage| icmp::port_unreachable(stage, SIX[0], SIX[3])),
 ];
 
-/// An inside host that outsiders may ping, and where they do if it is translated.
+/// An inside host that outsiders may ping, and its translated address.
 const PINGED: &str = "172.20.5.11";
 const PUBLISHED: &str = "192.0.2.48";
 /// The host behind the router, and the router there.
@@ -72,7 +76,7 @@ const FAR: &str = "203.0.113.9";
 const FAR_SIX: &str = "2001:db8:9::9";
 const SMALL_MTU: &str = "1300";
 
-/// What the chain for IPv4 is made of. That for IPv6 is a firewall.
+/// The functions of the IPv4 chain. The IPv6 chain is a firewall.
 #[derive(Debug, Clone, Copy)]
 struct Functions {
     firewall: bool,
@@ -111,7 +115,8 @@ fn play(functions: Functions, interrupt: &Interrupt) -> Result<()> {
     let begun = || together("begins", CASES.iter().map(|(name, case)| (*name, move || case(played))));
     together("ends", begun()?)?;
     let rests = begun()?;
-    // Whichever owns a flow, or its replica, has died then; the last one only just.
+    // Every flow's owner, and its replica's holder, has died then; the last one only
+    // just.
     let runtimes: Vec<u32> = network.running.status()?.runtimes().map(|process| process.id).collect();
     for (at, id) in runtimes.iter().enumerate() {
         network.wait_protected()?;
@@ -128,7 +133,7 @@ fn play(functions: Functions, interrupt: &Interrupt) -> Result<()> {
     network.stop()
 }
 
-/// Does all of this at the same time, and gives what it gave, or everything that went wrong.
+/// Runs all jobs at the same time. Returns their results, or all their errors.
 fn together<T: Send, J: FnOnce() -> Result<T> + Send>(
     what: &str,
     jobs: impl IntoIterator<Item = (&'static str, J)>,
@@ -146,12 +151,12 @@ fn together<T: Send, J: FnOnce() -> Result<T> + Send>(
     })
 }
 
-/// A host behind a router that is the server, with a link to it that takes less than all others.
+/// A host behind a router, the server, with the smallest MTU of all links between them.
 fn add_far(network: &mut Network, interrupt: &Interrupt) -> Result<Namespace> {
     let far = network.lab.namespace("far")?;
     let router = &network.topology.server;
     link::veth((router, "far0"), (&far, HOST_DEVICE), Offloads::Off, interrupt)?;
-    // The host does not know: it says that it takes segments as large as others do.
+    // The host does not know the MTU: it announces segments as large as other hosts do.
     router.ip(&format!("link set far0 mtu {SMALL_MTU}"))?;
     for (namespace, device, addresses) in
         [(router, "far0", ["203.0.113.1/24", "2001:db8:9::1/64"]), (&far, HOST_DEVICE, ["203.0.113.9/24", "2001:db8:9::9/64"])]
@@ -162,20 +167,21 @@ fn add_far(network: &mut Network, interrupt: &Interrupt) -> Result<Namespace> {
     far.ip("-6 route add default via 2001:db8:9::1")?;
     router.sysctl("net/ipv4/ip_forward", "1")?;
     router.sysctl("net/ipv6/conf/all/forwarding", "1")?;
-    // It keeps no state until its answer is acknowledged.
+    // The host keeps no state until its answer is acknowledged.
     far.sysctl("net/ipv4/tcp_syncookies", "2")?;
     let client = &network.topology.client;
-    // A SYN that is not answered is sent again every second; by kernels before 6.5 less and less often.
+    // A SYN without an answer is sent again every second; by kernels before 6.5 less and
+    // less often.
     let _ = client.sysctl("net/ipv4/tcp_syn_linear_timeouts", "100");
     client.ip(&format!("-6 route add default via {}", SIX[1]))?;
     link::address(client, HOST_DEVICE, &format!("{PINGED}/24"))?;
     Ok(far)
 }
 
-/// Where an end meets the box.
+/// An end's side of the box.
 struct Side<'a> {
     namespace: &'a Namespace,
-    /// To the box, and from it.
+    /// Senders of frames to the box, and to the end as if from the box.
     up: Sender,
     down: Sender,
     own_mac: [u8; 6],
@@ -194,13 +200,13 @@ impl<'a> Side<'a> {
         Listener::open(self.namespace, HOST_DEVICE)
     }
 
-    /// A segment to the box as if the end's kernel had sent it.
+    /// Sends a segment to the box as if the end's kernel had sent it.
     fn spoof(&self, from: End, to: End, segment: Segment) -> Result<()> {
         let ends = Ends { from_mac: self.own_mac, to_mac: self.box_mac, from, to };
         Ok(self.up.send(&ends.segment(&segment, &vec![b'x'; segment.len as usize]))?)
     }
 
-    /// The end's kernel sees a frame that was held before.
+    /// Shows the end's kernel a frame that was held before.
     fn deliver(&self, frame: &[u8]) -> Result<()> {
         Ok(self.down.send(frame)?)
     }
@@ -210,7 +216,7 @@ impl<'a> Side<'a> {
     }
 }
 
-/// What cases are played on.
+/// The stage on which cases are played.
 struct Stage<'a> {
     functions: Functions,
     inside: Side<'a>,
@@ -240,7 +246,8 @@ impl<'a> Stage<'a> {
         (SocketAddr::new(ip(client), 40_000 + case), SocketAddr::new(ip(server), 8000 + case))
     }
 
-    /// A connection through the box, and data both ways, of which each end knows that the other has them.
+    /// A connection through the box, with data both ways that both ends have
+    /// acknowledged.
     fn connection(&self) -> Result<(Connection, TcpStream, TcpStream)> {
         let (client, server) = self.ends(CLIENT, SERVER);
         let (inside, outside) = (self.inside.listen()?, self.outside.listen()?);
@@ -271,7 +278,7 @@ impl<'a> Stage<'a> {
         Ok((Connection { client, server, peer, listener, next }, opener, acceptor))
     }
 
-    /// Waits for such a segment, and gives its frame, too.
+    /// Waits for such a segment, and returns its sender and its frame too.
     fn see(&self, on: &Listener, what: &str, is_it: impl Fn(End, End, &Segment) -> bool) -> Result<(End, Segment, Vec<u8>)> {
         until(what, PATIENCE, self.interrupt, || {
             while let Some(frame) = on.receive()? {
@@ -311,12 +318,12 @@ struct Connection {
 }
 
 impl Connection {
-    /// Opens it anew from the same port.
+    /// Opens the connection anew from the same port.
     fn again(&self, stage: &Stage<'_>) -> Result<TcpStream> {
         begin(stage.inside.namespace, self.client, self.server)
     }
 
-    /// The new one is open.
+    /// Checks that the new connection is open.
     fn is_again(&self, again: &TcpStream, stage: &Stage<'_>) -> Result<()> {
         opened(again, stage.interrupt)?;
         exchange(again, &accepted(&self.listener, stage.interrupt)?)

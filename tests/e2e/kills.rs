@@ -1,9 +1,10 @@
-//! Any process of a box but its guard is killed, or stopped for longer than anybody waits for it: one at a time, each when the box says that it may, and then at random. Which
-//! ones is drawn by a seed, which is printed; `HOLDFAST_SEED` gives it again.
+//! Any process of a box but its guard is killed, or stopped for longer than any time-out:
+//! one at a time, each when the box reports itself safe, and then at random. A seed draws
+//! the processes and is printed; `HOLDFAST_SEED` repeats it.
 //!
-//! *One at a time* is the promise: nothing breaks, hangs or is remapped. *At random* a flow
-//! may be hit twice before it has a copy again. Such flows may be lost, and only they; the
-//! status counts them, and the box goes on.
+//! *One at a time* is the promise: nothing breaks, hangs or is remapped. *At random* a
+//! flow may be hit twice before it has a copy again. Such flows may be lost, and only
+//! they; the status counts them, and the box goes on.
 
 use anyhow::{Context, Result, bail, ensure};
 use holdfast_control::flows::{Flow, Flows};
@@ -23,10 +24,10 @@ use rustix::process::Signal;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-/// A protection, and what is promised under it if several strikes come before the box is safe again.
+/// A protection, and its promise if several strikes come before the box is safe again.
 struct Row {
     protection: &'static str,
-    /// These strikes together may cost flows.
+    /// True if these strikes together may cost flows.
     may_lose: fn(&[Target]) -> bool,
 }
 
@@ -34,7 +35,7 @@ const NFVACTOR: Row = Row { protection: "nfvactor", may_lose: |struck| runtimes(
 /// State that only the log has is lost with the switch.
 const REINFORCE: Row =
     Row { protection: "reinforce", may_lose: |struck| runtimes(struck, 1) + usize::from(has_manager(struck)) > 1 };
-/// Worker, standby and the keeper that would make another of either.
+/// Worker, standby and the keeper that would replace either.
 const WITH_LOCAL: Row = Row { protection: LOCAL, may_lose: |struck| runtimes(struck, 2) > 0 };
 const WITH_BOTH: Row = Row {
     protection: BOTH,
@@ -43,7 +44,7 @@ const WITH_BOTH: Row = Row {
 /// The server outlives any number of runtimes, and they the server.
 const RESCUE: Row = Row { protection: "rescue", may_lose: |struck| runtimes(struck, 1) > 0 && servers(struck) > 1 };
 
-/// How many runtimes are struck so often.
+/// The number of runtimes that were struck at least `often` times.
 fn runtimes(struck: &[Target], often: usize) -> usize {
     let mut count = BTreeMap::<u32, usize>::new();
     for target in struck {
@@ -62,11 +63,11 @@ fn has_manager(struck: &[Target]) -> bool {
     struck.iter().any(|target| target.role == Role::Manager)
 }
 
-/// Why strikes at random are for the soak alone.
+/// The reason why strikes at random run in the soak only.
 const RANDOM: &str =
     "a few strikes at random seldom meet what several failures together may break; conformance plays these one by one";
 
-/// Every protection in the soak, and in the gate the one that the run's number chooses.
+/// All protections in the soak; otherwise the one that the run's number chooses.
 pub(crate) fn tests() -> Vec<Test> {
     let all = [
         [
@@ -99,7 +100,7 @@ fn run() -> u64 {
     std::env::var("HOLDFAST_RUN").ok().and_then(|run| run.parse().ok()).unwrap_or(0)
 }
 
-/// The seed: a new one in every soak; in the gate that of the run.
+/// The seed: a new one in every soak; otherwise the run's number.
 fn seed() -> u64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs());
     seed_or(if soak() { now } else { run() })
@@ -111,27 +112,27 @@ fn strikes() -> usize {
     given.unwrap_or(if soak() { 200 } else { 4 })
 }
 
-/// A stop is drawn for one in so many strikes.
+/// The share of stops among the strikes is 1 in this number.
 const STOPS: u64 = 3;
-/// Datagrams that come while an unwatched process stands still; it is not missed.
+/// Datagrams that come while an unwatched process is stopped, which no process notices.
 const UNWATCHED: u64 = 400;
-/// Longest time in which a box is safe again. A process that ends again and again is started again after
-/// pauses of up to half a minute.
+/// Time limit for a box to be safe again. A process that ends again and again is
+/// restarted after pauses of up to half a minute.
 const SAFE_AGAIN: Duration = Duration::from_secs(120);
 
-/// A box under a protection, its traffic, and what was done to it.
+/// A box under a protection, its traffic, and its strikes.
 struct Scene {
     row: &'static Row,
     seed: u64,
     cast: Cast,
     traffic: Traffic,
-    /// The strikes so far, and all that was done in words.
+    /// The strikes so far, and all actions in words.
     struck: Vec<Target>,
     story: Vec<String>,
     began_at: Instant,
-    /// How much of what is wrong in the book the story has.
+    /// The number of the ledger's errors that the story has.
     told_wrong: usize,
-    /// Every failure that the status has told of. The status keeps the latest ones.
+    /// Every failure that a status has shown. A status keeps only the latest ones.
     failovers: BTreeMap<(u32, u64), Failover>,
     network: Network,
 }
@@ -163,7 +164,7 @@ impl Scene {
         })
     }
 
-    /// The error with what was done last.
+    /// Adds the latest actions to an error.
     fn told<T>(&self, result: Result<T>) -> Result<T> {
         result.with_context(|| {
             let last = self.story.len().saturating_sub(12);
@@ -171,7 +172,7 @@ impl Scene {
         })
     }
 
-    /// The status, if there is somebody who can be asked.
+    /// The status, if the box answers.
     fn look(&mut self) -> Option<Status> {
         let status = self.network.running.status().ok()?;
         self.cast.learn(&status);
@@ -201,8 +202,8 @@ impl Scene {
         Ok(said.flows)
     }
 
-    /// No connection that is open has another address in the box than at the server. Returns the connections
-    /// that the box has.
+    /// Checks that no open connection has another address in the box than at the server.
+    /// Returns the connections that the box has.
     fn ensure_not_remapped(&self) -> Result<BTreeSet<u32>> {
         let open = self.traffic.open();
         let mut known = BTreeSet::new();
@@ -215,8 +216,8 @@ impl Scene {
         Ok(known)
     }
 
-    /// No flow of datagrams has a lower count in the box than was seen. True if the box has nearly all of
-    /// them: a flow that was lost begins anew with its next datagram.
+    /// Checks that no datagram flow has a lower count in the box than was seen. True if
+    /// the box has nearly all of them: a lost flow begins anew with its next datagram.
     fn are_remembered(&self) -> Result<bool> {
         let came = self.traffic.came();
         let mut compared = 0;
@@ -238,7 +239,7 @@ impl Scene {
         self.story.push(format!("{:.2} s {what}", self.began_at.elapsed().as_secs_f64()));
     }
 
-    /// The book's findings since the last look belong to the story.
+    /// Adds the ledger's errors since the last look to the story.
     fn tell_wrong(&mut self) {
         let wrong = self.traffic.wrong();
         if let Some(first) = wrong.get(self.told_wrong) {
@@ -260,7 +261,7 @@ fn say(text: &str) {
     println!("{text}");
 }
 
-/// The next one is struck as soon as the status says that it may.
+/// Strikes the next process as soon as the status reports a safe box.
 fn one_at_a_time(row: &'static Row, interrupt: &Interrupt) -> Result<()> {
     let plan = Plan { flows: 60, next_flow: Duration::from_millis(500), per_second: 400, ..Plan::default() };
     let mut scene = Scene::start(row, Chain::Balanced, plan, interrupt)?;
@@ -289,7 +290,7 @@ fn strike_one(scene: &mut Scene, number: usize, held: &KeepAlive, interrupt: &In
         target.signal(Signal::CONT)?;
     } else {
         replaced(scene, target, everybody.len(), interrupt)?;
-        // The stopped process may be awake for as long as it likes.
+        // The stopped process may wake up and run on.
         target.signal(Signal::CONT)?;
     }
     scene.wait_safe(interrupt)?;
@@ -303,14 +304,15 @@ fn replaced(scene: &mut Scene, target: Target, count: usize, interrupt: &Interru
         let Some(status) = scene.look() else { return Ok(None) };
         let is_replaced = match target.is_replaced(&status) {
             Some(is_replaced) => is_replaced,
-            // There are as many as before, without it.
+            // There are as many processes as before, without it.
             None => !lives(target.pid) && scene.targets()?.len() >= count,
         };
         Ok(is_replaced.then_some(()))
     })
 }
 
-/// Everything goes on as if nothing had happened: every connection that is kept answers, those that are open have had more from both sides, new ones begin, and nothing is wrong in the book.
+/// Checks that everything goes on: every kept connection answers, open ones have had more
+/// from both sides, new ones begin, and the ledger has no error.
 fn goes_on(scene: &mut Scene, held: &KeepAlive, interrupt: &Interrupt) -> Result<()> {
     ensure_unbroken(held, interrupt)?;
     let (before, sum) = (scene.traffic.open(), scene.traffic.sum());
@@ -333,7 +335,8 @@ fn goes_on(scene: &mut Scene, held: &KeepAlive, interrupt: &Interrupt) -> Result
     ensure!(scene.are_remembered()?, "the box speaks of few flows of datagrams");
     let wrong = scene.traffic.wrong();
     ensure!(wrong.is_empty(), "{wrong:?}");
-    // A runtime that has a standby of its own does not fail, and no other does that was not struck.
+    // A runtime with a standby of its own does not fail, and no other runtime fails
+    // unless it was struck.
     let is_expected = |failover: &&Failover| {
         let is_struck = |target: &Target| target.part == Part::Worker && is_of(failover, target);
         failover.lost == 0 && ![LOCAL, BOTH].contains(&scene.row.protection) && scene.struck.iter().any(is_struck)
@@ -343,7 +346,7 @@ fn goes_on(scene: &mut Scene, held: &KeepAlive, interrupt: &Interrupt) -> Result
     Ok(())
 }
 
-/// Connections that are open still, and have had nothing more from one side or the other.
+/// Connections that are still open, and have had no more data from one side or the other.
 fn standing_still<'a>(before: &'a [Open], now: &'a [Open]) -> impl Iterator<Item = u32> + 'a {
     let before = before.iter().filter_map(|open| Some((open, now.iter().find(|now| now.flow == open.flow)?)));
     before.filter(|(before, now)| now.came.iter().zip(before.came).any(|(now, before)| *now <= before)).map(|(open, _)| open.flow)
@@ -353,24 +356,25 @@ fn standing_still<'a>(before: &'a [Open], now: &'a [Open]) -> impl Iterator<Item
 #[derive(Default)]
 struct Episode {
     struck: Vec<Target>,
-    /// Processes that stand still, and until when.
+    /// Stopped processes, and the times until which they stay stopped.
     stopped: Vec<(Target, Instant)>,
 }
 
-/// Strikes at random in a round. After a round the box has time.
+/// Number of random strikes in a round. After a round the box has time to recover.
 fn per_round() -> usize {
     strikes().min(25)
 }
 
-/// Longest time between two strikes, and for which a stopped process stands still.
+/// Longest time between two strikes, and of a stop.
 const NEXT_STRIKE: Duration = Duration::from_millis(1000);
 const STANDS_STILL: Duration = Duration::from_millis(3000);
-/// Between two looks at the box while it is struck.
+/// Time between two looks at the box while it is struck.
 const LOOK: Duration = Duration::from_millis(20);
-/// A strike so long ago is known to every process that answers.
+/// Time after which every answering process knows of a strike.
 const KNOWN: Duration = Duration::from_millis(200);
 
-/// Strikes wait for nothing: the drawn process is struck when it is time, while others are still away.
+/// Strikes without waiting for recovery: the drawn process is struck at its time, while
+/// others are still away.
 fn at_random(row: &'static Row, interrupt: &Interrupt) -> Result<()> {
     let plan = Plan {
         flows: 60,
@@ -420,7 +424,8 @@ fn play_round(scene: &mut Scene, first: usize, episodes: &mut Vec<Episode>, inte
             if wake(episodes)? {
                 known_from = Some(Instant::now() + KNOWN);
             }
-            // A status so soon after a strike may be of before. A manager that stands still answers nobody.
+            // A status so soon after a strike may predate it. A stopped manager does not
+            // answer.
             let is_known = episodes.last().is_none_or(|episode| episode.stopped.is_empty());
             if is_known
                 && known_from.is_some_and(|from| Instant::now() >= from)
@@ -451,7 +456,7 @@ fn play_round(scene: &mut Scene, first: usize, episodes: &mut Vec<Episode>, inte
     })
 }
 
-/// A process that has stood still for long enough goes on. True if one does.
+/// Wakes processes that have been stopped for long enough. True if there was one.
 fn wake(episodes: &mut [Episode]) -> Result<bool> {
     let now = Instant::now();
     let mut is_any = false;
@@ -462,8 +467,8 @@ fn wake(episodes: &mut [Episode]) -> Result<bool> {
     Ok(is_any)
 }
 
-/// The strikes are over: the box is safe again, and every connection that it has goes on. Connections that
-/// it has not are lost.
+/// The strikes are over: the box is safe again, and every connection that it has goes on.
+/// Connections that it does not have are lost.
 fn settle(scene: &mut Scene, interrupt: &Interrupt) -> Result<()> {
     scene.wait_safe(interrupt)?;
     let before = scene.traffic.open();
@@ -475,7 +480,7 @@ fn settle(scene: &mut Scene, interrupt: &Interrupt) -> Result<()> {
         scene.tell_wrong();
         let known = scene.ensure_not_remapped()?;
         hung = standing_still(&before, &scene.traffic.open()).collect();
-        // Not in two lists: a flow that moves may be missing in one.
+        // Missing in two lists: a flow that moves may be missing in one.
         for flow in hung.iter().filter(|flow| !known.contains(flow)) {
             if !missing.insert(*flow) {
                 scene.traffic.give_up(*flow);
@@ -488,7 +493,7 @@ fn settle(scene: &mut Scene, interrupt: &Interrupt) -> Result<()> {
     until("the box speaks of the flows of datagrams", PATIENCE, interrupt, || Ok(scene.are_remembered()?.then_some(())))
 }
 
-/// No flow was lost but where strikes came together that may cost flows.
+/// Checks that flows were lost only with strikes that together may cost flows.
 fn judge(scene: &Scene, episodes: &[Episode]) -> Result<()> {
     let may_lose = |failover: &Failover| {
         let mut of_it = episodes.iter().filter(|episode| episode.struck.iter().any(|target| is_of(failover, target)));
@@ -499,7 +504,8 @@ fn judge(scene: &Scene, episodes: &[Episode]) -> Result<()> {
     Ok(())
 }
 
-/// The runtime that failed was struck. A runtime that had just begun may not be known by its node id.
+/// True if the failed runtime was struck. A runtime that had just started may have an
+/// unknown node number.
 fn is_of(failover: &Failover, target: &Target) -> bool {
     match target.role {
         Role::Runtime(0) => true,

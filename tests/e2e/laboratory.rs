@@ -1,4 +1,5 @@
-//! The laboratory itself, with the kernel of the middle namespace as the box: if these fail, no other result means anything.
+//! Tests of the laboratory itself, with the kernel of the middle namespace as the box: if
+//! these fail, no other result means anything.
 
 use anyhow::{Result, ensure};
 use holdfast_lab::download::{Download, Plan};
@@ -163,7 +164,8 @@ fn nothing_is_left_after_a_panic(interrupt: &Interrupt) -> Result<()> {
     Ok(())
 }
 
-/// A namespace and a directory named after a process that has ended are removed, those of a living one are not.
+/// A namespace and a directory named after a process that has ended are removed, those of
+/// a living one are not.
 fn leftovers_of_the_dead_are_swept(interrupt: &Interrupt) -> Result<()> {
     let mut child = std::process::Command::new("true").spawn()?;
     let dead = child.id();
@@ -181,7 +183,8 @@ fn leftovers_of_the_dead_are_swept(interrupt: &Interrupt) -> Result<()> {
     Ok(())
 }
 
-/// On links with their offloads off the receiving kernel checks the sums, so a box that forwards garbage would be found out.
+/// On links without offloads the receiving kernel checks the checksums, so it would
+/// detect a box that forwards garbage.
 fn a_bad_checksum_is_not_delivered(interrupt: &Interrupt) -> Result<()> {
     let (_lab, topology) = kernel_network(interrupt)?;
     let server = topology.server.enter(|| std::net::UdpSocket::bind(format!("{SERVER}:9009")))??;
@@ -203,7 +206,8 @@ fn a_bad_checksum_is_not_delivered(interrupt: &Interrupt) -> Result<()> {
     Ok(())
 }
 
-/// A test that fails drops its boxes as they are: their state and their logs are told with it.
+/// A failed test drops its boxes without stopping them; their state and logs are printed
+/// with its result.
 fn boxes_that_a_test_leaves_are_heard(interrupt: &Interrupt) -> Result<()> {
     Network::start(&Options::protected(Chain::Plain), interrupt)?.stop()?;
     ensure!(running::left_behind().is_empty(), "a box that was stopped has nothing to say");

@@ -1,5 +1,6 @@
-//! Runtimes are killed again and again, and a ledger of what clients and servers have seen must balance: what a box has let out once it stands by. Random ports make every new flow's
-//! mapping one that cannot be found again by doing the same.
+//! Runtimes are killed again and again, and the ledger of what clients and servers have
+//! seen must balance: a box forgets no released packet. Ports are random, so the mapping
+//! of a new flow cannot be reproduced by repeating the same steps.
 
 use anyhow::{Context, Result, bail, ensure};
 use holdfast_control::flows::Flows;
@@ -13,14 +14,15 @@ use holdfast_tests::traffic::{Plan, Traffic};
 use holdfast_tests::{PATIENCE, soak};
 use rustix::process::Signal;
 
-/// Ports that a state server assigns, which is killed with every runtime, and flows with replicas.
+/// A state server assigns the ports, and is killed with every runtime; flows have
+/// replicas.
 const SERVED: &str = "{ preset: nfvactor, shared: state-server }";
-/// How often each of the three runtimes is killed.
+/// Number of kills of each of the three runtimes.
 fn rounds() -> usize {
     if soak() { 10 } else { 1 }
 }
 
-/// How often the worker of each is, if it has a standby beside it.
+/// Number of kills of each runtime's worker, if it has a standby beside it.
 fn takeovers() -> usize {
     if soak() { 300 } else { 3 }
 }
@@ -40,7 +42,7 @@ pub(crate) fn tests() -> Vec<Test> {
     ]
 }
 
-/// Everything that the ledger is there for, done wrong once; and the same done right.
+/// Every error that the ledger detects, made once; and the same steps done right.
 fn the_ledger_finds_what_is_wrong(_interrupt: &Interrupt) -> Result<()> {
     let (a, b) = (socket("192.0.2.33:4000"), socket("192.0.2.33:4001"));
     let digest = |flow, at, number| digest_of(&content(flow, at, number));
@@ -54,7 +56,7 @@ fn the_ledger_finds_what_is_wrong(_interrupt: &Interrupt) -> Result<()> {
             }
         }
         book.open_stream(3);
-        // A stream may have the number that a datagram's flow has.
+        // A stream may have the number of a datagram flow.
         book.see_mapping(3, Transport::Tcp, a);
         for at in [End::Server, End::Client] {
             let bytes: Vec<u8> = (0..1000).map(|offset| stream_byte(3, at, offset)).collect();
@@ -79,7 +81,7 @@ fn the_ledger_finds_what_is_wrong(_interrupt: &Interrupt) -> Result<()> {
     let c = socket("192.0.2.34:4000");
     found(Wrong::MappingChanged { flow: 1, was: a, is: c }, &|book| book.see_mapping(1, Transport::Udp, c))?;
     found(Wrong::MappingShared { mapping: a, flows: [1, 9] }, &|book| book.see_mapping(9, Transport::Udp, a))?;
-    // A connection that is over has no address any more, one that is not has.
+    // A connection that is over has no address any more; an open one has.
     let mut book = right()?;
     book.see_mapping(4, Transport::Tcp, a);
     ensure!(book.wrong().is_empty(), "{:?}", book.wrong());
@@ -91,7 +93,8 @@ fn the_ledger_finds_what_is_wrong(_interrupt: &Interrupt) -> Result<()> {
     found(Wrong::NeverSent { at: End::Client, flow: 2, number: 1 }, &|book| {
         book.receive(End::Client, 2, 1, digest(2, End::Client, 1))
     })?;
-    // Another's content, and sent twice, come once as it was and once as it was not.
+    // Another flow's content; and a datagram that is sent twice, and comes once intact
+    // and once altered.
     found(Wrong::Altered { at: End::Client, flow: 1, number: 1 }, &|book| {
         book.send(End::Client, 1, 1);
         book.receive(End::Client, 1, 1, digest(2, End::Client, 1));
@@ -114,7 +117,8 @@ fn the_ledger_finds_what_is_wrong(_interrupt: &Interrupt) -> Result<()> {
     found(Wrong::CountForgotten { flow: 1, at: End::Server, seen: 2, counted: 1 }, &|book| book.compare(1, [1, 2], [1, 1], a))?;
     found(Wrong::CountInvented { flow: 1, at: End::Client, sent: 1, counted: 2 }, &|book| book.compare(1, [1, 2], [2, 2], a))?;
     found(Wrong::MappingMisreported { flow: 1, seen: a, said: b }, &|book| book.compare(1, [1, 2], [1, 2], b))?;
-    // What is sent twice may come twice, and is missing if it comes not at all.
+    // A datagram that is sent twice may come twice, and is missing if it does not come at
+    // all.
     let mut book = right()?;
     book.send(End::Client, 2, 9);
     book.send(End::Client, 2, 9);
@@ -123,7 +127,7 @@ fn the_ledger_finds_what_is_wrong(_interrupt: &Interrupt) -> Result<()> {
     book.receive(End::Server, 1, 1, digest(1, End::Server, 1));
     book.compare(1, [1, 2], [1, 3], a);
     book.close().map(drop)?;
-    // Through a box that may lose flows: what that explains, and what not.
+    // Through a box that may lose flows: errors that a loss explains, and others.
     let mut book = right()?;
     book.see_mapping(1, Transport::Udp, c);
     book.see_mapping(9, Transport::Udp, a);
@@ -155,7 +159,8 @@ fn start(protection: &'static str, interrupt: &Interrupt) -> Result<(Network, Tr
     Ok((network, traffic))
 }
 
-/// What the box says of its flows is no less than what had been seen before it was asked. How many flows it speaks of.
+/// Checks that the box counts no less than was seen before it was asked. Returns the
+/// number of compared flows.
 fn compare(network: &Network, traffic: &Traffic) -> Result<usize> {
     let came = traffic.came();
     let said: Flows = serde_json::from_str(&network.running.ask("flows --limit 10000 udp from any to any port 7007")?)?;
@@ -197,7 +202,8 @@ fn balances(protection: &'static str, interrupt: &Interrupt) -> Result<()> {
     network.stop()
 }
 
-/// Workers are killed, whose standbys go on: the ledger balances as ever, and the coordinator has nothing to do.
+/// Workers are killed, and their standbys continue: the ledger balances, and the
+/// coordinator has no failure to handle.
 fn has_no_gap(protection: &'static str, interrupt: &Interrupt) -> Result<()> {
     let (network, traffic) = start(protection, interrupt)?;
     let runtimes: Vec<u32> = network.running.status()?.runtimes().map(|process| process.id).collect();
@@ -222,7 +228,7 @@ fn has_no_gap(protection: &'static str, interrupt: &Interrupt) -> Result<()> {
     network.stop()
 }
 
-/// The contrast: the same traffic, and nothing that would survive.
+/// The contrast: the same traffic, without any protection.
 fn the_ledger_does_not_balance_under_none(interrupt: &Interrupt) -> Result<()> {
     let (network, traffic) = start("none", interrupt)?;
     network.kill_each_runtime(|| Ok(()))?;

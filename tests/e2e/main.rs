@@ -1,4 +1,5 @@
-//! The end-to-end tests, all in one program: see [`holdfast_tests::runner`]. `cargo test -p holdfast-tests -- failover::` runs those of a file.
+//! The end-to-end tests, all in one program: see [`holdfast_tests::runner`]. `cargo test
+//! -p holdfast-tests -- failover::` runs those of a file.
 #![forbid(unsafe_code)]
 
 mod asking;
@@ -43,7 +44,8 @@ mod transports;
 use holdfast_tests::{crowd, runner};
 use std::process::ExitCode;
 
-/// What `make quick` runs of them (`HOLDFAST_QUICK`): something of each kind that takes a moment.
+/// The tests that `make quick` runs (`HOLDFAST_QUICK`): some of each kind that take a
+/// moment.
 const QUICK: &[&str] = &[
     "coordinator::a_killed_coordinator_is_back_within_a_second",
     "failover::keep_alive_connections_live",

@@ -1,4 +1,5 @@
-//! The manager, which is switch and router too, is killed under traffic: the guard begins its next life, and no flow is lost.
+//! The manager, which is also switch and router, is killed under traffic: the guard
+//! starts its next incarnation, and no flow is lost.
 
 use anyhow::{Context, Result, ensure};
 use holdfast_control::status::{Process, Protected, Status};
@@ -13,7 +14,7 @@ use holdfast_tests::verdict::{ensure_same, ensure_served, ensure_unbroken};
 use rustix::process::Signal;
 use std::time::{Duration, Instant};
 
-/// The next life answers, as seen by polling.
+/// Time limit for the next incarnation to answer, as seen by polling.
 const BACK: Duration = Duration::from_secs(2);
 
 pub(crate) fn tests() -> Vec<Test> {
@@ -32,7 +33,8 @@ fn role(status: &Status, role: &str) -> Result<Process> {
     found.cloned().with_context(|| format!("no {role} in {status:?}"))
 }
 
-/// Waits until a life after this one answers. While there is none nobody does.
+/// Waits until a later incarnation answers. While there is no manager, status queries
+/// fail.
 fn wait_for_next(network: &Network, last: &Process, limit: Duration, interrupt: &Interrupt) -> Result<Process> {
     until("the manager is back", limit, interrupt, || {
         let Ok(status) = network.running.status() else { return Ok(None) };
@@ -41,7 +43,9 @@ fn wait_for_next(network: &Network, last: &Process, limit: Duration, interrupt: 
     })
 }
 
-/// Kills the manager, waits for its next life and until everything is protected, and checks that nobody else has changed. When it was back.
+/// Kills the manager, waits for its next incarnation and until everything is protected,
+/// and checks that no other process has changed. Returns the time until the manager was
+/// back.
 fn kill_manager(network: &Network, interrupt: &Interrupt) -> Result<Duration> {
     network.wait_protected()?;
     let before = network.running.status()?;
@@ -56,7 +60,7 @@ fn kill_manager(network: &Network, interrupt: &Interrupt) -> Result<Duration> {
     Ok(back)
 }
 
-/// The guard, the coordinator and the runtimes are the processes that they were.
+/// The guard, the coordinator and the runtimes are unchanged processes.
 fn ensure_nobody_else_changed(before: &Status, after: &Status) -> Result<()> {
     let others = |process: &&Process| !["manager", "switch"].contains(&process.role.as_str());
     ensure_same(before.processes.iter().filter(others), after)?;
@@ -76,8 +80,9 @@ fn a_download_goes_on(interrupt: &Interrupt) -> Result<()> {
     network.stop()
 }
 
-/// Connections that are kept alive and numbered datagrams through three failures: nothing breaks, nothing comes twice, and what is lost is what came while
-/// nobody listened at the ports, or was in the manager's hands.
+/// Keep-alive connections and numbered datagrams through three failures. No connection
+/// breaks, and no datagram comes twice. Only datagrams are lost that came while no
+/// process read the ports, or that were inside the manager.
 fn connections_and_datagrams_go_on(interrupt: &Interrupt) -> Result<()> {
     let mut network = Network::start(&Options::protected(Chain::Balanced), interrupt)?;
     network.serve_web()?;
@@ -89,16 +94,18 @@ fn connections_and_datagrams_go_on(interrupt: &Interrupt) -> Result<()> {
         ensure_unbroken(&held, interrupt)?;
     }
     let datagrams = stream.finish();
-    // Three failures under 1,000 a second: a second of silence in each would cost three times that much.
+    // Three failures under 1,000 a second: a second of silence in each would cost three
+    // times that much.
     ensure_served(&datagrams, 30, 1_000)?;
-    // And new connections are taken.
+    // New connections are taken.
     let again = network.hold(VIRTUAL, 10)?;
     ensure!(again.verify(interrupt)?.alive == 10);
     drop((held, again));
     network.stop()
 }
 
-/// What the next life has put together is all that a failure of a runtime needs: flows are recovered as ever.
+/// The state that the next incarnation has collected is enough for a failure of a
+/// runtime: flows are recovered as before.
 fn runtimes_still_fail_over_afterwards(interrupt: &Interrupt) -> Result<()> {
     let mut network = Network::start(&Options::protected(Chain::Balanced), interrupt)?;
     network.serve_web()?;
@@ -109,7 +116,8 @@ fn runtimes_still_fail_over_afterwards(interrupt: &Interrupt) -> Result<()> {
     network.stop()
 }
 
-/// It stands still and nothing goes through; the guard ends it, and its next life goes on with every connection.
+/// The manager is stopped and no packet goes through; the guard kills it, and its next
+/// incarnation continues every connection.
 fn a_manager_that_hangs_is_ended(interrupt: &Interrupt) -> Result<()> {
     let mut network = Network::start(&Options::protected(Chain::Balanced), interrupt)?;
     network.serve_web()?;
@@ -118,7 +126,8 @@ fn a_manager_that_hangs_is_ended(interrupt: &Interrupt) -> Result<()> {
     let before = network.running.status()?;
     let last = role(&before, "manager")?;
     signal_pid(last.pid, Signal::STOP)?;
-    // Nobody can be asked until the guard has ended it: what shows is that the process is gone.
+    // No status query is answered until the guard has killed the manager: the end of its
+    // process shows it.
     until("the guard ends it", PATIENCE, interrupt, || Ok((!network.topology.router.pids()?.contains(&last.pid)).then_some(())))?;
     wait_for_next(&network, &last, PATIENCE, interrupt)?;
     network.wait_protected()?;
@@ -128,8 +137,8 @@ fn a_manager_that_hangs_is_ended(interrupt: &Interrupt) -> Result<()> {
     network.stop()
 }
 
-/// Seven incarnations of the manager are killed as soon as they run. The next ones start after
-/// pauses; runtimes and their flows wait.
+/// Seven incarnations of the manager are killed as soon as they run. The next ones start
+/// after pauses; runtimes and their flows wait.
 fn it_is_never_given_up(interrupt: &Interrupt) -> Result<()> {
     let mut network = Network::start(&Options::protected(Chain::Balanced), interrupt)?;
     network.serve_web()?;
@@ -154,7 +163,8 @@ fn it_is_never_given_up(interrupt: &Interrupt) -> Result<()> {
     network.stop()
 }
 
-/// Both are killed at once: what the coordinator knew is in its log, what the manager knew the runtimes tell.
+/// Both are killed at once: the coordinator's knowledge is in its log, the manager's
+/// comes from the runtimes.
 fn the_coordinator_dies_with_it(interrupt: &Interrupt) -> Result<()> {
     let mut network = Network::start(&Options::protected(Chain::Balanced), interrupt)?;
     network.serve_web()?;

@@ -10,8 +10,9 @@ pub(crate) fn tests() -> Vec<Test> {
     vec![light("a_limit_costs_nothing_until_it_is_reached", 6, &[], a_limit_costs_nothing_until_it_is_reached)]
 }
 
-/// A box has a limit of four million flows, which would take more than four gigabytes. Its memory
-/// stays small when idle, with two thousand flows, and after a runtime was killed.
+/// A box has a limit of four million flows, which would take more than four gigabytes.
+/// Its memory stays small when idle, with two thousand flows, and after a runtime was
+/// killed.
 fn a_limit_costs_nothing_until_it_is_reached(interrupt: &Interrupt) -> Result<()> {
     let plan = Plan { flows: 2_000, limit: Some(4_000_000), runtimes: 3 };
     let rows = run(&plan, &binary()?, interrupt)?;

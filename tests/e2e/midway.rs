@@ -1,9 +1,13 @@
-//! A migration stands still at one of its steps, because somebody whom it waits for is stopped, and there one of its parties is killed: source, target or
-//! switch. No connection notices.
+//! A migration stands still at one of its steps, because a process that it waits for is
+//! stopped. At that step one of its parties is killed: source, target or switch. No
+//! connection notices.
 //!
-//! Where it stands is certain. *Prepare*: the target is stopped before the order, so nothing can be prepared there. *Move*: the third runtime is
-//! stopped, which has the replicas of half of the flows or more; their routes lead to the target already, and they cannot follow before the replica's
-//! runtime has let their packets out. *Flow*: then the target is stopped and the third one goes on, so what the source sends arrives nowhere.
+//! The step is certain. *Prepare*: the target is stopped before the order, so no flow can
+//! be prepared there. *Move*: the third runtime is stopped, which has the replicas of
+//! half of the flows or more. Their routes lead to the target already, and the flows
+//! cannot follow before the replica's runtime has released their packets. *Flow*: after
+//! that the target is stopped and the third runtime continues, so the source's messages
+//! arrive nowhere.
 
 use anyhow::{Context, Result, ensure};
 use holdfast_control::Client;
@@ -23,13 +27,15 @@ use std::time::Duration;
 /// Connections, and flows of numbered datagrams beside them.
 const CONNECTIONS: usize = 1000;
 const FLOWS: usize = 60;
-/// Flows that move at most.
+/// The most flows that move.
 const MOST: u64 = 600;
-/// How fast a download goes on meanwhile.
+/// Pace of a download meanwhile.
 const BYTES_PER_SECOND: u64 = 800_000;
-/// So long after the order the source has asked the target, and has not lost patience yet (which it does after 300 ms).
+/// Time after the order at which the source has asked the target and has not run into its
+/// time-out yet (300 ms), µs.
 const ASKED: std::ops::Range<u64> = 60_000..200_000;
-/// Nothing more has moved for so long, microseconds: the source tells how far it is every 100 ms.
+/// No more flows have moved for this time, µs: the source reports its progress every 100
+/// ms.
 const STANDS_US: u64 = 350_000;
 
 pub(crate) fn tests() -> Vec<Test> {
@@ -80,9 +86,10 @@ struct Migration<'a> {
     source: Process,
     target: Process,
     third: Process,
-    /// How many flows shall move: no more than may be under way at a time.
+    /// The number of flows to move: no more than may be under way at a time.
     wanted: u64,
-    /// Those of them whose replicas the third one has, by its share of the source's flows.
+    /// The number of moving flows whose replicas the third runtime has, estimated by its
+    /// share of the source's flows.
     replicas: u64,
     order: u32,
     stopped: Vec<u32>,
@@ -101,7 +108,7 @@ impl<'a> Migration<'a> {
         let third = others().max_by_key(|process| replicas_at(process)).context("there are three")?.clone();
         let target = others().find(|process| process.id != third.id).context("there are three")?.clone();
         ensure!(source.flows > 100, "hardly anything could move: {status:?}");
-        // Some stay.
+        // Some flows stay.
         let wanted = (source.flows * 9 / 10).min(MOST);
         let replicas = replicas_at(&third) * wanted / source.flows;
         Ok(Migration { network, client, interrupt, source, target, third, wanted, replicas, order: 0, stopped: Vec::new() })
@@ -132,8 +139,8 @@ impl<'a> Migration<'a> {
         self.network.running.wait_for(what, RECOVERY_LIMIT, self.interrupt, wanted)
     }
 
-    /// How many routes have left the source, as the switch has it, whose flows the target has not got, and how far the
-    /// order is.
+    /// The number of routes that have left the source, according to the switch, whose
+    /// flows the target does not have yet, and the order's progress.
     fn standing(&self) -> Result<(u64, Progress)> {
         let left = self.left()?;
         let progress = self.progress()?;
@@ -161,12 +168,12 @@ impl<'a> Migration<'a> {
         Ok(())
     }
 
-    /// Brings the migration to its step, where it stands.
+    /// Brings the migration to its step, at which it stands still.
     fn stand_at(&mut self, step: Step) -> Result<()> {
         match step {
             Step::Prepare => {
                 self.stop(self.target.pid)?;
-                // One that was looked at too late is over, and nothing has come of it.
+                // An order that was looked at too late is over, without an effect.
                 until("it stands at Prepare", RECOVERY_LIMIT, self.interrupt, || {
                     self.begin()?;
                     let progress = until("the target has been asked", RECOVERY_LIMIT, self.interrupt, || {
@@ -179,10 +186,11 @@ impl<'a> Migration<'a> {
                 })
             }
             Step::Move | Step::Flow => {
-                // Whatever goes through a flow now waits for its replica.
+                // Packets of every flow now wait for its replica.
                 self.stop(self.third.pid)?;
                 self.begin()?;
-                // How many have moved, and when that was told first, by the order's own time.
+                // The number of moved flows, and the time at which it was first reported,
+                // by the order's own clock.
                 let mut last = (0, 0);
                 let mut seen = None;
                 let what = "routes lead to the target, and their flows do not follow";
@@ -209,23 +217,25 @@ impl<'a> Migration<'a> {
         }
     }
 
-    /// From Move to Flow.
+    /// Continues from Move to Flow.
     fn send_flows(&mut self) -> Result<()> {
         let pid = self.target.pid;
         self.go_on_after(|migration| migration.stop(pid))?;
-        // The third one has let out what it had, and the source has heard so and sent the flows, when they have reported again: with every report packets
-        // have come to one of them, because some flows stay where they are.
+        // The third runtime has released its packets, and the source has heard it and
+        // sent the flows, when both have reported again. Some flows stay, so packets keep
+        // coming, and every report shows more of them.
         self.wait_reports(&[self.source.id, self.third.id])?;
         self.ensure_standing("Flow")
     }
 
-    /// Waits until nothing of the order is under way: it would be taken for a part of the next one.
+    /// Waits until no part of the order is under way: the next order would count it.
     fn wait_over(&self, victim: Victim) -> Result<()> {
         if victim != Victim::Switch {
             return until("the order is over", RECOVERY_LIMIT, self.interrupt, || Ok(self.progress()?.done.then_some(())));
         }
-        // The manager's next life does not know the order. The source goes on with it, but for the flows that the
-        // switch's next life refuses because it does not know them yet.
+        // The manager's next incarnation does not know the order. The source continues
+        // it, except for the flows that the switch's next incarnation refuses because it
+        // does not know them yet.
         until("nothing leaves the source", RECOVERY_LIMIT, self.interrupt, || {
             let before = self.left()?;
             self.wait_reports(&[self.source.id])?;
@@ -233,7 +243,8 @@ impl<'a> Migration<'a> {
         })
     }
 
-    /// Waits until these have reported three times: packets come to one of them all the time.
+    /// Waits until these runtimes have reported three times: packets keep coming to one
+    /// of them.
     fn wait_reports(&self, ids: &[u32]) -> Result<()> {
         let packets = |status: &Status| -> u64 { ids.iter().filter_map(|id| status.runtime(*id)).map(|one| one.packets).sum() };
         for _ in 0..3 {
@@ -243,14 +254,14 @@ impl<'a> Migration<'a> {
         Ok(())
     }
 
-    /// Those who are stopped now go on after `act`.
+    /// Continues the processes that are stopped now, after `act`.
     fn go_on_after(&mut self, act: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
         let waiting = std::mem::take(&mut self.stopped);
         act(self)?;
         waiting.into_iter().try_for_each(|pid| signal_pid(pid, Signal::CONT))
     }
 
-    /// Kills, and waits until that is noticed.
+    /// Kills the victim, and waits until its death is noticed.
     fn kill(&mut self, victim: Victim) -> Result<()> {
         let runtime = match victim {
             Victim::Source => &self.source,
@@ -281,7 +292,7 @@ impl<'a> Migration<'a> {
     }
 }
 
-/// One after the other, each when everything is protected again.
+/// Plays one step after the other, each when everything is protected again.
 fn at_each_step(victim: Victim, interrupt: &Interrupt) -> Result<()> {
     let options = Options { more: PATIENT, ..Options::protected(Chain::Balanced) };
     let mut network = Network::start(&options, interrupt)?;
@@ -291,7 +302,7 @@ fn at_each_step(victim: Victim, interrupt: &Interrupt) -> Result<()> {
     for step in [Step::Prepare, Step::Move, Step::Flow] {
         dies_at(step, victim, &network, &held, interrupt).with_context(|| format!("{victim:?} dies at {step:?}"))?;
     }
-    // Those that came while somebody was stopped or dead may be missing.
+    // Datagrams that came while a process was stopped or dead may be missing.
     ensure_served(&stream.finish(), FLOWS, u64::MAX)?;
     drop(held);
     network.stop()

@@ -1,4 +1,5 @@
-//! Flows move between living runtimes under load: nothing is lost, nothing is reordered, no connection notices; also when one of the two dies meanwhile.
+//! Flows move between living runtimes under load: no packet is lost or reordered, and no
+//! connection notices, even when one of the two runtimes dies meanwhile.
 
 use anyhow::{Context, Result, ensure};
 use holdfast_control::api::Progress;
@@ -17,7 +18,7 @@ use rustix::process::Signal;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-/// Longest time for a transfer.
+/// Time limit for a transfer.
 const LIMIT: Duration = Duration::from_secs(120);
 
 pub(crate) fn tests() -> Vec<Test> {
@@ -38,7 +39,8 @@ fn ids(status: &Status) -> Vec<u32> {
     status.runtimes().map(|process| process.id).collect()
 }
 
-/// Waits until no flow is missing: later ones would begin where others have just left.
+/// Waits until no flow is missing: a later flow would begin at a runtime whose flows have
+/// just left.
 fn wait_for_flows(network: &Network, count: u64) -> Result<()> {
     network.running.wait_for("all flows are there", LIMIT, network.lab.interrupt(), |status| {
         status.runtimes().map(|process| process.flows).sum::<u64>() >= count
@@ -51,7 +53,8 @@ fn migrate(network: &Network, words: &str) -> Result<Progress> {
     serde_json::from_str(&text).with_context(|| format!("the answer {text}"))
 }
 
-/// Every runtime's flows go to the next one, twice round.
+/// Moves every runtime's flows to the next one, twice round. Returns the number of flows
+/// moved.
 fn go_round(network: &Network) -> Result<u64> {
     let ids = ids(&network.running.status()?);
     let mut moved = 0;
@@ -66,7 +69,8 @@ fn go_round(network: &Network) -> Result<u64> {
     Ok(moved)
 }
 
-/// Nothing fails here, and nobody is to be taken for dead because the machine is busy.
+/// Options for tests without failures: no process is declared dead because the machine is
+/// busy.
 fn planned(chain: Chain) -> Options {
     Options { more: PATIENT, ..Options::protected(chain) }
 }
@@ -136,11 +140,13 @@ fn a_drained_runtime_ends_and_comes_back(interrupt: &Interrupt) -> Result<()> {
     network.stop()
 }
 
-/// Every runtime is drained and restored, one after the other, so that the flow moves whoever has it. TCP and UDP, in both directions: no datagram is lost.
+/// Every runtime is drained and restored, one after the other, so that the flow moves
+/// from any owner. TCP and UDP, in both directions: no datagram is lost.
 fn iperf3_goes_on_while_runtimes_are_drained(interrupt: &Interrupt) -> Result<()> {
     let network = Network::start(&planned(Chain::Edge), interrupt)?;
     let ids = ids(&network.running.status()?);
-    // Slowly enough that the receiver's buffer holds what comes while this machine has no core for it.
+    // Slow enough that the receiver's buffer holds the packets while this machine has no
+    // core for it.
     for (is_udp, bits_per_second) in [(false, 20_000_000), (true, 1_000_000)] {
         for reverse in [false, true] {
             let mut running = LongIperf3::start(&network, is_udp, bits_per_second, reverse)?;
@@ -170,7 +176,7 @@ fn wait_for_state(network: &Network, id: u32, state: &str) -> Result<()> {
     network.running.wait_for(&format!("runtime {id} is {state}"), RECOVERY_LIMIT, network.lab.interrupt(), is_so).map(drop)
 }
 
-/// Many orders, and in the middle of one of them `victim` dies.
+/// Many orders; `victim` dies in the middle of one.
 fn dies_meanwhile(interrupt: &Interrupt, is_target: bool) -> Result<()> {
     let mut network = Network::start(&Options::protected(Chain::Balanced), interrupt)?;
     network.serve_web()?;
@@ -183,7 +189,7 @@ fn dies_meanwhile(interrupt: &Interrupt, is_target: bool) -> Result<()> {
         let victim = if is_target { target.pid } else { source.pid };
         let mut command = network.running.command(&format!("migrate --from {} --to {}", source.id, target.id));
         let mut order = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
-        // At another moment each time: the moments themselves are the simulator's business.
+        // A different moment each time: the simulator tests the moments themselves.
         std::thread::yield_now();
         if round > 0 {
             let from = |status: &Status| status.runtime(source.id).is_none_or(|process| process.flows < source.flows);
@@ -211,10 +217,12 @@ fn the_source_dies_meanwhile(interrupt: &Interrupt) -> Result<()> {
     dies_meanwhile(interrupt, false)
 }
 
-/// A datagram's first fragment passed where its flow was, the others come where it is by then.
+/// A datagram's first fragment passed at the flow's old place, and the others come to its
+/// new one.
 fn a_datagram_in_fragments_is_on_its_way_meanwhile(interrupt: &Interrupt) -> Result<()> {
     let network = Network::start(&planned(Chain::Edge), interrupt)?;
-    // A kernel that resolves its next hop keeps five of these datagrams at most, and drops others.
+    // A kernel that resolves its next hop keeps at most five of these datagrams, and
+    // drops others.
     let (client, server) = (&network.topology.client, SERVER.parse()?);
     until("all neighbours are known", LIMIT, interrupt, || {
         let pings = programs::ping(client, server, 1, 56, Duration::from_millis(10))?;
@@ -230,7 +238,8 @@ fn a_datagram_in_fragments_is_on_its_way_meanwhile(interrupt: &Interrupt) -> Res
     for _ in 0..5 {
         go_round(&network)?;
     }
-    // Datagrams sent meanwhile have smaller numbers. When a later one is back, none of them is under way any more.
+    // Datagrams sent meanwhile have smaller numbers. When a later one is back, none of
+    // them is under way any more.
     let sent = (began.elapsed().as_millis() / 2) as u32 + 1;
     let replies = until("datagrams from after the migrations are back", LIMIT, interrupt, || {
         let replies = programs::read_replies(&process.stdout());

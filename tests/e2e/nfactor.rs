@@ -1,4 +1,5 @@
-//! Under `nfactor`, runtimes are killed with SIGKILL: connections go on, and a flow's state is at most as many packets old as `status` says.
+//! Under `nfactor`, runtimes are killed with SIGKILL: connections go on, and a flow's
+//! state is at most as many packets old as `status` says.
 
 use anyhow::{Context, Result, ensure};
 use holdfast_control::status::Status;
@@ -40,7 +41,8 @@ fn weak(chain: Chain) -> Options {
     Options { protection: "nfactor", ..Options::protected(chain) }
 }
 
-/// A hundred connections of a firewall, a NAT and a load balancer; their translations and their TCP states come from snapshots.
+/// A hundred connections of a firewall, a NAT and a load balancer; their translations and
+/// their TCP states come from snapshots.
 fn keep_alive_connections_live(interrupt: &Interrupt) -> Result<()> {
     let mut network = Network::start(&weak(Chain::Balanced), interrupt)?;
     network.serve_web()?;
@@ -52,7 +54,8 @@ fn keep_alive_connections_live(interrupt: &Interrupt) -> Result<()> {
     network.stop()
 }
 
-/// What the dead runtime served is served by who comes in its place, all of it, and not by those who held the snapshots.
+/// The dead runtime's next incarnation serves all its flows; the holders of the snapshots
+/// do not.
 fn the_next_incarnation_gets_the_flows_back(interrupt: &Interrupt) -> Result<()> {
     let network = Network::start(&weak(Chain::Edge), interrupt)?;
     let (_echo, stream) = network.stream(12, 200)?;
@@ -76,12 +79,14 @@ fn datagrams_are_lost_at_most_in_the_failure(interrupt: &Interrupt) -> Result<()
     let (_echo, stream) = network.stream(30, 1000)?;
     network.kill_each_runtime(|| Ok(()))?;
     let datagrams = stream.finish();
-    // Three failures, a third of 1,000 a second each: a second of silence in each would cost that much.
+    // Three failures, a third of 1,000 a second each: a second of silence in each would
+    // cost 1,000.
     ensure_served(&datagrams, 30, 1_000)?;
     network.stop()
 }
 
-/// Pings a flow's packets away, and its runtime is killed when 40 of them are gone. Returns the bound that the status gave, and the pings that were answered.
+/// Uses up a flow's packets with pings, and kills its runtime after 40 of them. Returns
+/// the bound that the status gave, and the number of answered pings.
 fn pings_across_a_failure(protection: &'static str, interrupt: &Interrupt) -> Result<(u32, u32)> {
     let network = Network::start(&Options { protection, ..Options::protected(Chain::Limited) }, interrupt)?;
     let mut command = network.topology.client.command("ping");
@@ -102,8 +107,9 @@ fn pings_across_a_failure(protection: &'static str, interrupt: &Interrupt) -> Re
     Ok((status.may_forget, pings.received))
 }
 
-/// The guide's function lets a flow have 100 packets, so 50 pings are answered, and half a ping more for every packet whose count the failure
-/// undid. What was inside the runtime when it died, a packet or two, may be missing.
+/// The guide's function lets a flow have 100 packets, so 50 pings are answered, and half
+/// a ping more for every packet whose count the failure undid. The packet or two inside
+/// the dying runtime may be missing.
 fn a_count_is_set_back_by_no_more_than_the_status_says(interrupt: &Interrupt) -> Result<()> {
     for (protection, every) in [("nfactor", 10), ("{ preset: nfactor, snapshot_every: 4 }", 4)] {
         let (may_forget, answered) = pings_across_a_failure(protection, interrupt)?;
@@ -114,7 +120,8 @@ fn a_count_is_set_back_by_no_more_than_the_status_says(interrupt: &Interrupt) ->
     Ok(())
 }
 
-/// The contrast: if the count were about as good without snapshots, the test above would show nothing.
+/// The contrast: if the count were about as good without snapshots, the test above would
+/// show nothing.
 fn a_count_begins_anew_under_none(interrupt: &Interrupt) -> Result<()> {
     let (may_forget, answered) = pings_across_a_failure("none", interrupt)?;
     ensure!(may_forget == 0 && answered > (PACKETS + 10) / 2 + 5, "{answered} pings were answered");

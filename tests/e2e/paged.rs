@@ -1,4 +1,5 @@
-//! Flows have their home at the state server: runtimes are killed, and the server, and no connection breaks.
+//! Flows have their home at the state server: runtimes and the server are killed, and no
+//! connection breaks.
 
 use anyhow::{Context, Result, ensure};
 use holdfast_control::status::{Protected, Status};
@@ -41,7 +42,8 @@ fn paged(chain: Chain, protection: &'static str) -> Options {
     Options { protection, ..Options::protected(chain) }
 }
 
-/// A download and a hundred connections go through the end of each instance, and of the server after each.
+/// A download and a hundred connections survive the death of each instance, and of the
+/// server after each.
 fn outlive(protection: &'static str, interrupt: &Interrupt) -> Result<()> {
     let mut network = Network::start(&paged(Chain::Balanced, protection), interrupt)?;
     network.serve_web()?;
@@ -72,7 +74,7 @@ fn with_partitioned_pools(interrupt: &Interrupt) -> Result<()> {
     outlive("{ preset: rescue, shared: partitioned }", interrupt)
 }
 
-/// What is at the server no two deaths among the instances can undo.
+/// Two instances that die together cannot undo state at the server.
 fn two_instances_die_together(interrupt: &Interrupt) -> Result<()> {
     let mut network = Network::start(&paged(Chain::Balanced, "rescue"), interrupt)?;
     network.serve_web()?;
@@ -97,12 +99,14 @@ fn datagrams(interrupt: &Interrupt) -> Result<()> {
     let (_echo, stream) = network.stream(30, 500)?;
     network.kill_each_runtime(|| Ok(()))?;
     let datagrams = stream.finish();
-    // Three failures: a second of silence in each, of a third of the flows, would cost that much.
+    // Three failures: a second of silence in each, of a third of the flows, would cost
+    // that much.
     ensure_served(&datagrams, 30, 500)?;
     network.stop()
 }
 
-/// Flows are moved from one instance to another, which dies right after: whatever of them was moved goes on.
+/// Flows are moved from one instance to another, which dies right after: every moved flow
+/// goes on.
 fn flows_move(interrupt: &Interrupt) -> Result<()> {
     let mut network = Network::start(&paged(Chain::Balanced, "rescue"), interrupt)?;
     network.serve_web()?;
@@ -125,7 +129,9 @@ fn flows_move(interrupt: &Interrupt) -> Result<()> {
     network.stop()
 }
 
-/// Runtimes have memory for the state of a few flows, and there are many: whoever gets a packet is fetched. So they go through the end of either of the server's processes, a move, and the end of each instance.
+/// Runtimes have memory for the state of a few flows, and there are many: the state of a
+/// flow that gets a packet is fetched. The flows survive the death of either of the
+/// server's processes, a move, and the death of each instance.
 fn most_states_are_absent(interrupt: &Interrupt) -> Result<()> {
     let protection = "{ preset: rescue, resident_flows: 16 }";
     let mut network = Network::start(&Options { more: PATIENT, ..paged(Chain::Balanced, protection) }, interrupt)?;
@@ -157,7 +163,9 @@ fn most_states_are_absent(interrupt: &Interrupt) -> Result<()> {
     network.stop()
 }
 
-/// Three servers have some of the flows each. One after the other loses its worker, then all of it, and then an instance dies: what the servers have of its flows comes together again.
+/// Three servers have some of the flows each. Each in turn loses its worker, then
+/// all its processes, and then an instance dies: its flows are collected from all
+/// servers.
 fn three_servers(interrupt: &Interrupt) -> Result<()> {
     let more = "state_server: { servers: 3 }\n";
     let mut network = Network::start(&Options { more, ..paged(Chain::Balanced, "rescue") }, interrupt)?;
@@ -189,7 +197,9 @@ fn three_servers(interrupt: &Interrupt) -> Result<()> {
     network.stop()
 }
 
-/// The server's worker and its standby are killed in turn, under a download and with flows that begin: runtimes go on with the same server, and it has lost nothing, as an instance's death shows.
+/// The server's worker and its standby are killed in turn, under a download and new
+/// flows. Runtimes go on with the same server, and it has lost no state, as an instance's
+/// death shows.
 fn half_of_the_server(interrupt: &Interrupt) -> Result<()> {
     let mut network = Network::start(&paged(Chain::Balanced, "rescue"), interrupt)?;
     network.serve_web()?;

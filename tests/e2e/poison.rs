@@ -1,4 +1,6 @@
-//! Packets that end the process that processes them. A second runtime may try one, when it is safe to lose that one too; then the packet is set aside, and everything else goes on.
+//! Packets that end the process that processes them. A second runtime may try such a
+//! packet, when it is safe to lose that runtime too. The packet is then quarantined, and
+//! everything else goes on.
 
 use anyhow::{Context, Result, ensure};
 use holdfast_control::status::{Protected, Status};
@@ -9,9 +11,9 @@ use holdfast_tests::traffic::{Plan, Traffic};
 use std::net::UdpSocket;
 use std::time::Duration;
 
-/// Long enough for two failures by standing still.
+/// Time limit for two failures by a hang.
 const LIMIT: Duration = Duration::from_secs(60);
-/// Logs are not cleared while a test looks.
+/// Checkpoints are so rare that logs are not cleared during the test.
 const RARELY: &str = "{ preset: reinforce, checkpoint_ms: 10000 }";
 
 pub(crate) fn tests() -> Vec<Test> {
@@ -29,7 +31,7 @@ fn drops(status: &Status, reason: &str) -> u64 {
     status.drops.get(reason).copied().unwrap_or(0)
 }
 
-/// A box with the function, traffic through it, and a flow besides with an echo at its end.
+/// A box with the function, traffic through it, and a further flow to an echo server.
 struct Scene {
     socket: UdpSocket,
     _echo: udp::Echo,
@@ -54,12 +56,12 @@ impl Scene {
         Ok(scene)
     }
 
-    /// Datagrams of the flow come back.
+    /// Waits until datagrams of the flow come back.
     fn answers(&self, interrupt: &Interrupt) -> Result<()> {
         until("the flow answers", GIVE_UP, interrupt, || Ok(asks(&self.socket)?.then_some(())))
     }
 
-    /// The traffic goes on, and new flows begin.
+    /// Waits until the traffic goes on and new flows begin.
     fn goes_on(&self, interrupt: &Interrupt) -> Result<()> {
         let before = self.traffic.sum();
         until("traffic goes on", GIVE_UP, interrupt, || {
@@ -68,7 +70,8 @@ impl Scene {
         })
     }
 
-    /// The packet has been set aside after two failures, everything is protected, and it is in the capture.
+    /// Waits until the packet has been quarantined after `failures` failures, everything
+    /// is protected, and the packet is in the capture.
     fn wait_set_aside(&self, payload: &[u8], failures: usize, interrupt: &Interrupt) -> Result<Status> {
         let status = self.network.running.wait_for("it is set aside", LIMIT, interrupt, |status| {
             let is_over =
@@ -103,7 +106,7 @@ fn ends_two(payload: &[u8], more: &'static str, interrupt: &Interrupt) -> Result
     let scene = Scene::build("reinforce", more, interrupt)?;
     scene.socket.send(payload)?;
     scene.wait_set_aside(payload, 2, interrupt)?;
-    // Its flow is closed; another one of the same client is let in.
+    // The packet's flow is closed; another flow of the same client is let in.
     ensure!(!asks(&scene.socket)? && !asks(&scene.socket)?);
     let status = scene.network.running.status()?;
     ensure!(drops(&status, "flow_closed") >= 2, "{:?}", status.drops);
@@ -120,12 +123,13 @@ fn it_ends_two_runtimes_and_no_third(interrupt: &Interrupt) -> Result<()> {
     ends_two(b"<abort!>", PATIENT, interrupt)
 }
 
-/// They are given up, and live on as processes that do nothing.
+/// Hung runtimes are given up, and live on as idle processes.
 fn it_stops_two_runtimes_and_no_third(interrupt: &Interrupt) -> Result<()> {
     ends_two(b"<hang!!>", "detection: { hang_ms: 3000 }\n", interrupt)
 }
 
-/// With a local standby nobody but the keeper has to do with it: nobody fails, and the flow lives.
+/// With a local standby only the keeper handles the death: no runtime fails, and the flow
+/// lives.
 fn ends_two_workers(payload: &[u8], interrupt: &Interrupt) -> Result<()> {
     let scene = Scene::build("{ preset: reinforce, level: local }", "detection: { hang_ms: 6000 }\n", interrupt)?;
     scene.socket.send(payload)?;
@@ -143,12 +147,13 @@ fn it_ends_two_workers_and_no_third(interrupt: &Interrupt) -> Result<()> {
     ends_two_workers(b"<abort!>", interrupt)
 }
 
-/// Who stands still is killed by the keeper.
+/// The keeper kills a worker that hangs.
 fn it_stops_two_workers_and_no_third(interrupt: &Interrupt) -> Result<()> {
     ends_two_workers(b"<hang!!>", interrupt)
 }
 
-/// A panic costs its packet. If the runtime ends for another reason, who takes the flow over tries the packet once more, and then nobody does; the flow lives.
+/// A panic costs its packet. If the runtime ends for another reason, the flow's heir
+/// tries the packet once more, and after that no runtime does; the flow lives.
 fn a_contained_panic_counts(interrupt: &Interrupt) -> Result<()> {
     let payload = b"<panic!>";
     let scene = Scene::build(RARELY, PATIENT, interrupt)?;

@@ -1,4 +1,5 @@
-//! Privileges that a box needs and those that it drops; and no process survives a killed guard.
+//! Privileges that a box needs and those that it drops; and no process survives a killed
+//! guard.
 
 use anyhow::{Context, Result, ensure};
 use holdfast_control::status::{ROLE_STATE_SERVER, Status};
@@ -14,7 +15,8 @@ use rustix::process::Signal;
 use std::os::unix::fs::{PermissionsExt, chown};
 
 const SETPRIV: Program = ("setpriv", "util-linux");
-/// Bits of capabilities (capabilities(7)): NET_BIND_SERVICE, NET_ADMIN, NET_RAW, IPC_LOCK, SYS_NICE, BPF.
+/// Bits of capabilities (capabilities(7)): NET_BIND_SERVICE, NET_ADMIN, NET_RAW,
+/// IPC_LOCK, SYS_NICE, BPF.
 const FOR_PORTS: u64 = 1 << 10 | 1 << 12 | 1 << 13 | FOR_SPEED | 1 << 39;
 const FOR_SPEED: u64 = 1 << 14 | 1 << 23;
 /// nobody, as Debian numbers it.
@@ -66,7 +68,8 @@ fn each_process_has_what_its_work_takes(interrupt: &Interrupt) -> Result<()> {
     let network = Network::start(&options, interrupt)?;
     let status = network.running.wait_for("it is safe", GIVE_UP, interrupt, is_ready)?;
     ensure_small(&status)?;
-    // The bounding set is reduced for root, too, so that no process regains a dropped capability.
+    // The bounding set is reduced for root, too, so that no process regains a dropped
+    // capability.
     for process in status.processes.iter().filter(|process| process.pid != 0) {
         let bounding = u64::from_str_radix(&of_process(process.pid, "CapBnd")?, 16)?;
         ensure!(bounding & !FOR_PORTS == 0, "{} may get {bounding:x}", process.role);
@@ -90,8 +93,8 @@ fn each_process_has_what_its_work_takes(interrupt: &Interrupt) -> Result<()> {
     network.stop()
 }
 
-/// Run as user nobody with three capabilities, a box serves, and starts the next incarnation of a
-/// killed runtime.
+/// Run as user nobody with three capabilities, a box serves, and starts the next
+/// incarnation of a killed runtime.
 fn an_ordinary_user_runs_a_box(interrupt: &Interrupt) -> Result<()> {
     let (lab, topology) = network::cables(&Options::protected(Chain::Edge), interrupt)?;
     // A home directory for user nobody, with a binary that it may start.
@@ -135,8 +138,8 @@ fn an_ordinary_user_runs_a_box(interrupt: &Interrupt) -> Result<()> {
     Ok(())
 }
 
-/// The guard is killed, and a supervisor starts the box again at once. When the next box serves, no
-/// process of the one before is left, not even a stopped one.
+/// The guard is killed, and a supervisor starts the box again at once. When the next box
+/// serves, no process of the previous one is left, not even a stopped one.
 fn a_killed_guard_leaves_nobody_to_the_next(interrupt: &Interrupt) -> Result<()> {
     let options = Options { protection: BOTH, more: PATIENT, ..Options::protected(Chain::Edge) };
     let (lab, topology) = network::cables(&options, interrupt)?;

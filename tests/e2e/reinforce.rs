@@ -1,5 +1,6 @@
-//! Under `reinforce` packets leave when a standby knows that they were processed: runtimes, the manager and hosts are killed with SIGKILL, and what the dead had processed since its last
-//! checkpoint is processed again.
+//! Under `reinforce` packets leave when a standby knows that they were processed.
+//! Runtimes, the manager and hosts are killed with SIGKILL, and packets since the last
+//! checkpoint of a dead runtime are processed again.
 
 use anyhow::{Context, Result, ensure};
 use holdfast_control::status::{Process as ProcessStatus, Status};
@@ -19,7 +20,7 @@ use std::time::Duration;
 const LIMIT: Duration = Duration::from_secs(120);
 /// Packets that the chain `Limited` lets a flow have.
 const PACKETS: u32 = 100;
-/// Checkpoints are so rare that most of what a failure leaves out has to be processed again.
+/// Checkpoints are so rare that most packets must be processed again after a failure.
 const RARELY: &str = "{ preset: reinforce, checkpoint_ms: 10000 }";
 
 pub(crate) fn tests() -> Vec<Test> {
@@ -52,7 +53,7 @@ fn manager(status: &Status) -> Result<ProcessStatus> {
     manager.cloned().context("there is a manager")
 }
 
-/// Through a firewall, a NAT and a load balancer, while each runtime dies.
+/// A download through a firewall, a NAT and a load balancer, while each runtime dies.
 fn a_download_goes_on(interrupt: &Interrupt) -> Result<()> {
     let mut network = Network::start(&under("reinforce", Chain::Balanced), interrupt)?;
     network.serve_web()?;
@@ -80,12 +81,14 @@ fn datagrams_are_lost_at_most_in_the_failure(interrupt: &Interrupt) -> Result<()
     let (_echo, stream) = network.stream(30, 1000)?;
     network.kill_each_runtime(|| Ok(()))?;
     let datagrams = stream.finish();
-    // Three failures, a third of 1,000 a second each: a second of silence in each would cost that much.
+    // Three failures, a third of 1,000 a second each: a second of silence in each would
+    // cost 1,000.
     ensure_served(&datagrams, 30, 1_000)?;
     network.stop()
 }
 
-/// The guide's function lets a flow have 100 packets, so 50 pings are answered, and not one more: the standby's copy is of the flow's first packets, and the others have been
+/// The guide's function lets a flow have 100 packets, so 50 pings are answered, and not
+/// one more: the standby's copy is of the flow's first packets, and the others have been
 /// counted again.
 fn a_count_is_made_again_from_the_log(interrupt: &Interrupt) -> Result<()> {
     let network = Network::start(&under(RARELY, Chain::Limited), interrupt)?;
@@ -103,13 +106,14 @@ fn a_count_is_made_again_from_the_log(interrupt: &Interrupt) -> Result<()> {
     network.running.wait_for(&what, GIVE_UP, interrupt, |status| replayed(status) >= 30)?;
     let text = process.finish(LIMIT, interrupt)?;
     let pings = programs::read_pings(&text)?;
-    // What was inside the runtime when it died, a packet or two, may be missing.
+    // The packet or two inside the dying runtime may be missing.
     let expected = PACKETS / 2 - 2..=PACKETS / 2;
     ensure!(pings.sent == 150 && expected.contains(&pings.received), "{pings:?}");
     network.stop()
 }
 
-/// The manager dies, and the log with it. As soon as everything is protected again a runtime may follow.
+/// The manager dies, and the log with it. As soon as everything is protected again a
+/// runtime may die.
 fn a_runtime_dies_after_its_log(interrupt: &Interrupt) -> Result<()> {
     let mut network = Network::start(&under(RARELY, Chain::Balanced), interrupt)?;
     network.serve_web()?;
@@ -132,7 +136,8 @@ fn a_runtime_dies_after_its_log(interrupt: &Interrupt) -> Result<()> {
     network.stop()
 }
 
-/// Of three hosts the one that serves dies, with the log of those that live elsewhere, then the other one, then the coordinator's.
+/// In a box of three hosts the serving host dies, with the log of runtimes on other
+/// hosts; then the other one, then the coordinator's.
 fn each_host_dies(interrupt: &Interrupt) -> Result<()> {
     let mut cluster = Cluster::start_under(RARELY, interrupt)?;
     let held = cluster.hold(VIRTUAL, 100)?;

@@ -1,6 +1,6 @@
-//! Service-chain rules change under a running box: existing connections keep their chain, new ones
-//! take the new one. Firewall rules with effects that peers and the operator see: `reject`, `log`,
-//! counters.
+//! Service-chain rules change under a running box: existing connections keep their chain,
+//! new ones take the new one. Firewall rules with effects that peers and the operator
+//! see: `reject`, `log`, counters.
 
 use anyhow::{Context, Result, bail, ensure};
 use holdfast_control::flows::Flows;
@@ -34,7 +34,8 @@ pub(crate) fn tests() -> Vec<Test> {
     ]
 }
 
-/// The office's chain, and a second one with a NAT pool of its own; what goes to port 80 takes the chain `web`.
+/// The office's chain, and a second one with a NAT pool of its own; traffic to port 80
+/// takes the chain `web`.
 fn configuration(web: &str) -> String {
     let second = "  second:\n    functions:\n      - firewall: { default: allow }\n      - nat: { pool: [192.0.2.48/29], inside: [172.20.5.0/24] }\n    protection: nfvactor\n";
     let text = Options::protected(Chain::Edge).configuration();
@@ -63,8 +64,10 @@ fn version(network: &Network) -> Result<(u64, bool)> {
     Ok((rules.version, rules.in_force))
 }
 
-/// Web connections are held open and datagrams flow when port 80 is given to another chain: the connections live on in the old one, new ones are in
-/// the new one, no datagram is lost. A trial changed nothing before, a file with another device changes nothing after, and a runtime's death mixes
+/// Web connections are open and datagrams flow when port 80 is given to another chain.
+/// The connections live on in the old chain, new ones are in the new chain, and no
+/// datagram is lost. A trial before changes nothing, a file with another device after
+/// changes nothing, and a runtime's death mixes no chains up.
 /// nothing up.
 fn connections_stay_in_their_chain_when_the_rules_change(interrupt: &Interrupt) -> Result<()> {
     let options = Options::protected(Chain::Edge);
@@ -120,7 +123,8 @@ fn connections_stay_in_their_chain_when_the_rules_change(interrupt: &Interrupt) 
     network.stop()
 }
 
-/// The second chain has a cluster of its own. Each chain's connections are at its own runtimes, before and after one of them dies.
+/// The second chain has a cluster of its own. Each chain's connections are at its own
+/// runtimes, before and after one of them dies.
 fn tenants_have_runtimes_of_their_own(interrupt: &Interrupt) -> Result<()> {
     let options = Options::protected(Chain::Edge);
     let text = configuration("second")
@@ -188,11 +192,12 @@ fn rejecting() -> String {
     )
 }
 
-/// Rules reject connections and datagrams to open ports of the server, over IPv4 and IPv6. A
-/// connection is refused as by a closed port; a datagram's sender gets "administratively
-/// prohibited" (RFC 1812, section 5.2.7.1; RFC 4443, section 3.1); the server gets neither. The
-/// same holds right after each runtime has been killed, which an allowed connection survives. The
-/// log names each rejection's rule, and the status counts it there, behind 300 others.
+/// Rules reject connections and datagrams to open ports of the server, over IPv4 and
+/// IPv6. A connection is refused as by a closed port; a datagram's sender gets
+/// "administratively prohibited" (RFC 1812, section 5.2.7.1; RFC 4443, section 3.1); the
+/// server gets neither. The same holds right after each runtime has been killed, which an
+/// allowed connection survives. The log names each rejection's rule, and the status
+/// counts it there, behind 300 others.
 fn who_is_rejected_is_told_and_the_operator_sees_it(interrupt: &Interrupt) -> Result<()> {
     let network = Network::start_with(&Options::protected(Chain::Plain), &rejecting(), interrupt)?;
     let (client, server) = (&network.topology.client, &network.topology.server);
@@ -220,7 +225,8 @@ fn who_is_rejected_is_told_and_the_operator_sees_it(interrupt: &Interrupt) -> Re
             let socket = client.enter(|| UdpSocket::bind(at(own, port)))??;
             socket.connect(at(peer, 82))?;
             socket.set_read_timeout(Some(Duration::from_secs(1)))?;
-            // Linux reports ICMP type 3, code 13 as EHOSTUNREACH, and ICMPv6 type 1, code 1 as EACCES.
+            // Linux reports ICMP type 3, code 13 as EHOSTUNREACH, and ICMPv6 type 1, code
+            // 1 as EACCES.
             let wanted = if ip(peer).is_ipv4() { ErrorKind::HostUnreachable } else { ErrorKind::PermissionDenied };
             until("the sender of a datagram hears that it is prohibited", PATIENCE, interrupt, || {
                 let told = socket.send(b"anybody").and_then(|_| socket.recv(&mut [0; 16]));

@@ -1,4 +1,5 @@
-//! A cluster grows under load and shrinks after it, by itself, and no flow notices: scaling in is a planned move, not a failure.
+//! A cluster grows under load and shrinks after it, by itself, and no flow notices:
+//! scaling in is a planned move, not a failure.
 
 use anyhow::{Result, ensure};
 use holdfast_control::status::{STATE_RUNNING, Status};
@@ -10,15 +11,17 @@ use holdfast_tests::runner::{Test, alone};
 use holdfast_tests::verdict::ensure_unbroken;
 use std::time::Duration;
 
-/// Two or three runtimes. How much load makes a runtime busy depends on the machine, so the test adds load until it does; the calm must last for fifteen
-/// seconds, so that what counts every datagram is there long before the cluster shrinks. A runtime that gets no processor for a while is no failure here.
+/// Two or three runtimes. The load that makes a runtime busy depends on the machine, so
+/// the test adds load until it is enough. The calm must last for fifteen seconds, so that
+/// the numbered datagrams run long before the cluster shrinks. A runtime that gets no
+/// processor for a while is no failure here.
 const ELASTIC: &str =
     "scaling: { period_ms: 200, busy_percent: 20, idle_percent: 15, calm_periods: 75 }\ndetection: { hang_ms: 10000 }\n";
-/// Longest time for growing or shrinking.
+/// Time limit for growing or shrinking.
 const LIMIT: Duration = Duration::from_secs(90);
-/// How long one step of the load is given to make the cluster grow.
+/// The time that one step of the load has to make the cluster grow.
 const STEP: Duration = Duration::from_secs(2);
-/// Datagrams per second of one step of the load, and how many steps there are at most.
+/// Datagrams per second of one step of the load, and the largest number of steps.
 const LOAD: u64 = 5_000;
 const STEPS: usize = 40;
 
@@ -36,7 +39,7 @@ fn count(status: &Status, state: &str) -> usize {
     status.runtimes().filter(|process| process.state == state).count()
 }
 
-/// Adds load until a third runtime serves; the load goes on while what is returned lives.
+/// Adds load until a third runtime serves; the load goes on until the result is dropped.
 fn load_until_it_grows(network: &Network, interrupt: &Interrupt) -> Result<Vec<udp::Stream>> {
     let mut load = Vec::new();
     for step in 1..=STEPS {
@@ -52,8 +55,10 @@ fn load_until_it_grows(network: &Network, interrupt: &Interrupt) -> Result<Vec<u
     Ok(load)
 }
 
-/// Two runtimes serve 300 connections. More datagrams come than they like: a third begins and gets flows. The datagrams stop: one leaves, and of the connections
-/// and of numbered datagrams under way nothing is broken, lost, doubled or reordered. Its place is spare, and leaving was no failure.
+/// Two runtimes serve 300 connections. Datagrams overload them: a third runtime starts
+/// and gets flows. The datagrams stop: one runtime leaves, no connection breaks, and no
+/// numbered datagram is lost, doubled or reordered. The runtime's slot is spare, and
+/// leaving was no failure.
 fn a_cluster_grows_and_shrinks_and_no_flow_notices(interrupt: &Interrupt) -> Result<()> {
     let options = Options { more: ELASTIC, ..Options::protected(Chain::Balanced) };
     let configuration = options.configuration().replace("{ min: 3, max: 3 }", "{ min: 2, max: 3 }");
@@ -74,7 +79,8 @@ fn a_cluster_grows_and_shrinks_and_no_flow_notices(interrupt: &Interrupt) -> Res
         let server = socket(&format!("{SERVER}:7007"));
         udp::Stream::start(&network.topology.client, udp::Plan { server, flows: 60, per_second: 600 })
     };
-    // What waits in the load's queues, and behind them, may still be lost to the load: the count begins when nothing is lost any more.
+    // The load may still cost datagrams that wait in its queues or behind them: the count
+    // begins when no more are lost.
     holdfast_lab::until("the load's queues are empty", LIMIT, interrupt, || {
         let probe = numbered()?;
         holdfast_lab::until("the probe is sent", LIMIT, interrupt, || Ok((probe.datagrams().sent >= 600).then_some(())))?;

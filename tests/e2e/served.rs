@@ -1,4 +1,5 @@
-//! A state server assigns the NAT's ports: it is killed and stopped, runtimes are killed, and no connection breaks and no port is given to two.
+//! A state server assigns the NAT's ports. The server is killed and stopped, runtimes are
+//! killed, no connection breaks, and no port is given to two flows.
 
 use anyhow::{Context, Result, ensure};
 use holdfast_control::flows::Flows;
@@ -38,7 +39,8 @@ fn served(chain: Chain, protection: &'static str) -> Options {
 
 const REPLICATED: &str = "{ preset: nfvactor, shared: state-server }";
 
-/// A hundred connections before the first server's end, as many after it, and as many after every runtime's: all live.
+/// A hundred connections before the first server's end, as many after it, and as many
+/// after every runtime's: all live.
 fn connections_outlive_server_and_runtimes(interrupt: &Interrupt) -> Result<()> {
     let mut network = Network::start(&served(Chain::Balanced, REPLICATED), interrupt)?;
     network.serve_web()?;
@@ -61,9 +63,10 @@ fn connections_outlive_server_and_runtimes(interrupt: &Interrupt) -> Result<()> 
     network.stop()
 }
 
-/// In the box as it runs every pool is whole, runtimes and server agree, and no two flows have one mapping.
+/// In the running box every pool is whole, runtimes and server agree, and no two flows
+/// have one mapping.
 fn ensure_whole(network: &Network) -> Result<()> {
-    // What is wrong is an error; a server that has just begun is warned of.
+    // An inconsistency is an error; a server that has just started causes a warning.
     until("nothing is to be warned of", RECOVERY_LIMIT, network.lab.interrupt(), || {
         let found = network.running.ask("--json check --live --for 2")?;
         let found: serde_json::Value = serde_json::from_str(&found)?;
@@ -73,7 +76,7 @@ fn ensure_whole(network: &Network) -> Result<()> {
     })
 }
 
-/// That many flows have a place of their own among the outside addresses and ports; no two have the same.
+/// At least `count` flows have an outside address and port; no two have the same.
 fn ensure_translated(network: &Network, count: usize) -> Result<()> {
     let flows: Flows = serde_json::from_str(&network.running.ask("flows --limit 10000")?)?;
     let outside: BTreeSet<String> = flows.flows.iter().map(|flow| flow.translated_source.clone()).collect();
@@ -86,7 +89,8 @@ fn ensure_translated(network: &Network, count: usize) -> Result<()> {
     Ok(())
 }
 
-/// Who begins when nobody has a number at hand yet waits for the server: what is shown here is what its end means to flows that are there.
+/// A flow that begins while no number is at hand waits for the server. This test is about
+/// existing flows, so it waits for them first.
 fn wait_flows(network: &Network, count: u64, interrupt: &Interrupt) -> Result<()> {
     let flows = |status: &Status| status.runtimes().map(|one| one.flows).sum::<u64>();
     network.running.wait_for("the flows are there", GIVE_UP, interrupt, |status| flows(status) >= count)?;
@@ -118,7 +122,9 @@ fn a_server_that_stands_still_is_replaced(interrupt: &Interrupt) -> Result<()> {
     network.stop()
 }
 
-/// The monitor has counted the datagrams that clients sent and got back, and the balancer's gauge says how many connections there are, whoever dies: where a state server adds them up, and where the runtimes' own are added up.
+/// The monitor has counted the datagrams that clients sent and got back, and the
+/// balancer's gauge shows the number of connections, through every death. Both hold where
+/// a state server adds them up, and where the runtimes' own are added up.
 fn statistics_are_what_clients_do(interrupt: &Interrupt) -> Result<()> {
     const DATAGRAM_FLOWS: usize = 10;
     const HELD: usize = 60;
@@ -150,7 +156,8 @@ fn statistics_are_what_clients_do(interrupt: &Interrupt) -> Result<()> {
             let before = numbers(&network.running.status()?, "monitor", "counters").get("packets").copied().unwrap_or(0);
             network.strike_server(Signal::KILL)?;
             wait_balanced(&network, HELD, interrupt)?;
-            // So many more that the server's last life cannot have said it.
+            // Many more packets, so that the number cannot come from the server's
+            // previous incarnation.
             wait_counted("what those that live have counted is counted again", &|counted| {
                 let packets = counted.get("packets").copied().unwrap_or(0);
                 counted.get("flows") == Some(&((DATAGRAM_FLOWS + HELD) as i64)) && packets > before + 1_000
@@ -164,7 +171,7 @@ fn statistics_are_what_clients_do(interrupt: &Interrupt) -> Result<()> {
         held.push(network.hold(VIRTUAL, HELD)?);
         wait_balanced(&network, 2 * HELD, interrupt)?;
         if is_served {
-            // What the dead one has counted stays.
+            // The dead one's counts stay.
             let flows = (DATAGRAM_FLOWS + 2 * HELD) as i64;
             wait_counted("more is counted, and nothing less", &|now| {
                 now.get("flows") == Some(&flows) && now.get("packets") > counted.get("packets")
@@ -177,13 +184,14 @@ fn statistics_are_what_clients_do(interrupt: &Interrupt) -> Result<()> {
     Ok(())
 }
 
-/// What a function counts or measures under this name.
+/// The values that a function counts or measures under this name.
 fn numbers(status: &Status, function: &str, name: &str) -> BTreeMap<String, i64> {
     let values = status.statistic(function, name).into_iter().flat_map(|statistic| &statistic.values);
     values.map(|value| (value.name.clone(), value.value)).collect()
 }
 
-/// The balancer's gauge comes to say that there are as many connections, and that no backend has many more than the other.
+/// Waits until the balancer's gauge shows `count` connections, and checks that no backend
+/// has many more than the other.
 fn wait_balanced(network: &Network, count: usize, interrupt: &Interrupt) -> Result<()> {
     let loads = |status: &Status| numbers(status, "load_balancer", "flows");
     let is_so = |status: &Status| loads(status).values().sum::<i64>() == count as i64;
@@ -202,8 +210,10 @@ fn ports_at_home(interrupt: &Interrupt) -> Result<()> {
     thousands("rescue", interrupt)
 }
 
-/// Thousands of sockets of one client, twenty thousand in the full form, as quickly as the box takes them, each at a port of its own: every answer comes to who asked. The server's worker and its standby are killed meanwhile, then an instance, and
-/// the server with both.
+/// Thousands of sockets of one client, twenty thousand in the full form, as quickly as
+/// the box takes them, each at a port of its own: every answer comes to its client. The
+/// server's worker and its standby are killed meanwhile, then an instance, and the server
+/// with both.
 fn thousands(protection: &'static str, interrupt: &Interrupt) -> Result<()> {
     const AT_ONCE: usize = 100;
     let count = if soak() { 20_000 } else { 4_000 };
@@ -216,7 +226,7 @@ fn thousands(protection: &'static str, interrupt: &Interrupt) -> Result<()> {
     let crowds = addresses.iter().map(|address| Apart::crowd(&network.topology.client, *address));
     let mut crowds = crowds.collect::<Result<Vec<_>>>()?;
     crowds.iter_mut().try_for_each(|crowd| crowd.begin_open(count / 2, AT_ONCE))?;
-    // While they are opened.
+    // Kills while the connections are opened.
     for half in [Half::Worker, Half::Standby, Half::Worker] {
         kill_half_of_server(&network, half, interrupt)?;
     }
@@ -240,7 +250,8 @@ fn thousands(protection: &'static str, interrupt: &Interrupt) -> Result<()> {
     network.stop()
 }
 
-/// Two hundred and fifty-six ports, and as many connections, whoever of the instances has them: one more finds none, and disturbs nobody, also after failures.
+/// Two hundred and fifty-six ports, and as many connections, spread over any instances:
+/// one more connection finds no port, and disturbs no other, also after failures.
 fn a_pool_that_is_used_up(interrupt: &Interrupt) -> Result<()> {
     const PORTS: usize = 256;
     const WITHIN: Duration = Duration::from_secs(30);
@@ -254,7 +265,7 @@ fn a_pool_that_is_used_up(interrupt: &Interrupt) -> Result<()> {
     network.wait_protected()?;
     let ensure_used_up = |crowd: &mut Crowd| -> Result<()> {
         let refused = network.running.status()?.dropped("pool_empty");
-        // A server that has just begun does not know at once that there is none.
+        // A server that has just started does not know at once that no port is free.
         until("one that finds no port is counted", WITHIN, interrupt, || {
             let more = network.topology.client.enter(|| TcpStream::connect_timeout(&address, Duration::from_millis(1500)))?;
             ensure!(more.is_err(), "there was one port more than there are");
@@ -273,11 +284,14 @@ fn a_pool_that_is_used_up(interrupt: &Interrupt) -> Result<()> {
     network.stop()
 }
 
-/// As many echo identifiers as there are, all in use. Half of their flows fall silent: a minute later they have ended, and for as long as numbers rest nobody has what was theirs (RFC 6888, requirement 8). Meanwhile an instance dies before they end and
-/// another one after that, so does the server, and its worker alone; the other flows are never too long without a packet, and stay.
+/// As many flows as there are echo identifiers. Half of the flows fall silent: a minute
+/// later they have ended, and while their numbers rest no other flow gets them (RFC 6888,
+/// requirement 8). Meanwhile an instance dies before they end and another one after that;
+/// the server dies, and its worker alone. The other flows always have packets in time,
+/// and stay.
 fn numbers_rest(interrupt: &Interrupt) -> Result<()> {
     std::thread::scope(|scope| {
-        // Two minutes are what a box has without being told.
+        // Two minutes are a box's default.
         let (protections, rests) = match soak() {
             true => ([REPLICATED, "rescue"], 120),
             false => (["{ preset: nfvactor, shared: state-server, hold_s: 32 }", "{ preset: rescue, hold_s: 32 }"], 32),
@@ -292,13 +306,14 @@ fn numbers_rest_under(protection: &'static str, rests: u64, interrupt: &Interrup
     const EXPIRES: Duration = Duration::from_secs(60);
     let rest = Duration::from_secs(rests);
     const ANSWER: Duration = Duration::from_secs(1);
-    // The first, whose flows stay; those who fall silent; and who comes when there is nothing left.
+    // The first identifiers, whose flows stay; those that fall silent; and those that
+    // come when no number is left.
     let (stay, silent, late) = (1..=USED / 2, USED / 2 + 1..=USED, 1001..=1000 + USED / 2);
     let options = Options { pool: "192.0.2.32/32", ports: "2000-2255", ..served(Chain::Edge, protection) };
     let network = Network::start(&options, interrupt)?;
     let mut ping = Ping::new(&network.topology.client, SERVER.parse()?)?;
     let everybody = || stay.clone().chain(silent.clone());
-    // What an instance has at hand another one gets when it needs it.
+    // An instance gives free numbers to another one that needs them.
     until("all have an identifier outside", GIVE_UP, interrupt, || {
         Ok((ping.ask(everybody(), ANSWER)?.len() == usize::from(USED)).then_some(()))
     })?;
@@ -315,7 +330,7 @@ fn numbers_rest_under(protection: &'static str, rests: u64, interrupt: &Interrup
         ensure!(answered.is_empty(), "{answered:?} were answered, and there was nothing left for them");
         Ok((refused(&network)? > gone).then_some(()))
     })?;
-    // Nobody's flow lasts longer than this because of a packet of later.
+    // A later packet cannot prolong a silent flow beyond this time.
     let since = Instant::now();
     until("once more", GIVE_UP, interrupt, || Ok((ping.ask(silent.clone(), ANSWER)?.len() == silent.len()).then_some(())))?;
     let kill_an_instance = || -> Result<()> {
@@ -328,7 +343,7 @@ fn numbers_rest_under(protection: &'static str, rests: u64, interrupt: &Interrup
         network.strike_server(Signal::KILL)
     };
     let kill_its_worker = || kill_half_of_server(&network, Half::Worker, interrupt);
-    // An instance last: what rests of the dead only the server knows.
+    // An instance last: only the server knows which numbers of the dead rest.
     let mut failures: VecDeque<(u64, &dyn Fn() -> Result<()>)> = VecDeque::from([
         (15, &kill_an_instance as _),
         (30, &kill_the_server as _),
@@ -337,7 +352,8 @@ fn numbers_rest_under(protection: &'static str, rests: u64, interrupt: &Interrup
         (60 + rests / 2, &kill_an_instance as _),
     ]);
     let mut served = BTreeSet::new();
-    // One that rests at the server's next life may begin to rest there.
+    // A number that rests at the start of the server's next incarnation may begin its
+    // rest anew there.
     until("who came later has an identifier", EXPIRES + 2 * rest + GIVE_UP, interrupt, || {
         let after = since.elapsed();
         if let Some((_, fail)) = failures.pop_front_if(|(due, _)| after.as_secs() >= *due) {
@@ -363,7 +379,8 @@ fn numbers_rest_under(protection: &'static str, rests: u64, interrupt: &Interrup
     network.stop()
 }
 
-/// Where a state server assigns ports, and where flows survive, are two questions.
+/// The server that assigns ports and the place where flows survive are independent
+/// settings.
 fn flows_come_back_with_their_ports(interrupt: &Interrupt) -> Result<()> {
     for protection in ["{ preset: nfactor, shared: state-server }", "{ preset: reinforce, shared: state-server, hold_s: 1 }"] {
         let mut network = Network::start(&served(Chain::Balanced, protection), interrupt)?;

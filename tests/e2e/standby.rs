@@ -1,5 +1,6 @@
-//! With a local standby a runtime's process may be killed at any instruction: the one beside it goes on with its rings, and nobody notices, neither those who talk through the box nor
-//! its coordinator.
+//! With a local standby a runtime's process may be killed at any instruction: the standby
+//! beside it continues with its rings. Neither the box's clients nor its coordinator
+//! notice.
 
 use anyhow::{Context, Result, ensure};
 use holdfast_control::status::{Process, Protected, Status};
@@ -46,7 +47,8 @@ fn datagrams_do_not_notice_kills(interrupt: &Interrupt) -> Result<()> {
     Ok(())
 }
 
-/// Who stands still for longer than a third of the time after which a runtime is taken for dead is ended by its keeper, and the coordinator does not notice.
+/// A worker that hangs for longer than a third of the runtime time-out is killed by its
+/// keeper, and the coordinator does not notice.
 fn a_worker_that_stands_still_is_replaced(interrupt: &Interrupt) -> Result<()> {
     let options = Options { more: "detection: { hang_ms: 4000 }\n", ..under(BOTH, Chain::Edge) };
     let network = Network::start(&options, interrupt)?;
@@ -64,14 +66,15 @@ fn a_worker_that_stands_still_is_replaced(interrupt: &Interrupt) -> Result<()> {
     network.stop()
 }
 
-/// Of both at once only their keeper learns, which makes another process; the state has outlived them.
+/// Only the keeper learns of the death of both at once, and starts another process; the
+/// state has outlived them.
 fn worker_and_standby_die_together(interrupt: &Interrupt) -> Result<()> {
     let mut network = Network::start(&under(LOCAL, Chain::Balanced), interrupt)?;
     network.serve_web()?;
     let held = network.hold(VIRTUAL, 100)?;
     network.running.wait_for("it is safe", GIVE_UP, interrupt, is_ready)?;
     let (victim, standby) = busiest(&network.running.status()?)?;
-    // Before it has made another standby.
+    // The keeper is stopped so that it does not start another standby first.
     let keeper = keeper(victim.pid)?;
     signal_pid(keeper, Signal::STOP)?;
     signal_pid(standby.pid, Signal::KILL)?;
@@ -97,8 +100,8 @@ fn a_keeper_takes_nobody_along(interrupt: &Interrupt) -> Result<()> {
     let guard = guard(&is_safe("it is safe")?)?;
     for _ in 0..3 {
         let (victim, standby) = busiest(&is_safe("it is safe")?)?;
-        // The guard may have adopted one of the two, but not both: a killed worker's standby is
-        // forked anew.
+        // The guard may have adopted one of the two, but not both: a killed worker's
+        // standby is forked anew.
         let keepers = [keeper(victim.pid)?, keeper(standby.pid)?];
         let keeper = keepers.into_iter().find(|keeper| *keeper != guard).context("somebody keeps them")?;
         signal_pid(keeper, Signal::KILL)?;
@@ -153,7 +156,7 @@ fn a_state_server_outlives_its_keeper(interrupt: &Interrupt) -> Result<()> {
     network.stop()
 }
 
-/// Through a firewall, a NAT and a load balancer.
+/// A download through a firewall, a NAT and a load balancer.
 fn a_download_goes_on(interrupt: &Interrupt) -> Result<()> {
     let mut network = Network::start(&under(LOCAL, Chain::Balanced), interrupt)?;
     network.serve_web()?;
@@ -169,7 +172,9 @@ fn a_download_goes_on(interrupt: &Interrupt) -> Result<()> {
     network.stop()
 }
 
-/// Two chains, each with runtimes of its own: those of the first have processes beside them, those of the second one another. What dies in one is not noticed in the other, and each is what its level says.
+/// Two chains, each with runtimes of its own: those of the first have local standbys,
+/// those of the second protect one another. A death in one is not noticed in the other,
+/// and each keeps the promise of its level.
 fn two_levels_keep_apart(interrupt: &Interrupt) -> Result<()> {
     const WEB: &str = "  web:\n    functions:\n      - firewall: { default: allow }\n      - nat: { pool: [192.0.2.48/29], inside: [172.20.5.0/24] }\n\
                        \x20   protection: reinforce\n    cluster: gold\n";

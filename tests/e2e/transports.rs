@@ -1,4 +1,5 @@
-//! A state server's control messages go through shared memory, or as remote writes by libfabric: the server, its worker and runtimes are killed, and no connection breaks.
+//! A state server's control messages go through shared memory, or as remote writes by
+//! libfabric. The server, its worker and runtimes are killed, and no connection breaks.
 
 use anyhow::{Context, Result, ensure};
 use holdfast_control::status::{Process, Status};
@@ -51,12 +52,12 @@ fn with_standbys_by_libfabric(interrupt: &Interrupt) -> Result<()> {
     connections_outlive(BESIDE, "state_server: { transport: libfabric }\n", is_connected, interrupt)
 }
 
-/// The process has the memory of a session.
+/// True if the process has mapped a session's shared memory.
 fn is_in_shared_memory(pid: u32) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/maps")).is_ok_and(|maps| maps.contains("holdfast-words"))
 }
 
-/// The process has a connection to another one of this host.
+/// True if the process has a connection to another one of this host.
 fn is_connected(pid: u32) -> bool {
     // ESTABLISHED, from 127.0.0.1.
     let is_local =
@@ -70,7 +71,7 @@ fn is_connected(pid: u32) -> bool {
         .any(|link| inodes.iter().any(|inode| link.as_os_str() == inode.as_str()))
 }
 
-/// All messages go the way that is meant: every runtime that runs has it, and the server.
+/// All messages use the intended transport: every running runtime has it, and the server.
 fn ensure_way(network: &Network, is_that_way: fn(u32) -> bool) -> Result<()> {
     let mut seen = Vec::new();
     let outcome = until("every process has the way that is meant", RECOVERY_LIMIT, network.lab.interrupt(), || {
@@ -83,7 +84,8 @@ fn ensure_way(network: &Network, is_that_way: fn(u32) -> bool) -> Result<()> {
     outcome.with_context(|| format!("{seen:?}"))
 }
 
-/// Connections from before, between and after the ends of the server, of its worker if it has a standby, and of every runtime: all live, and pools are whole.
+/// Connections from before, between and after the deaths of the server, of its worker if
+/// it has a standby, and of every runtime: all live, and pools are whole.
 fn connections_outlive(
     protection: &'static str,
     more: &'static str,
@@ -125,7 +127,7 @@ fn connections_outlive(
     network.stop()
 }
 
-/// Kills the worker of every runtime: its standby goes on.
+/// Kills the worker of every runtime, whose standby takes over.
 fn kill_workers(network: &Network) -> Result<()> {
     let ids: Vec<u32> = network.running.status()?.runtimes().map(|process| process.id).collect();
     for id in ids {
@@ -146,7 +148,7 @@ fn kill_workers(network: &Network) -> Result<()> {
     Ok(())
 }
 
-/// In the box as it runs every pool is whole, and runtimes and server agree.
+/// In the running box every pool is whole, and runtimes and server agree.
 fn ensure_whole(network: &Network) -> Result<()> {
     until("nothing is to be warned of", RECOVERY_LIMIT, network.lab.interrupt(), || {
         let found = network.running.ask("--json check --live --for 2")?;

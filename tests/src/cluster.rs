@@ -1,4 +1,5 @@
-//! The branch office with three hosts for the box: two that serve and run, and a witness with the coordinator; or three equal ones, which elect it.
+//! The branch office with three hosts for the box: two that serve and run, and a witness
+//! with the coordinator; or three equal hosts, which elect the coordinator.
 
 use crate::network::{self, Chain, HELD_BODY, Options, RECOVERY_LIMIT, SERVER, SERVER_2, UNHURRIED, socket};
 use crate::{PATIENCE, binary};
@@ -19,69 +20,74 @@ use std::path::PathBuf;
 pub const SERVING: [&str; 2] = ["alpha", "beta"];
 /// The host of the coordinator, which has no ports and no runtimes.
 pub const WITNESS: &str = "witness";
-/// Hosts that serve the ports, and run runtimes, and one of which has the coordinator that leads.
+/// Hosts that serve the ports and run runtimes, and that elect the leading coordinator
+/// among them.
 pub const EQUALS: [&str; 3] = ["alpha", "beta", "gamma"];
 
-/// The port of hosts that UDP joins.
+/// The UDP port of hosts that UDP joins.
 pub const UDP_PORT: u16 = 7000;
 
-/// An address on the network for management at which nobody listens.
+/// An address on the management network at which no process listens.
 pub const NOBODY: &str = "10.99.0.254:7443";
 
-/// How the hosts are made and what they have besides.
+/// How the hosts are joined, and their additional parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// The coordinator is the witness's.
+    /// The witness has the coordinator.
     Witness,
-    /// The same, and hosts have addresses, and no Ethernet of their own.
+    /// As `Witness`; the hosts have addresses on the fabric instead of an Ethernet of
+    /// their own.
     Udp,
-    /// As with a witness, and a second network joins the hosts, which have addresses there or not.
+    /// As `Witness`; a second network joins the hosts, with addresses or without.
     Twice(Second),
-    /// It is elected through etcd.
+    /// The hosts elect the coordinator through etcd.
     Equals,
-    /// As with a witness, and each of the other hosts serves a switch: the second one has a depot's ports.
+    /// As `Witness`; each other host serves a switch, and the second host's switch has a
+    /// depot's ports.
     Switches,
-    /// As with a witness, and every host has a control API. The second host has no configuration of its own.
+    /// As `Witness`; every host has a control API, and the second host has no
+    /// configuration of its own.
     Joining,
-    /// As with a witness, and without a key.
+    /// As `Witness`, without a fabric key.
     Open,
 }
 
-/// What a second network between hosts is.
+/// The kind of a second network between hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Second {
-    /// An Ethernet of their own, as the first.
+    /// An Ethernet of their own, like the first.
     Ethernet,
-    /// One on which they have addresses.
+    /// A network on which the hosts have addresses.
     Udp,
 }
 
-/// What [`Cluster::start_joining`] adds.
+/// The additional parts of [`Cluster::start_joining`].
 #[derive(Debug)]
 pub struct Managed {
-    /// Where commands run that ask the hosts from elsewhere.
+    /// The namespace for commands that ask the hosts from elsewhere.
     pub manager: holdfast_lab::Namespace,
-    /// The directory of the certificates: of the hosts, the operator `alice` and the viewer `wall`.
+    /// The directory of the certificates: the hosts', the operator `alice`'s and the
+    /// viewer `wall`'s.
     pub tls: std::path::PathBuf,
 }
 
 /// The depot's web server.
 pub const DEPOT: &str = "203.0.113.1:80";
-/// The depot's ports, chain and rule, and who serves what.
+/// The depot's ports, chain and rule, and the assignment of switches to hosts.
 const DEPOT_PORTS: &str =
     "  lan2: { device: lan1, address: 172.20.6.1/24 }\n  wan2: { device: wan1, address: 203.0.113.2/24, gateway: 203.0.113.1 }\n";
 const DEPOT_CHAIN: &str = "    switch: east\n  depot:\n    functions:\n      - firewall: { rules: [\"allow any from 172.20.6.0/24\"], default: deny }\n\
                            \x20     - nat: { pool: [203.0.113.32/29], inside: [172.20.6.0/24] }\n    protection: nfvactor\n    switch: west\n";
 const SWITCHES: &str = "switches:\n  east: { ports: [lan, wan], host: alpha }\n  west: { ports: [lan2, wan2], host: beta }\n";
 
-/// A second client and a second server, whose ports another switch has.
+/// A second client and a second server, at the ports of another switch.
 #[derive(Debug)]
 struct Depot {
     _web: Nginx,
     client: holdfast_lab::Namespace,
 }
 
-/// Where a host's control API listens.
+/// Address of a host's control API.
 pub fn control_of(name: &str) -> String {
     let number = SERVING.into_iter().chain([WITNESS]).position(|other| other == name).map_or(0, |at| at + 1);
     format!("10.99.0.{number}:7443")
@@ -90,75 +96,80 @@ pub fn control_of(name: &str) -> String {
 /// Fields are dropped in this order: boxes, etcd, servers, network.
 #[derive(Debug)]
 pub struct Cluster {
-    /// What runs on each host; `None` on one that is dead.
+    /// The box as it runs on each host; `None` if the host is dead.
     boxes: Vec<(&'static str, Option<RunningBox>)>,
-    /// Through which they elect their coordinator, if they do.
+    /// The etcd through which the hosts elect their coordinator, if they do.
     pub etcd: Option<Etcd>,
-    /// The network for management with the certificates, if the hosts are asked over it.
+    /// The management network and the certificates, if the hosts are asked over it.
     pub managed: Option<Managed>,
     depot: Option<Depot>,
     configuration: String,
     _servers: Vec<Nginx>,
-    /// What the web servers serve.
+    /// The files of the web servers.
     pub site: Site,
     /// The namespaces.
     pub hosts: Hosts,
-    /// Their owner.
+    /// The owner of the namespaces.
     pub lab: Lab,
 }
 
-/// What the hosts' chains have unless a test says otherwise.
+/// The protection of the hosts' chains, unless a test gives another one.
 const NFVACTOR: &str = "nfvactor";
 
 impl Cluster {
-    /// Builds it, with web servers and a key for its messages, and waits until the box is ready and safe. The coordinator is the witness's.
+    /// Builds the cluster, with web servers and a key for its messages, and waits until
+    /// the box is ready and safe. The witness has the coordinator.
     pub fn start(interrupt: &Interrupt) -> Result<Cluster> {
         Cluster::build([SERVING[0], SERVING[1], WITNESS], Kind::Witness, NFVACTOR, "", interrupt)
     }
 
-    /// The same without a key.
+    /// Like `start`, without a key.
     pub fn start_without_key(interrupt: &Interrupt) -> Result<Cluster> {
         Cluster::build([SERVING[0], SERVING[1], WITNESS], Kind::Open, NFVACTOR, "", interrupt)
     }
 
-    /// The same under another protection.
+    /// Like `start`, under another protection.
     pub fn start_under(protection: &'static str, interrupt: &Interrupt) -> Result<Cluster> {
         Cluster::build([SERVING[0], SERVING[1], WITNESS], Kind::Witness, protection, "", interrupt)
     }
 
-    /// The same with hosts that have addresses, and no Ethernet of their own.
+    /// Like `start`, with hosts that have addresses, and no Ethernet of their own.
     pub fn start_over_udp(interrupt: &Interrupt) -> Result<Cluster> {
         Cluster::build([SERVING[0], SERVING[1], WITNESS], Kind::Udp, NFVACTOR, "", interrupt)
     }
 
-    /// The same with three equal hosts and an etcd.
+    /// Like `start`, with three equal hosts and an etcd.
     pub fn start_equals(interrupt: &Interrupt) -> Result<Cluster> {
         Cluster::build(EQUALS, Kind::Equals, NFVACTOR, "", interrupt)
     }
 
-    /// The same as with [`Cluster::start`], with a control API on every host; the second host has no configuration, and joins the first.
+    /// Like [`Cluster::start`], with a control API on every host; the second host has no
+    /// configuration, and joins the first.
     pub fn start_joining(interrupt: &Interrupt) -> Result<Cluster> {
         Cluster::build([SERVING[0], SERVING[1], WITNESS], Kind::Joining, NFVACTOR, "", interrupt)
     }
 
-    /// The same as with [`Cluster::start`], and each host that serves has a switch of its own: the first the office's ports, the second a depot's.
+    /// Like [`Cluster::start`], with a switch of its own on each serving host: the first
+    /// has the office's ports, the second a depot's.
     pub fn start_switches(interrupt: &Interrupt) -> Result<Cluster> {
         Cluster::build([SERVING[0], SERVING[1], WITNESS], Kind::Switches, NFVACTOR, "", interrupt)
     }
 
-    /// As with [`Cluster::start`], with the ports, chains and rules of this configuration, which translates no addresses.
+    /// Like [`Cluster::start`], with the ports, chains and rules of this configuration,
+    /// which translates no addresses.
     pub fn start_with(configuration: &str, interrupt: &Interrupt) -> Result<Cluster> {
         let (options, names) = (Options::protected(Chain::Plain), [SERVING[0], SERVING[1], WITNESS]);
         Cluster::build_of(names, Kind::Witness, &options, &format!("{configuration}{UNHURRIED}"), interrupt)
     }
 
-    /// The same with hosts that are missed after so many milliseconds, and no runtime is before.
+    /// Like `start`; a host is missed after `host_ms` milliseconds, and a runtime never
+    /// earlier.
     pub fn start_missing_after(host_ms: u64, interrupt: &Interrupt) -> Result<Cluster> {
         let detection = format!("detection: {{ host_ms: {host_ms}, hang_ms: {} }}\n", 500.max(10 * host_ms));
         Cluster::build([SERVING[0], SERVING[1], WITNESS], Kind::Witness, NFVACTOR, &detection, interrupt)
     }
 
-    /// The same with a second network between the hosts.
+    /// Like `start`, with a second network between the hosts.
     pub fn start_twice_joined(second: Second, host_ms: u64, interrupt: &Interrupt) -> Result<Cluster> {
         let detection = format!("detection: {{ host_ms: {host_ms}, hang_ms: {} }}\n", 10 * host_ms);
         Cluster::build([SERVING[0], SERVING[1], WITNESS], Kind::Twice(second), NFVACTOR, &detection, interrupt)
@@ -212,7 +223,8 @@ impl Cluster {
             }
         };
         let control = |name: &str| managed.as_ref().map_or(String::new(), |_| format!(", control: \"{}\"", control_of(name)));
-        // One that travels is said from the configuration's directory.
+        // In a configuration that travels, the key's path is relative to the
+        // configuration's directory.
         let key = if managed.is_some() { "key".to_owned() } else { key.display().to_string() };
         let key = if kind == Kind::Open { String::new() } else { format!("fabric: {{ key: {key} }}\n") };
         let udp = |address| format!("{{ udp: \"{address}:{UDP_PORT}\" }}");
@@ -285,7 +297,7 @@ impl Cluster {
         Ok(&self.hosts.hosts[at])
     }
 
-    /// Starts a host's part of the box; returns when it can be asked.
+    /// Starts a host's part of the box; returns when the part answers.
     pub fn begin(&mut self, name: &str) -> Result<()> {
         let (lab, namespace, binary) = (&self.lab, self.namespace(name)?, binary()?);
         let own = self.managed.as_ref().map(|managed| managed.tls.join(name).display().to_string());
@@ -303,14 +315,15 @@ impl Cluster {
         Ok(())
     }
 
-    /// Starts the second host's part of the box under this name, with a configuration from somewhere, without waiting for anything.
+    /// Starts the second host's part of the box under this name, with a configuration
+    /// fetched from `from`; does not wait.
     pub fn join(&self, from: &str, name: &str, tls: &str) -> Result<RunningBox> {
         let state = self.lab.scratch().join("state").display().to_string();
         let arguments = ["--join", from, "--tls", tls, "--state-dir", &state];
         RunningBox::launch_host_with(&self.lab, self.namespace(SERVING[1])?, &binary()?, None, name, &arguments)
     }
 
-    /// A command to a host's control API, with somebody's certificate.
+    /// Sends a command to a host's control API, with the certificate of `who`.
     pub fn ask_from_elsewhere(&self, who: &str, host: &str, command: &str) -> Result<std::process::Output> {
         let managed = self.managed.as_ref().context("the hosts have control APIs")?;
         let mut asking = managed.manager.command(binary()?);
@@ -324,7 +337,7 @@ impl Cluster {
         place.and_then(|(_, running)| running.as_ref()).with_context(|| format!("{name} is dead"))
     }
 
-    /// The box as it runs on every host that lives.
+    /// The box as it runs on every living host.
     pub fn living(&self) -> impl Iterator<Item = &RunningBox> {
         self.boxes.iter().filter_map(|(_, running)| running.as_ref())
     }
@@ -334,7 +347,7 @@ impl Cluster {
         self.lab.scratch().join("key")
     }
 
-    /// Has a host read its keys again; returns when it has.
+    /// Makes a host read its keys again; returns when it has.
     pub fn reload_keys(&mut self, name: &str) -> Result<()> {
         let interrupt = self.lab.interrupt().clone();
         let place = self.boxes.iter_mut().find(|(other, _)| *other == name).context("a host of the cluster")?;
@@ -346,18 +359,19 @@ impl Cluster {
         process.wait_while_running("the keys are read", PATIENCE, &interrupt, has_read)
     }
 
-    /// Kills every process of a host at once, as a power cut would, and waits until the coordinator has noticed, if that is not dead for good: before, it cannot
+    /// Kills every process of a host at once, like a power cut. Waits until the
+    /// coordinator has noticed, unless the coordinator is dead too: before that it cannot
     /// know that another failure would be the second.
     pub fn kill(&mut self, name: &str) -> Result<()> {
         for pid in self.namespace(name)?.pids()? {
-            // One may have followed another already.
+            // The process may have followed another one already.
             let _ = signal_pid(pid, Signal::KILL);
         }
         let namespace = self.namespace(name)?.clone();
         until("the host is dead", PATIENCE, self.lab.interrupt(), || Ok(namespace.pids()?.is_empty().then_some(())))?;
         let place = self.boxes.iter_mut().find(|(other, _)| *other == name).context("a host of the cluster")?;
         place.1 = None;
-        // A machine that starts again has no socket of an earlier time.
+        // A machine that restarts has no socket left from before.
         let _ = std::fs::remove_file(self.lab.scratch().join(format!("{name}.sock")));
         if name == WITNESS { Ok(()) } else { self.wait_away(self.observer(), name) }
     }
@@ -371,7 +385,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Waits until a host is given up, as another one sees it.
+    /// Waits until a host is given up, as seen by another host.
     pub fn wait_away(&self, on: &str, name: &str) -> Result<()> {
         let is_away = |status: &Status| status.hosts.iter().any(|host| host.name == name && host.state == status::STATE_AWAY);
         self.wait_for(on, &format!("{name} is given up"), is_away).map(drop)
@@ -382,13 +396,14 @@ impl Cluster {
         self.namespace(name)?.pids()?.into_iter().try_for_each(|pid| signal_pid(pid, signal))
     }
 
-    /// A host that lives: the last one.
+    /// The last living host.
     fn observer(&self) -> &'static str {
         let living = self.boxes.iter().rev().find(|(_, running)| running.is_some());
         living.map_or(self.boxes[0].0, |(name, _)| *name)
     }
 
-    /// Waits until a coordinator leads that was elected after this incarnation, and a host that lives hears it.
+    /// Waits until a coordinator that was elected after this incarnation leads, and a
+    /// living host hears it.
     pub fn wait_leader(&self, on: &str, last: u64) -> Result<Leader> {
         let leader = |status: &Status| status.election.as_ref().and_then(|election| election.leader.clone());
         let is_new = |status: &Status| {
@@ -399,23 +414,24 @@ impl Cluster {
         leader(&status).context("it was there a moment ago")
     }
 
-    /// Waits until a living host's status is as wanted.
+    /// Waits until a living host's status satisfies `wanted`.
     pub fn wait_for(&self, on: &str, what: &str, wanted: impl FnMut(&Status) -> bool) -> Result<Status> {
         self.on(on)?.wait_for(what, RECOVERY_LIMIT, self.lab.interrupt(), wanted)
     }
 
-    /// Waits until one host may die, as the last of those that live sees it.
+    /// Waits until the box would survive a host, as seen by the last living one.
     pub fn wait_safe(&self) -> Result<Status> {
         let is_safe = |status: &Status| status.protected() == Protected::Yes && status.survives == status::UNIT_HOST;
         self.wait_for(self.observer(), "every flow would survive a host", is_safe)
     }
 
-    /// Waits until this host serves the ports, as a host sees it.
+    /// Waits until this host serves the ports, as seen by another host.
     pub fn wait_serving(&self, on: &str, name: &str) -> Result<Status> {
         self.wait_for(on, &format!("{name} serves the ports"), |status| serves(status, name))
     }
 
-    /// The host that serves the ports, and the other one. A busy machine may have kept the first from being heard, so that the second serves.
+    /// The host that serves the ports, and the other one. On a busy machine the first may
+    /// not have been heard in time, and the second serves.
     pub fn serving(&self) -> Result<[&'static str; 2]> {
         let is_served = |status: &Status| SERVING.iter().any(|name| serves(status, name));
         let status = self.wait_for(self.observer(), "a host serves the ports", is_served)?;
@@ -434,7 +450,7 @@ impl Cluster {
         network::hold(&depot.client, DEPOT, count, self.lab.interrupt())
     }
 
-    /// Waits until these hosts serve these switches, as a host sees it.
+    /// Waits until these hosts serve these switches, as seen by another host.
     pub fn wait_switches(&self, on: &str, wanted: [(&str, &str); 2]) -> Result<Status> {
         let is_at = |status: &Status, (switch, host): (&str, &str)| {
             let mut switches = status.processes.iter().filter(|process| process.role == status::ROLE_SWITCH);
@@ -443,12 +459,12 @@ impl Cluster {
         self.wait_for(on, &format!("{wanted:?} serve"), |status| wanted.into_iter().all(|one| is_at(status, one)))
     }
 
-    /// Starts an echo at the server and numbered datagrams to it.
+    /// Starts an echo server, and numbered datagrams to it.
     pub fn stream(&self, flows: usize, per_second: u64) -> Result<(udp::Echo, udp::Stream)> {
         network::stream(&self.hosts.client, &self.hosts.server, flows, per_second, self.lab.interrupt())
     }
 
-    /// Stops every host's part and checks that it ends well.
+    /// Stops every host's part and checks its exit status.
     pub fn stop(mut self) -> Result<()> {
         for (name, running) in &mut self.boxes {
             if let Some(running) = running {
@@ -460,7 +476,7 @@ impl Cluster {
     }
 }
 
-/// This host serves the ports.
+/// True if this host serves the ports.
 fn serves(status: &Status, name: &str) -> bool {
     status.hosts.iter().any(|host| host.name == name && host.state == status::STATE_SERVING)
 }

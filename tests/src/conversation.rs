@@ -1,8 +1,13 @@
-//! Random TCP conversations between two ends, as a box in the middle sees them: from a number, always the same.
+//! Random TCP conversations between two ends, as a box in the middle sees them. A number
+//! determines the conversation.
 //!
-//! Theory of operation. Both ends are a small TCP (RFC 9293, RFC 5961) that takes its time from a list of events; the box lets everything pass and notes it. Before the box and
-//! behind it segments are lost, doubled and reordered. A script makes the ends close, reset, crash, come again from the same port with a higher or lower sequence number, or find nobody; a server may keep no
-//! state before its answer is acknowledged (SYN cookies). In between a blind stranger sends segments in either's name. What comes out is what passed the box, in order: input for whoever tracks connections.
+//! Theory of operation. Each end is a small TCP (RFC 9293, RFC 5961) that is driven by a
+//! list of events; the box lets every segment pass and records it. On both sides of the
+//! box segments are lost, doubled and reordered. A script makes the ends close, reset or
+//! crash, come again from the same port with a higher or lower sequence number, or find
+//! no listener. A server may keep no state before its answer is acknowledged (SYN
+//! cookies). A blind attacker sends segments in either end's name. The output is the
+//! sequence of segments that passed the box: input for a connection tracker.
 
 use std::collections::BTreeMap;
 
@@ -23,11 +28,12 @@ use flags::{ACK, FIN, RST, SYN};
 /// A segment on its way through the box.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Segment {
-    /// From the client's side.
+    /// The segment comes from the client's side.
     pub is_forward: bool,
-    /// Neither end has sent it.
+    /// Neither end has sent the segment.
     pub is_spoofed: bool,
-    /// The end that it came to made use of it, and its sender had not gone on to another connection when it passed.
+    /// The receiving end made use of the segment, and its sender had not gone on to
+    /// another connection when the segment passed.
     pub is_useful: bool,
     /// The number of its sender's connection.
     connection: u32,
@@ -35,9 +41,9 @@ pub struct Segment {
     pub flags: u8,
     /// Sequence number.
     pub sequence: u32,
-    /// Acknowledgement number; 0 without the flag.
+    /// Acknowledgement number; 0 without the ACK flag.
     pub acknowledgement: u32,
-    /// Not scaled.
+    /// Window, not scaled.
     pub window: u16,
     /// The window scale option, in a SYN.
     pub scale: Option<u8>,
@@ -69,7 +75,7 @@ impl Random {
         self.next() % limit
     }
 
-    /// So often in a hundred.
+    /// True with this probability, in percent.
     fn percent(&mut self, share: u64) -> bool {
         self.below(100) < share
     }
@@ -92,28 +98,28 @@ enum State {
 /// Bytes of data in one segment.
 const CHUNK: u32 = 600;
 
-/// One end.
+/// An end of the conversation.
 #[derive(Debug, Clone)]
 struct End {
     is_client: bool,
     state: State,
-    /// Counts them, and times of none.
+    /// Counts the end's connections, and its times without a connection.
     connection: u32,
-    /// Keeps nothing before its answer is acknowledged.
+    /// The end keeps no state before its answer is acknowledged.
     has_cookies: bool,
     cookies: Vec<u32>,
     initial: u32,
     unacknowledged: u32,
     next: u32,
     expected: u32,
-    /// Segments ahead of what is expected: from, to, with a FIN.
+    /// Segments ahead of the expected one: from, to, with a FIN.
     ahead: Vec<(u32, u32, bool)>,
     window: u16,
     scale: Option<u8>,
     scales: bool,
     their_window: u32,
     their_scale: u8,
-    /// Bytes to send yet, and then a FIN.
+    /// Bytes that are still to be sent, before a FIN.
     left: u32,
     closes: bool,
     finished: Option<u32>,
@@ -147,12 +153,12 @@ impl End {
         }
     }
 
-    /// What changes with every segment of use.
+    /// The state that changes with every useful segment.
     fn progress(&self) -> (State, u32, u32, usize, usize) {
         (self.state, self.unacknowledged, self.expected, self.ahead.len(), self.cookies.len())
     }
 
-    /// Forgets everything, as after a crash.
+    /// Forgets the connection, as after a crash.
     fn forget(&mut self, state: State) {
         (self.state, self.finished, self.they_finished, self.closes) = (state, None, false, false);
         self.connection += 1;
@@ -206,7 +212,7 @@ impl End {
         self.their_scale = segment.scale.unwrap_or(0);
     }
 
-    /// Sends what it may.
+    /// Sends as much as the window allows.
     fn pump(&mut self, out: &mut Vec<Segment>) {
         if self.state != State::Open {
             return;
@@ -229,7 +235,7 @@ impl End {
         }
     }
 
-    /// Nothing was heard for a while.
+    /// Retransmits after silence.
     fn repeat(&mut self, out: &mut Vec<Segment>) {
         let is_waiting = match self.state {
             State::SynSent | State::SynReceived => true,
@@ -329,7 +335,7 @@ impl End {
         }
         let initial = random.next() as u32;
         if self.has_cookies {
-            // They do not scale: it would have to be remembered.
+            // SYN cookies do not scale windows: the scale would have to be remembered.
             self.scale = None;
             self.cookies.push(initial.wrapping_add(1));
             return out.push(self.segment(SYN | ACK, initial, sequence.wrapping_add(1), 0));
@@ -359,7 +365,7 @@ impl End {
         }
         if flags & SYN != 0 {
             return match self.state {
-                // The handshake's, again.
+                // A repeated segment of the handshake.
                 State::SynReceived if sequence.wrapping_add(1) == self.expected && flags & ACK == 0 => {
                     out.push(self.segment(SYN | ACK, self.initial, self.expected, 0));
                 }
@@ -415,21 +421,22 @@ impl End {
 /// An event in a conversation.
 #[derive(Debug, Clone)]
 enum Event {
-    /// At the box.
+    /// A segment reaches the box.
     Pass(Segment),
-    /// At an end, the segment that has passed the box as this one.
+    /// A segment that has passed the box reaches its end; the index is that of `passed`.
     Arrive(usize),
-    /// Has an end heard what it waits for?
+    /// An end's retransmission timer.
     Timer(bool),
     /// The client connects.
     Connect,
-    /// An end, the client if true, closes.
+    /// An end closes; true for the client.
     Close(bool),
-    /// It resets.
+    /// An end resets.
     Abort(bool),
-    /// It forgets everything and says nothing.
+    /// An end forgets everything, silently.
     Crash(bool),
-    /// A stranger who knows addresses and ports, and no numbers.
+    /// A spoofed segment, from an attacker who knows addresses and ports, but no sequence
+    /// numbers.
     Spoof,
 }
 
@@ -438,7 +445,7 @@ struct World {
     events: BTreeMap<(u64, u64), Event>,
     count: u64,
     now: u64,
-    /// Of a hundred segments, on each half of the way.
+    /// Loss in percent of segments, on each side of the box.
     loss: u64,
     doubled: u64,
     jitter: u64,
@@ -446,7 +453,7 @@ struct World {
     passed: Vec<Segment>,
 }
 
-/// Segments after which a conversation is cut.
+/// Number of segments after which a conversation is cut.
 const LONGEST: usize = 120;
 
 impl World {
@@ -503,7 +510,7 @@ impl World {
                 let is_late = segment.connection != self.ends[usize::from(!segment.is_forward)].connection;
                 segment.connection = if is_late { 0 } else { segment.connection };
                 self.passed.push(segment);
-                // What nobody should let pass is no cause of anything.
+                // A segment that should not pass the box has no effect.
                 if !segment.is_spoofed || segment.is_forward && segment.flags == SYN {
                     self.way(&Event::Arrive(self.passed.len() - 1));
                 }
@@ -539,7 +546,7 @@ impl World {
     }
 }
 
-/// The segments that reach the box in the conversation with this number, in order.
+/// The segments of this conversation that reach the box, in order.
 pub fn conversation(number: u64) -> Vec<Segment> {
     let mut random = Random(number.wrapping_mul(0xd134_2543_de82_ef95));
     let ends = [End::new(true, &mut random), End::new(false, &mut random)];
@@ -555,7 +562,7 @@ pub fn conversation(number: u64) -> Vec<Segment> {
     for is_client in [true, false] {
         world.at(400, Event::Timer(is_client));
     }
-    // As if the box had been asleep: only one of the ends is still in an earlier connection.
+    // As if the box had slept: only one end still has an earlier connection.
     if world.random.percent(8) {
         let old = world.random.next() as u32;
         let server = &mut world.ends[1];
@@ -598,7 +605,8 @@ pub fn conversation(number: u64) -> Vec<Segment> {
 mod tests {
     use super::*;
 
-    /// The same number, the same conversation; and among a thousand there is everything that the box should know of.
+    /// A number always gives the same conversation, and a thousand conversations contain
+    /// every kind of segment that the box must know.
     #[test]
     fn conversations_are_of_every_kind() {
         let mut kinds = BTreeMap::new();

@@ -1,4 +1,6 @@
-//! Very many TCP connections from one thread, each of which must get back what it has sent, and nobody else's; in processes of their own, where one may not have so many sockets.
+//! Very many TCP connections from one thread, each of which must get back exactly the
+//! bytes that it has sent. The crowd runs in processes of their own if a single process
+//! may not have so many sockets.
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use holdfast_lab::{Interrupt, Namespace};
@@ -16,16 +18,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// What a connection sends: its number, and the round's.
+/// Bytes that a connection sends per round: its number, and the round's.
 const LETTER: usize = 8;
-/// Longest wait for anything to happen, after which it is looked at whether all is over.
+/// Longest wait for an event, after which the thread checks whether to end.
 const LOOK: rustix::event::Timespec = rustix::event::Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
-/// What is asked of the kernel at a time.
+/// Events that are read from the kernel at a time.
 const EVENTS: usize = 512;
-/// The listener's place among the mirror's connections.
+/// The index of the listener among the mirror's connections.
 const LISTENER: u64 = u64::MAX;
 
-/// Lets this process have so many sockets.
+/// Raises this process's limit of open sockets.
 fn allow(sockets: u64) -> Result<()> {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current.is_some_and(|current| current < sockets) {
@@ -35,10 +37,11 @@ fn allow(sockets: u64) -> Result<()> {
     Ok(())
 }
 
-/// Says to a process of this program what it is to be: `mirror` or `crowd`, and an address.
+/// The environment variable with a process's role: `mirror` or `crowd`, and an address.
 const ROLE: &str = "HOLDFAST_TESTS_CROWD";
 
-/// If this process is one of those of [`Apart`]: what it ends with. To be asked first of all.
+/// Runs this process's role and returns its exit code, if it is a process of [`Apart`].
+/// Must be called first of all.
 pub fn role() -> Option<ExitCode> {
     let role = std::env::var(ROLE).ok()?;
     let done = match role.split_once(' ') {
@@ -55,7 +58,7 @@ pub fn role() -> Option<ExitCode> {
     })
 }
 
-/// Until nobody wants anything of it.
+/// Reflects until its standard input ends.
 fn be_mirror(address: &str) -> Result<()> {
     let listener = listen(address.parse()?)?;
     answer(format_args!("{DONE}"));
@@ -68,7 +71,7 @@ fn be_mirror(address: &str) -> Result<()> {
     reflect(&listener, &stop)
 }
 
-/// Does what is wanted of it, line by line.
+/// Carries out orders, line by line.
 fn be_crowd(address: &str) -> Result<()> {
     let address = address.parse()?;
     let mut crowd = Crowd::new(None)?;
@@ -91,16 +94,16 @@ fn be_crowd(address: &str) -> Result<()> {
     Ok(())
 }
 
-/// A line for who has started this process; if it is gone nobody reads it.
+/// Writes a line for the parent process; nobody reads it if the parent has ended.
 fn answer(line: std::fmt::Arguments<'_>) {
     let _ = writeln!(std::io::stdout(), "{line}");
 }
 
 const DONE: &str = "done";
-/// In this time a process of its own does what it is told.
+/// Time limit for an order to a separate process.
 const APART_WITHIN: Duration = Duration::from_secs(120);
 
-/// A mirror or a crowd that is a process of its own.
+/// A mirror or a crowd in a process of its own.
 #[derive(Debug)]
 pub struct Apart {
     child: Child,
@@ -114,7 +117,7 @@ impl Apart {
         Apart::start(namespace, &format!("mirror {address}"))
     }
 
-    /// Nobody yet, who will talk to this address.
+    /// A crowd without connections yet; its connections will go to this address.
     pub fn crowd(namespace: &Namespace, address: SocketAddr) -> Result<Apart> {
         Apart::start(namespace, &format!("crowd {address}"))
     }
@@ -134,15 +137,15 @@ impl Apart {
         Ok(writeln!(self.orders, "open {count} {at_once}")?)
     }
 
-    /// Orders one more letter of each; see [`Crowd::verify`].
+    /// Orders one more letter of each connection; see [`Crowd::verify`].
     pub fn begin_verify(&mut self) -> Result<()> {
         Ok(writeln!(self.orders, "verify")?)
     }
 
-    /// Waits until what was ordered is done.
+    /// Waits until the order has been carried out.
     ///
     /// # Errors
-    /// If it cannot be, in the other process's words.
+    /// The order failed; the error has the other process's words.
     pub fn end(&mut self) -> Result<()> {
         let mut answer = String::new();
         self.answers.read_line(&mut answer)?;
@@ -160,7 +163,7 @@ impl Drop for Apart {
 
 fn listen(address: SocketAddr) -> Result<TcpListener> {
     let listener = TcpListener::bind(address).context("listening")?;
-    // As many may wait to be accepted as the system allows.
+    // As many connections may wait to be accepted as the system allows.
     rustix::net::listen(&listener, i32::MAX)?;
     listener.set_nonblocking(true)?;
     Ok(listener)
@@ -174,7 +177,7 @@ fn wait(epoll: &OwnedFd, events: &mut [MaybeUninit<Event>]) -> Result<Vec<Event>
     }
 }
 
-/// Sends back whatever comes, to whom it came from.
+/// Sends all received bytes back to their sender.
 #[derive(Debug)]
 pub struct Mirror {
     stop: Arc<AtomicBool>,
@@ -182,7 +185,7 @@ pub struct Mirror {
 }
 
 impl Mirror {
-    /// Listens there.
+    /// Listens at this address.
     pub fn start(namespace: &Namespace, address: SocketAddr) -> Result<Mirror> {
         let listener = namespace.enter(|| listen(address))??;
         let stop = Arc::new(AtomicBool::new(false));
@@ -221,7 +224,7 @@ fn reflect(listener: &TcpListener, stop: &AtomicBool) -> Result<()> {
                 continue;
             }
             let Some(stream) = &mut streams[at as usize] else { continue };
-            // So little is under way that it always fits.
+            // A connection has few bytes under way, so the write always fits.
             let is_over = match stream.read(&mut block) {
                 Ok(0) => true,
                 Ok(len) => stream.write_all(&block[..len]).is_err(),
@@ -238,7 +241,7 @@ fn reflect(listener: &TcpListener, stop: &AtomicBool) -> Result<()> {
 /// The connections.
 #[derive(Debug)]
 pub struct Crowd {
-    /// Whence they come; where this process is, if there is none.
+    /// The namespace from which connections are opened; this process's own if `None`.
     namespace: Option<Namespace>,
     epoll: OwnedFd,
     members: Vec<Member>,
@@ -249,29 +252,30 @@ pub struct Crowd {
 struct Member {
     stream: TcpStream,
     letter: [u8; LETTER],
-    /// It has sent its letter of the round.
+    /// The letter of this round has been sent.
     has_sent: bool,
-    /// What has come back of it.
+    /// Bytes of the letter that have come back.
     answer: Vec<u8>,
 }
 
 impl Crowd {
-    /// Nobody yet.
+    /// A crowd without connections yet.
     pub fn new(namespace: Option<&Namespace>) -> Result<Crowd> {
         Ok(Crowd { namespace: namespace.cloned(), epoll: epoll::create(CreateFlags::CLOEXEC)?, members: Vec::new(), round: 0 })
     }
 
-    /// How many there are.
+    /// The number of connections.
     pub fn len(&self) -> usize {
         self.members.len()
     }
 
-    /// True if there are none.
+    /// True if there are no connections.
     pub fn is_empty(&self) -> bool {
         self.members.is_empty()
     }
 
-    /// Opens `count` more, as quickly as they come about with `at_once` of them on their way; each sends a letter and gets it back within this time. How long it took.
+    /// Opens `count` more connections, with `at_once` of them under way at a time. Each
+    /// sends a letter and must get it back `within` this time. Returns the time it took.
     pub fn open(
         &mut self,
         server: SocketAddr,
@@ -304,7 +308,7 @@ impl Crowd {
         Ok(begin.elapsed())
     }
 
-    /// Every connection sends one more letter, and gets it back within this time.
+    /// Sends one more letter on every connection, and waits until each has come back.
     pub fn verify(&mut self, within: Duration, interrupt: &Interrupt) -> Result<()> {
         let begin = Instant::now();
         self.round += 1;
@@ -323,7 +327,7 @@ impl Crowd {
         Ok(())
     }
 
-    /// What has happened. How many more have their letter back.
+    /// Handles events. Returns how many more connections have their letter back.
     fn look(&mut self) -> Result<usize> {
         let mut events = [MaybeUninit::uninit(); EVENTS];
         let mut answered = 0;
@@ -333,7 +337,8 @@ impl Crowd {
         Ok(answered)
     }
 
-    /// Sends and receives what can be. True if its letter has come back just now.
+    /// Sends and receives as much as possible. True if the letter has just come back
+    /// completely.
     fn serve(&mut self, at: usize) -> Result<bool> {
         let member = &mut self.members[at];
         let letter = member.letter;

@@ -1,9 +1,10 @@
-//! Packets of every kind between two addresses, as nobody's kernel sends them: for tests that say what must not pass.
+//! Packets of every kind between two addresses, as no kernel sends them: for tests of
+//! what must not pass.
 
 use etherparse::checksum::Sum16BitWords;
 use std::net::IpAddr;
 
-/// What all of them have for a time to live, so that they are known again.
+/// Time to live of all these packets, by which they are recognised.
 pub const TTL: u8 = 77;
 
 const ICMP: u8 = 1;
@@ -11,22 +12,22 @@ const TCP: u8 = 6;
 const UDP: u8 = 17;
 const ICMPV6: u8 = 58;
 
-/// From whom to whom.
+/// Sender and receiver.
 #[derive(Debug, Clone, Copy)]
 pub struct Way {
     /// Source MAC address.
     pub from_mac: [u8; 6],
     /// Destination MAC address.
     pub to_mac: [u8; 6],
-    /// Source.
+    /// Source address.
     pub from: IpAddr,
-    /// Destination, of the same family.
+    /// Destination address, of the same family.
     pub to: IpAddr,
 }
 
-/// What stands behind the fixed header of a packet.
+/// A packet behind its fixed header.
 struct Body {
-    /// Protocol of the first byte.
+    /// Protocol number of the first header in `bytes`.
     protocol: u8,
     bytes: Vec<u8>,
     /// The fragment word of IPv4.
@@ -49,7 +50,7 @@ fn octets(address: IpAddr) -> Vec<u8> {
 }
 
 impl Way {
-    /// A few kinds: what one would try first.
+    /// A few kinds: those that an attacker would try first.
     pub fn some(&self) -> Vec<Vec<u8>> {
         let mut bodies = vec![self.tcp(2, 40_000, 443), self.tcp(2, 40_000, 22), self.udp(40_000, 53), self.udp(53, 40_000)];
         let kinds: &[u8] = if self.from.is_ipv4() { &[0, 3, 5, 8, 13] } else { &[1, 2, 128, 129, 133, 134, 136, 137] };
@@ -58,7 +59,9 @@ impl Way {
         bodies.iter().map(|body| self.frame(body)).collect()
     }
 
-    /// Every kind: all flags of TCP, all types of ICMP, fragments, options, extension headers, other protocols, packets in packets. `inner` is the source that inner and quoted packets have.
+    /// Every kind: all flags of TCP, all types of ICMP, fragments, options, extension
+    /// headers, other protocols, packets in packets. Inner and quoted packets have the
+    /// source address `inner`.
     pub fn all(&self, inner: IpAddr) -> Vec<Vec<u8>> {
         let mut bodies = Vec::new();
         for flags in 0..64 {
@@ -90,11 +93,13 @@ impl Way {
     fn only_v4(&self, inner: IpAddr) -> Vec<Body> {
         let mut bodies = Vec::new();
         for body in [self.tcp(2, 40_000, 22), self.udp(40_000, 53), self.icmp(8, &[0x12, 0x34, 0, 1])] {
-            // The first of several, a later one, one that is nearly too far, and both bits.
+            // The first of several fragments, a later one, one at nearly the largest
+            // offset, and both flags.
             for fragment in [0x2000, 0x2001, 0x0001, 0x0008, 0x1fff, 0xa000] {
                 bodies.push(Body { fragment, bytes: body.bytes.clone(), ..Body::new(body.protocol, Vec::new()) });
             }
-            // Loose and strict source routes by way of an inside host, record route, router alert.
+            // Loose and strict source routes by way of an inside host, record route,
+            // router alert.
             let host = octets(inner);
             for options in [&[131, 7, 4][..], &[137, 7, 4], &[7, 7, 4]] {
                 let options = [options, &host, &[0]].concat();
@@ -118,7 +123,8 @@ impl Way {
                 bodies.push(behind(43, &[&[next, 2, kind, 1, 0, 0, 0, 0][..], &octets(inner)].concat()));
                 bodies.push(behind(43, &[next, 0, kind, 0, 0, 0, 0, 0]));
             }
-            // Padding in hop-by-hop and destination options, router alert, a jumbo length.
+            // Padding in hop-by-hop and destination options, router alert, a jumbo
+            // length.
             for extension in [[next, 0, 1, 4, 0, 0, 0, 0], [next, 0, 5, 2, 0, 0, 1, 0], [next, 0, 0xc2, 4, 0, 1, 0, 0]] {
                 bodies.extend([behind(0, &extension), behind(60, &extension)]);
             }

@@ -1,4 +1,5 @@
-//! Raw frames: a sender and a listener on a device, good frames to start from, and what can be done to them.
+//! Raw frames: a sender and a listener on a device, good frames to start from, and ways
+//! to damage them.
 
 use crate::conversation::flags::{ACK, FIN, RST, SYN};
 use anyhow::{Context, Result};
@@ -12,7 +13,7 @@ use nix::sys::socket::{
 use std::net::Ipv4Addr;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-/// Puts frames on the wire of one device exactly as they are.
+/// Puts frames on the wire of a device exactly as they are.
 #[derive(Debug)]
 pub struct Sender {
     socket: OwnedFd,
@@ -20,7 +21,7 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// On `device` inside `namespace`.
+    /// Opens a sender on `device` inside `namespace`.
     pub fn open(namespace: &Namespace, device: &str) -> Result<Sender> {
         namespace.enter(|| {
             let socket = socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, None)?;
@@ -28,13 +29,15 @@ impl Sender {
         })?
     }
 
-    /// Sends one frame. Frames that the kernel itself refuses (shorter than an Ethernet header, longer than the MTU) are an error.
+    /// Sends a frame. The kernel refuses a frame that is shorter than an Ethernet header
+    /// or longer than the MTU; this is an error.
     pub fn send(&self, frame: &[u8]) -> nix::Result<()> {
         sendto(self.socket.as_raw_fd(), frame, &self.device, MsgFlags::empty()).map(drop)
     }
 }
 
-/// The address of the interface itself: it carries its index, which is all that a raw socket looks at.
+/// The link address of an interface: it contains the index, which is all that a raw
+/// socket uses.
 fn link(device: &str) -> Result<LinkAddr> {
     nix::ifaddrs::getifaddrs()?
         .filter(|entry| entry.interface_name == device)
@@ -42,12 +45,13 @@ fn link(device: &str) -> Result<LinkAddr> {
         .with_context(|| format!("{device} has no link address"))
 }
 
-/// Sees the frames that come in and go out by one device, as long as it is looked at often enough; at first also some of other devices.
+/// Sees the frames that come in and go out by a device, if it is read often enough; at
+/// first also some frames of other devices.
 #[derive(Debug)]
 pub struct Listener(OwnedFd);
 
 impl Listener {
-    /// On `device` inside `namespace`.
+    /// Opens a listener on `device` inside `namespace`.
     pub fn open(namespace: &Namespace, device: &str) -> Result<Listener> {
         namespace.enter(|| {
             let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
@@ -58,7 +62,7 @@ impl Listener {
         })?
     }
 
-    /// The next frame that has come.
+    /// The next received frame.
     pub fn receive(&self) -> nix::Result<Option<Vec<u8>>> {
         let mut frame = vec![0; 1 << 16];
         match recv(self.0.as_raw_fd(), &mut frame, MsgFlags::empty()) {
@@ -72,7 +76,7 @@ impl Listener {
     }
 }
 
-/// Who sends a frame to whom.
+/// Sender and receiver of a frame.
 #[derive(Debug, Clone, Copy)]
 pub struct Ends {
     /// Source MAC address.
@@ -126,16 +130,16 @@ impl Ends {
     }
 }
 
-/// What is looked at of a TCP segment.
+/// The fields of a TCP segment that tests use.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Segment {
-    /// Of [`flags`](crate::conversation::flags).
+    /// Flags, as in [`flags`](crate::conversation::flags).
     pub flags: u8,
     /// Sequence number.
     pub sequence: u32,
     /// Acknowledgement number.
     pub acknowledgement: u32,
-    /// The sender's time, if it says one.
+    /// The sender's time stamp, if there is one.
     pub time: Option<u32>,
     /// Bytes of data.
     pub len: u32,
@@ -163,7 +167,8 @@ pub fn segment(frame: &[u8]) -> Option<(End, End, Segment)> {
     Some(((header.source_addr(), tcp.source_port()), (header.destination_addr(), tcp.destination_port()), segment))
 }
 
-/// The garbage: each good frame cut at every byte, with every byte of its headers changed, and noise. The same for the same input.
+/// Damaged frames: each good frame cut at every byte, with every byte of its headers
+/// changed, and noise. The same input gives the same frames.
 pub fn garbage(good: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let mut random = 0x5eed_5eed_u64;
     let mut next = move || {
@@ -183,7 +188,7 @@ pub fn garbage(good: &[Vec<u8>]) -> Vec<Vec<u8>> {
             }
         }
         for _ in 0..500 {
-            // A real Ethernet header, then noise: behind it the parsers begin.
+            // A real Ethernet header, followed by noise: the parsers begin behind it.
             let mut noise = frame[..14].to_vec();
             let length = next() % 1400;
             noise.extend((0..length).map(|_| next() as u8));

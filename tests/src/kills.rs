@@ -1,10 +1,10 @@
-//! The processes of a box, by role and part, and the choice of the next to strike: drawn by a seed, so that a
-//! run can be played again.
+//! The processes of a box, by role and part, and the choice of the next to strike. A seed
+//! determines the choices, so that a run can be repeated.
 //!
 //! A runtime or state server with a local standby is four processes: worker, standby, the
-//! keeper that starts them, and the keeper's deputy. Status names the first two. Which node
-//! a process belongs to is known from a status while the manager answers, and remembered by
-//! its process group.
+//! keeper that starts them, and the keeper's deputy. Status names the first two. Which
+//! node a process belongs to is known from a status while the manager answers, and
+//! remembered by its process group.
 
 use crate::ledger::mix;
 use crate::network::Network;
@@ -162,7 +162,8 @@ fn is_state_server(pid: u32) -> bool {
 }
 
 impl Target {
-    /// The status names another process in its place. `None` of those it does not name.
+    /// True if the status names another process in its place; `None` if the status does
+    /// not name such processes.
     pub fn is_replaced(&self, status: &Status) -> Option<bool> {
         let of_role = |role: &str| status.processes.iter().find(|process| process.role == role);
         let of_node = |node: u32| with_groups(status).find(|process| process.id == node);
@@ -178,7 +179,7 @@ impl Target {
         }
     }
 
-    /// Another process takes its place if it stands still for long enough.
+    /// True if a stalled process is replaced after a time.
     pub fn is_watched(&self) -> bool {
         self.part == Part::Worker
     }
@@ -192,14 +193,15 @@ impl Target {
     }
 }
 
-/// The draws for one strike: those for another one do not depend on how many these are.
+/// The random draws for one strike, which do not depend on the number of draws for
+/// another.
 #[derive(Debug)]
 pub struct Draws {
     state: u64,
 }
 
 impl Draws {
-    /// The draws for the strike with this number under this seed.
+    /// The draws for this strike under this seed.
     pub fn new(seed: u64, number: usize) -> Draws {
         Draws { state: mix(mix(seed) ^ number as u64) }
     }
@@ -210,12 +212,12 @@ impl Draws {
         self.state % end.max(1)
     }
 
-    /// A time of up to so long.
+    /// A random time of at most `most`.
     pub fn time(&mut self, most: Duration) -> Duration {
         Duration::from_millis(self.below(most.as_millis() as u64))
     }
 
-    /// A target out of these: each role is as likely as another one, and so is each part of it.
+    /// A random target: each role is equally likely, and so is each of its parts.
     pub fn target(&mut self, targets: &[Target]) -> Option<Target> {
         let mut roles: Vec<Role> = targets.iter().map(|target| target.role).collect();
         roles.dedup();

@@ -1,24 +1,27 @@
-//! What clients and servers have seen of a box: who came from where, with what. Whatever a box does and whoever dies in it, the book must balance.
+//! The ledger of everything that clients and servers have seen of a box. The ledger must
+//! balance whatever the box does and whichever process dies.
 //!
-//! A flow has a number of its own, and each of its two ends numbers what it sends. What a number stands for follows from flow, direction and number ([`content`]), so
-//! that each side can tell whether what came is what was sent. The ledger knows nothing of the box: it is filled in by those around it ([`crate::traffic`]).
+//! Each flow has a number, and each of its two ends numbers its datagrams. The content of
+//! a datagram follows from flow, direction and number ([`content`]), so the receiver can
+//! check it. The ledger knows nothing of the box: clients and servers around the box fill
+//! it in ([`crate::traffic`]).
 
 use anyhow::{Result, ensure};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::net::SocketAddr;
 
-/// Who received it.
+/// An end of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum End {
-    /// Who began the flow.
+    /// The end that began the flow.
     Client,
-    /// Who was asked.
+    /// The end that the flow was opened to.
     Server,
 }
 
 impl End {
-    /// The one who sends to this one.
+    /// The other end of a flow.
     pub fn other(self) -> End {
         match self {
             End::Client => End::Server,
@@ -27,7 +30,7 @@ impl End {
     }
 }
 
-/// By what a flow came. Each has ports of its own.
+/// The transport of a flow. Each has ports of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Transport {
     /// Datagrams.
@@ -36,31 +39,31 @@ pub enum Transport {
     Tcp,
 }
 
-/// What must not be.
+/// An error that the ledger has found.
 #[expect(missing_docs, reason = "a field's name says what it is")]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Wrong {
-    /// A flow that the server knew by one address came from another one.
+    /// The source address of a flow changed at the server.
     MappingChanged { flow: u32, was: SocketAddr, is: SocketAddr },
-    /// Two flows came from one address.
+    /// Two flows had the same source address at the server.
     MappingShared { mapping: SocketAddr, flows: [u32; 2] },
-    /// What was sent once came twice.
+    /// A datagram that was sent once came twice.
     Doubled { at: End, flow: u32, number: u64 },
-    /// What came under a number is not what was sent under it.
+    /// The content of a datagram differs from the sent one.
     Altered { at: End, flow: u32, number: u64 },
-    /// Nobody has sent it.
+    /// A datagram came that no end has sent.
     NeverSent { at: End, flow: u32, number: u64 },
-    /// A stream has another byte than was sent, at this place.
+    /// A byte of a stream at this offset differs from the sent one.
     StreamAltered { at: End, flow: u32, offset: u64 },
     /// A stream ended elsewhere than its sender ended it.
     StreamCut { at: End, flow: u32, sent: u64, came: u64 },
     /// The connection broke.
     StreamBroken { at: End, flow: u32, cause: String },
-    /// The box says less than was seen: it has forgotten what it had let out.
+    /// The box counts less than was seen: it has forgotten packets that it had released.
     CountForgotten { flow: u32, at: End, seen: u64, counted: u64 },
-    /// The box says more than there was.
+    /// The box counts more than was sent.
     CountInvented { flow: u32, at: End, sent: u64, counted: u64 },
-    /// The box says another mapping than was seen.
+    /// The box reports another mapping than the server saw.
     MappingMisreported { flow: u32, seen: SocketAddr, said: SocketAddr },
 }
 
@@ -72,14 +75,15 @@ impl fmt::Display for Wrong {
 
 #[derive(Debug, Default)]
 struct Way {
-    /// By number: how often it was sent, how often it has come, and the digest of the first that came.
+    /// By number: how often it was sent; how often it has arrived, and the digest of the
+    /// first arrival.
     sent: Vec<u32>,
     came: HashMap<u64, (u32, u64)>,
 }
 
 #[derive(Debug, Default)]
 struct Stream {
-    /// None before its sender has ended it.
+    /// Bytes sent; `None` before the sender has ended the stream.
     sent: Option<u64>,
     came: u64,
     is_over: bool,
@@ -88,40 +92,40 @@ struct Stream {
 #[derive(Debug, Default)]
 struct Flow {
     mapping: Option<SocketAddr>,
-    /// What came at the client and at the server.
+    /// Datagrams to the client, and to the server.
     ways: [Way; 2],
     streams: [Stream; 2],
     is_stream: bool,
 }
 
-/// See the module.
+/// The ledger of all flows.
 #[derive(Debug, Default)]
 pub struct Ledger {
     flows: HashMap<u32, Flow>,
     mappings: HashMap<(Transport, SocketAddr), u32>,
     wrong: Vec<Wrong>,
-    /// What was wrong beyond those that are kept.
+    /// The number of errors beyond those that are kept.
     more: usize,
 }
 
-/// Findings that a ledger keeps, and those of them that it shows.
+/// The most errors that a ledger keeps, and that it shows.
 const KEPT: usize = 10_000;
 const SHOWN: usize = 20;
 
-/// What a book says altogether.
+/// Sums over the ledger.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Sum {
     /// Flows whose mapping the server knows.
     pub flows: usize,
-    /// Datagrams, in both directions: sent, and of these the ones that came.
+    /// Datagrams sent, in both directions.
     pub sent: u64,
-    /// Those that came, each once.
+    /// Datagrams that arrived, each counted once.
     pub came: u64,
-    /// Those of which none has come, however often each was sent.
+    /// Datagrams that never arrived, however often they were sent.
     pub missing: u64,
-    /// Streams that were ended and came whole, each direction for itself.
+    /// Streams that were ended and arrived whole, each direction counted by itself.
     pub streams: usize,
-    /// Their bytes.
+    /// Bytes of these streams.
     pub bytes: u64,
 }
 
@@ -138,7 +142,8 @@ impl Ledger {
         &mut self.flows.entry(flow).or_default().ways[to as usize]
     }
 
-    /// A datagram is about to be sent to this end. A number may be sent again, on purpose.
+    /// Notes a datagram that is about to be sent to this end. A number may be sent again,
+    /// on purpose.
     pub fn send(&mut self, to: End, flow: u32, number: u64) {
         let sent = &mut self.way(flow, to).sent;
         let at = number as usize;
@@ -148,13 +153,14 @@ impl Ledger {
         sent[at] += 1;
     }
 
-    /// The server has seen this flow come from there.
+    /// Notes the source address of a flow as seen by the server.
     pub fn see_mapping(&mut self, flow: u32, by: Transport, source: SocketAddr) {
         let known = self.flows.entry(flow).or_default().mapping.replace(source);
         if let Some(was) = known.filter(|was| *was != source) {
             self.note(Wrong::MappingChanged { flow, was, is: source });
         }
-        // A connection that both ends have ended needs it no more, and minutes later the box knows that too.
+        // A connection that both ends have ended needs its mapping no more; minutes later
+        // the box knows that too.
         let has_ended = |flow: &u32| self.flows.get(flow).is_some_and(|flow| flow.streams.iter().all(|stream| stream.is_over));
         let other = self.mappings.insert((by, source), flow).filter(|other| *other != flow && !has_ended(other));
         if let Some(other) = other {
@@ -162,7 +168,7 @@ impl Ledger {
         }
     }
 
-    /// A datagram has come. `digest` is of its content as it came.
+    /// Notes the arrival of a datagram; `digest` is that of its content.
     pub fn receive(&mut self, at: End, flow: u32, number: u64, digest: u64) {
         let way = self.way(flow, at);
         let sent = way.sent.get(number as usize).copied().unwrap_or(0);
@@ -178,17 +184,17 @@ impl Ledger {
         }
     }
 
-    /// A connection is about to be opened.
+    /// Notes a connection that is about to be opened.
     pub fn open_stream(&mut self, flow: u32) {
         self.flows.entry(flow).or_default().is_stream = true;
     }
 
-    /// A stream's sender has ended it after so many bytes.
+    /// Notes that a stream's sender has ended it after `sent` bytes.
     pub fn end_stream(&mut self, to: End, flow: u32, sent: u64) {
         self.flows.entry(flow).or_default().streams[to as usize].sent = Some(sent);
     }
 
-    /// More of a stream has come. False if it is not what was sent.
+    /// Notes more bytes of a stream. False if they differ from the sent ones.
     pub fn receive_stream(&mut self, at: End, flow: u32, bytes: &[u8]) -> bool {
         let stream = &mut self.flows.entry(flow).or_default().streams[at as usize];
         let offset = stream.came;
@@ -201,28 +207,31 @@ impl Ledger {
         true
     }
 
-    /// The stream was ended by its sender, as far as its receiver knows.
+    /// Notes that a stream has ended for its receiver.
     pub fn finish_stream(&mut self, at: End, flow: u32) {
         self.flows.entry(flow).or_default().streams[at as usize].is_over = true;
     }
 
-    /// The connection broke at this end.
+    /// Notes that the connection broke at this end.
     pub fn break_stream(&mut self, at: End, flow: u32, cause: &str) {
         self.note(Wrong::StreamBroken { at, flow, cause: cause.to_owned() });
     }
 
-    /// How many datagrams of a flow have come, at the client and at the server; each once.
+    /// The number of datagrams of a flow that arrived at the client and at the server,
+    /// each counted once.
     pub fn came(&self, flow: u32) -> [u64; 2] {
         self.flows.get(&flow).map_or([0; 2], |flow| [0, 1].map(|at| flow.ways[at].came.len() as u64))
     }
 
-    /// The address by which the server knows the flow, if it does.
+    /// The flow's source address as known to the server.
     pub fn mapping(&self, flow: u32) -> Option<SocketAddr> {
         self.flows.get(&flow)?.mapping
     }
 
-    /// What the box says of a flow of datagrams: how many it has processed to the client and to the server, and which address it has given it. `seen` is what [`Ledger::came`] said
-    /// *before* the box was asked: what had come by then had been released, and what was released must not be forgotten.
+    /// Compares the box's account of a datagram flow with the ledger: packets processed
+    /// to the client and to the server, and the mapping. `seen` must be the result of
+    /// [`Ledger::came`] from *before* the box was asked: those datagrams had been
+    /// released, and the box must not forget a released packet.
     pub fn compare(&mut self, flow: u32, seen: [u64; 2], counted: [u64; 2], mapping: SocketAddr) {
         let Some(known) = self.flows.get(&flow) else { return };
         let sent = [0, 1].map(|at| known.ways[at].sent.iter().map(|times| u64::from(*times)).sum::<u64>());
@@ -238,19 +247,20 @@ impl Ledger {
         self.compare_mapping(flow, mapping);
     }
 
-    /// How many bytes of a stream have come, at the client and at the server.
+    /// The number of bytes of a stream that arrived at the client and at the server.
     pub fn stream_came(&self, flow: u32) -> [u64; 2] {
         self.flows.get(&flow).map_or([0; 2], |flow| [0, 1].map(|at| flow.streams[at].came))
     }
 
-    /// Which address the box says that it has given to a flow.
+    /// Compares the mapping that the box reports for a flow with the one that the server
+    /// saw.
     pub fn compare_mapping(&mut self, flow: u32, said: SocketAddr) {
         if let Some(seen) = self.mapping(flow).filter(|seen| *seen != said) {
             self.note(Wrong::MappingMisreported { flow, seen, said });
         }
     }
 
-    /// The sum, while the traffic goes on.
+    /// The sums so far; the traffic may go on.
     pub fn sum(&self) -> Sum {
         let mut sum = Sum { flows: self.mappings.len(), ..Sum::default() };
         for flow in self.flows.values() {
@@ -268,15 +278,15 @@ impl Ledger {
         sum
     }
 
-    /// What was wrong so far.
+    /// The errors found so far.
     pub fn wrong(&self) -> &[Wrong] {
         &self.wrong
     }
 
-    /// The traffic has ended: the book is closed.
+    /// Closes the ledger after the traffic has ended.
     ///
     /// # Errors
-    /// What does not balance.
+    /// The ledger does not balance.
     pub fn close(mut self) -> Result<Sum> {
         self.note_cut();
         self.refuse(&self.wrong)?;
@@ -295,13 +305,16 @@ impl Ledger {
         Ok(())
     }
 
-    /// The traffic has ended, through a box that has lost flows: those of which the book says so, each with
-    /// the first finding that shows it. A connection that is lost breaks; the next datagram of a lost flow
-    /// begins another flow. A mapping shared with a lost flow, or a count forgotten of it, is no other loss.
+    /// Closes the ledger after the traffic has ended, through a box that has lost flows.
+    /// Returns the lost flows, each with the first error that shows the loss. A lost
+    /// connection breaks; the next datagram of a lost flow begins another flow. An error
+    /// that follows from another flow's loss (a shared mapping, a forgotten count) is no
+    /// further loss.
     ///
     /// # Errors
-    /// A finding that not even a lost flow explains: a connection never comes from another address, nothing
-    /// comes twice or altered, and every connection is opened in the end.
+    /// An error that a lost flow does not explain: a connection never comes from another
+    /// address, no datagram comes twice or altered, and every connection is opened in the
+    /// end.
     pub fn close_with_losses(mut self) -> Result<BTreeMap<u32, Wrong>> {
         self.note_cut();
         let is_stream = |flow: &u32| self.flows.get(flow).is_some_and(|flow| flow.is_stream);
@@ -331,7 +344,7 @@ impl Ledger {
     }
 }
 
-/// How the cause begins for which a connection broke that was never opened.
+/// Prefix of the cause of a connection that broke before it was opened.
 pub const CONNECTING: &str = "connecting: ";
 
 impl Flow {
@@ -352,7 +365,8 @@ pub(crate) fn mix(value: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// What a datagram to this end says: its flow, its number, and more of a length and with bytes that follow from these.
+/// The content of a datagram to this end: its flow, its number, and further bytes whose
+/// length and values follow from these.
 pub fn content(flow: u32, to: End, number: u64) -> Vec<u8> {
     let seed = mix(u64::from(flow) << 1 | to as u64) ^ number;
     let mut bytes = [&flow.to_be_bytes()[..], &number.to_be_bytes()].concat();
@@ -360,14 +374,14 @@ pub fn content(flow: u32, to: End, number: u64) -> Vec<u8> {
     bytes
 }
 
-/// Flow and number of a datagram, as it says itself.
+/// Flow and number in a datagram's content.
 pub fn heading(bytes: &[u8]) -> Option<(u32, u64)> {
     let (flow, rest) = bytes.split_first_chunk::<4>()?;
     let (number, _) = rest.split_first_chunk::<8>()?;
     Some((u32::from_be_bytes(*flow), u64::from_be_bytes(*number)))
 }
 
-/// A byte of a stream.
+/// A byte of a stream's content.
 pub fn stream_byte(flow: u32, to: End, offset: u64) -> u8 {
     (mix(u64::from(flow) << 1 | to as u64).wrapping_add(offset / 8 * 0x9e37) >> (offset % 8 * 8)) as u8 ^ (offset >> 8) as u8
 }

@@ -1,7 +1,9 @@
-//! What the end-to-end tests share: the runner, the box under test, a network that is not the demo's, and a sender of raw frames.
+//! Shared parts of the end-to-end tests: the runner, the box under test, a network with
+//! other addresses than the demo's, and a sender of raw frames.
 //!
-//! Each test makes namespaces of its own. No other program of this project loads the machine meanwhile, and other tests do as far as both allow it
-//! ([`runner`]). Without root they are not run and count as ignored, with the reason.
+//! Each test makes namespaces of its own. No other program of this project loads the
+//! machine meanwhile; tests run beside each other as far as each allows it ([`runner`]).
+//! Without root the tests are not run and count as ignored, with the reason.
 #![forbid(unsafe_code)]
 
 pub mod cluster;
@@ -26,11 +28,11 @@ pub use holdfast_lab::daemon::binary;
 
 use std::time::Duration;
 
-/// Long enough for everything that should take a moment on a busy machine of two cores.
+/// Time limit for steps that should take a moment on a busy machine of two cores.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// True if tests run in their full form, with `HOLDFAST_SOAK` set: kills by the hundred, numbers that rest as long as they do by default. On every change their short
-/// form has to do.
+/// True if tests run in their full form, with `HOLDFAST_SOAK` set: kills by the hundred,
+/// and numbers that rest for the default time. The short form runs on every change.
 pub fn soak() -> bool {
     std::env::var_os("HOLDFAST_SOAK").is_some_and(|value| !value.is_empty())
 }

@@ -1,4 +1,5 @@
-//! `holdfast` with one function more: `mortal`, which ends its process on packets that say so. It does not ship.
+//! `holdfast` with an additional function, `mortal`, which ends its process on packets
+//! that ask for it. This program does not ship.
 
 use clap::{Parser, Subcommand};
 use holdfast::cli;
@@ -49,7 +50,8 @@ impl NetworkFunction for Mortal {
     }
 }
 
-/// What a box is asked for, and what it starts itself as.
+/// The program's arguments: a user's commands, and those with which the box starts its
+/// processes.
 #[derive(Debug, Parser)]
 struct Arguments {
     #[command(flatten)]

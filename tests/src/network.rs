@@ -1,4 +1,5 @@
-//! A branch office: addresses, devices and rules other than the demo's, with the box between its LAN and its provider.
+//! A branch office, with the box between its LAN and its provider. Addresses, devices and
+//! rules differ from the demo's.
 
 use crate::binary;
 use crate::standby::{group, nth_state_server};
@@ -13,25 +14,25 @@ use rustix::process::{Pid, Signal};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// The client.
+/// Address of the client.
 pub const CLIENT: &str = "172.20.5.10";
-/// The box on the LAN.
+/// Address of the box on the LAN.
 pub const INSIDE: &str = "172.20.5.1";
-/// The provider's host with all servers.
+/// Address of the provider's host with all servers.
 pub const SERVER: &str = "192.0.2.1";
 /// A second address of the server.
 pub const SERVER_2: &str = "192.0.2.80";
 /// The load balancer's address.
 pub const VIRTUAL: &str = "100.64.0.80:80";
-/// First address of the NAT pool.
+/// The NAT pool.
 pub const POOL: &str = "192.0.2.32/29";
 /// IPv6: client, box, box, server.
 pub const SIX: [&str; 4] = ["2001:db8:5::10", "2001:db8:5::1", "2001:db8:2::2", "2001:db8:2::1"];
-/// What keep-alive connections ask for.
+/// The body that keep-alive connections ask for.
 pub const HELD_BODY: &str = "a connection of the branch office\n";
 /// An answer or a datagram later than this is lost.
 pub const GIVE_UP: Duration = Duration::from_secs(10);
-/// Longest time a failover may take here, on a machine of two busy cores with other tests on it.
+/// Time limit for a failover on a machine of two busy cores with other tests on it.
 pub const RECOVERY_LIMIT: Duration = Duration::from_secs(30);
 
 /// The chains that the tests use.
@@ -41,23 +42,26 @@ pub enum Chain {
     Edge,
     /// Firewall, NAT, load balancer.
     Balanced,
-    /// The guide's function, 100 packets per flow, and nothing else.
+    /// The guide's function, 100 packets per flow, by itself.
     Limited,
     /// The QoS marker, whose flows have 100 packets in a class above all others, and NAT.
     Marked,
     /// Only forwarding, IPv4 and IPv6, no address translated.
     Plain,
-    /// A function that ends its process on some packets, and NAT: for a program that has it.
+    /// A function that ends its process on some packets, and NAT: for a program that has
+    /// it.
     Mortal,
 }
 
-/// Nobody is given up who only stands still, because a test wants it.
+/// Time-outs for tests in which stalled processes must not be given up.
 pub const PATIENT: &str = "detection: { hang_ms: 25000 }\n";
-/// What a box has unless a test says otherwise, twice its own choice: a machine with other tests on it may give it no core for a while, and that is no failure. A process
-/// that dies is noticed at once; what a state server does not know rests for twice as long, and connections wait for a host that is missed.
+/// The default time-outs of a test's box, twice the box's own. A machine with other tests
+/// may give a process no core for a while, and the box must not declare that a failure. A
+/// process that dies is noticed at once. Numbers that a state server does not know rest
+/// for twice as long, and connections wait longer for a host that is missed.
 pub(crate) const UNHURRIED: &str = "detection: { hang_ms: 1000, host_ms: 800 }\n";
 
-/// What to build.
+/// The parameters of the office and its box.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The chain in the box.
@@ -66,15 +70,17 @@ pub struct Options {
     pub protection: &'static str,
     /// Whether the links behave like wires.
     pub offloads: Offloads,
-    /// More top-level lines of the configuration; without `detection:` the box has more patience than by default.
+    /// More top-level lines of the configuration; without `detection:` the box's
+    /// time-outs are longer than by default.
     pub more: &'static str,
     /// NAT pool.
     pub pool: &'static str,
-    /// Its ports; empty for the NAT's own choice.
+    /// The NAT's ports; empty for the NAT's own choice.
     pub ports: &'static str,
     /// The program; empty for the one under test.
     pub program: &'static str,
-    /// In front of each device: `afpacket:`, or empty for the box's own choice. With an `@`, the device takes its places.
+    /// Prefix of each device: `afpacket:`, or empty for the box's own choice. With an
+    /// `@`, the device's name takes its places.
     pub driver: &'static str,
 }
 
@@ -132,34 +138,36 @@ impl Options {
     }
 }
 
-/// The office, with the box running. Fields are dropped in this order: box, servers, network.
+/// The office, with the box running. Fields are dropped in this order: box, servers,
+/// network.
 #[derive(Debug)]
 pub struct Network {
     /// `holdfast run`.
     pub running: RunningBox,
-    /// Its protection keeps every flow.
+    /// True if its protection keeps every flow.
     pub promised: bool,
     servers: Vec<Nginx>,
-    /// What the web servers serve.
+    /// The files of the web servers.
     pub site: Site,
     /// The namespaces.
     pub topology: Topology,
-    /// Their owner.
+    /// The owner of the namespaces.
     pub lab: Lab,
 }
 
 impl Network {
-    /// Builds it and waits until the box is ready.
+    /// Builds the office and waits until the box is ready.
     pub fn start(options: &Options, interrupt: &Interrupt) -> Result<Network> {
         Network::start_with(options, &options.configuration(), interrupt)
     }
 
-    /// The same with a configuration of the test's own.
+    /// Like `start`, with a configuration of the test's own.
     pub fn start_with(options: &Options, configuration: &str, interrupt: &Interrupt) -> Result<Network> {
         Network::start_after(options, interrupt, |_, _| Ok(configuration.to_owned()))
     }
 
-    /// The same after something that the box needs, and that says the configuration.
+    /// Like `start`, after `prepare` has made what the box needs and returned its
+    /// configuration.
     pub fn start_after(
         options: &Options,
         interrupt: &Interrupt,
@@ -195,12 +203,13 @@ impl Network {
         opened.with_context(|| format!("the box says {:?}", self.running.status()))
     }
 
-    /// Starts an echo at the server and numbered datagrams to it.
+    /// Starts an echo server, and numbered datagrams to it.
     pub fn stream(&self, flows: usize, per_second: u64) -> Result<(udp::Echo, udp::Stream)> {
         stream(&self.topology.client, &self.topology.server, flows, per_second, self.lab.interrupt())
     }
 
-    /// Waits until every flow has its replica (at once under a protection that promises nothing).
+    /// Waits until every flow has its replica (at once under a protection that promises
+    /// nothing).
     pub fn wait_protected(&self) -> Result<()> {
         if self.promised {
             let what = "everything is protected";
@@ -209,19 +218,21 @@ impl Network {
         Ok(())
     }
 
-    /// Sends this to the state server, with its standby if it has one, and waits for its next life.
+    /// Sends a signal to the state server, and its standby if it has one, and waits for
+    /// its next incarnation.
     pub fn strike_server(&self, signal: Signal) -> Result<()> {
         self.strike_nth_server(0, signal)
     }
 
-    /// The same with one of several, from 0.
+    /// Like `strike_server`, for one of several state servers, from 0.
     pub fn strike_nth_server(&self, number: usize, signal: Signal) -> Result<()> {
         let state_server = |status: &Status| nth_state_server(status, number);
         let is_running = |process: &Process| process.state == status::STATE_RUNNING && process.pid != 0;
         let victim = state_server(&self.running.status()?)?;
         ensure!(is_running(&victim), "{victim:?}");
-        // The whole group: a surviving standby, keeper or deputy would replace the worker. A state server that has
-        // only just begun is a keeper about to make the others.
+        // The signal goes to the whole group: a surviving standby, keeper or deputy would
+        // replace the worker. A state server that has only just started is a keeper about
+        // to start the others.
         let group = Pid::from_raw(group(victim.pid)? as i32).context("a group")?;
         rustix::process::kill_process_group(group, signal)?;
         let is_next =
@@ -230,7 +241,8 @@ impl Network {
         Ok(())
     }
 
-    /// Waits until the flows of a runtime that failed are served elsewhere, and gives the account of it.
+    /// Waits until the flows of a failed runtime are served elsewhere, and returns the
+    /// failover's account.
     pub fn wait_recovered(&self, victim: &Victim) -> Result<Failover> {
         let what = format!("the flows of runtime {} are recovered", victim.id);
         let account = |status: &Status| status.failover(victim.id, victim.incarnation).cloned();
@@ -239,8 +251,9 @@ impl Network {
         account(&status).context("it was there a moment ago")
     }
 
-    /// Kills every runtime, one after the other, each when the one before is back and everything is protected again: whichever owned a
-    /// flow has failed then. `between` runs after each.
+    /// Kills every runtime, one after the other, each when the previous one is back and
+    /// everything is protected again. Every flow's owner has failed at the end. `between`
+    /// runs after each kill.
     pub fn kill_each_runtime(&self, mut between: impl FnMut() -> Result<()>) -> Result<()> {
         let runtimes: Vec<u32> = self.running.status()?.runtimes().map(|process| process.id).collect();
         ensure!(runtimes.len() == 3, "three runtimes are configured, there are {runtimes:?}");
@@ -255,7 +268,7 @@ impl Network {
         Ok(())
     }
 
-    /// Stops the box and checks that it ends well.
+    /// Stops the box and checks its exit status.
     pub fn stop(mut self) -> Result<()> {
         let status = self.running.stop(crate::PATIENCE, self.lab.interrupt())?;
         ensure!(status.success(), "SIGTERM ended the box with {status}: {}", self.running.process().last_words());
@@ -263,7 +276,7 @@ impl Network {
     }
 }
 
-/// Who has which address, whatever stands between client and server.
+/// The addresses of client and server, independent of what stands between them.
 pub fn addresses(options: &Options) -> Addresses {
     let is_plain = options.chain == Chain::Plain;
     Addresses {
@@ -276,7 +289,9 @@ pub fn addresses(options: &Options) -> Addresses {
     }
 }
 
-/// Keep-alive connections to a web server. One that was cut off for 7 s asks again when 12.6 s are over, because each of TCP's pauses is twice as long as the one before: it is not broken for that.
+/// A plan of keep-alive connections to a web server. A connection that was cut off for 7
+/// s retransmits after 12.6 s, because TCP's pause doubles every time; this must not
+/// count as broken.
 pub fn held(server: &str, count: usize) -> keepalive::Plan {
     keepalive::Plan {
         server: socket(server),
@@ -293,12 +308,12 @@ pub fn hold(client: &Namespace, server: &str, count: usize, interrupt: &Interrup
     keepalive::KeepAlive::open(client, &held(server, count), interrupt)
 }
 
-/// Very many keep-alive connections, each used once a second.
+/// A plan of very many keep-alive connections, each used once a second.
 pub fn many(count: usize) -> keepalive::Plan {
     keepalive::Plan { interval: Duration::from_secs(1), ..held(VIRTUAL, count) }
 }
 
-/// Starts an echo at the server and numbered datagrams to it.
+/// Starts an echo server, and numbered datagrams to it.
 pub fn stream(
     client: &Namespace,
     server: &Namespace,
@@ -313,7 +328,7 @@ pub fn stream(
     Ok((echo, stream))
 }
 
-/// Waits until runtimes have had so many packets more.
+/// Waits until the runtimes have had `count` more packets.
 pub fn wait_for_packets(network: &Network, count: u64) -> Result<()> {
     let packets = |status: &Status| status.runtimes().map(|process| process.packets).sum::<u64>();
     let wanted = packets(&network.running.status()?) + count;
@@ -321,7 +336,7 @@ pub fn wait_for_packets(network: &Network, count: u64) -> Result<()> {
     network.running.wait_for(what, RECOVERY_LIMIT, network.lab.interrupt(), |status| packets(status) >= wanted).map(drop)
 }
 
-/// The namespaces without a box.
+/// The namespaces and links, without a box.
 pub fn cables(options: &Options, interrupt: &Interrupt) -> Result<(Lab, Topology)> {
     let mut lab = Lab::new(interrupt.clone())?;
     let plain = options.chain == Chain::Plain;

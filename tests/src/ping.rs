@@ -1,4 +1,5 @@
-//! ICMP echo requests of many identifiers from one raw socket: flows that end when nothing is heard of them for a minute.
+//! ICMP echo requests of many identifiers from one raw socket: flows that end after a
+//! minute of silence.
 
 use anyhow::{Context, Result};
 use etherparse::{IcmpEchoHeader, Icmpv4Header, Icmpv4Slice, Icmpv4Type, Ipv4Slice};
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 
 const PAYLOAD: &[u8] = b"holdfast";
 
-/// Somebody who asks one host whether it is there.
+/// A sender of echo requests to one host.
 #[derive(Debug)]
 pub struct Ping {
     socket: OwnedFd,
@@ -22,18 +23,18 @@ pub struct Ping {
 }
 
 impl Ping {
-    /// Of this host, from this namespace.
+    /// A sender in this namespace to this host.
     ///
     /// # Errors
-    /// There is no raw socket for it.
+    /// A raw socket cannot be opened.
     pub fn new(namespace: &Namespace, to: Ipv4Addr) -> Result<Ping> {
         Ping::from(namespace, Ipv4Addr::UNSPECIFIED, to)
     }
 
-    /// The same from this address.
+    /// Like `new`, from this address.
     ///
     /// # Errors
-    /// There is no raw socket for it, or no such address.
+    /// A raw socket cannot be opened, or the address does not exist.
     pub fn from(namespace: &Namespace, own: Ipv4Addr, to: Ipv4Addr) -> Result<Ping> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let open = || {
@@ -43,7 +44,8 @@ impl Ping {
         Ok(Ping { socket: namespace.enter(open)?.context("a raw socket")?, to, sequence: 0 })
     }
 
-    /// Asks once with each of these identifiers; which of them have been answered in this time.
+    /// Sends a request with each of these identifiers. Returns the identifiers that were
+    /// answered in this time.
     ///
     /// # Errors
     /// The socket has failed.
@@ -54,7 +56,8 @@ impl Ping {
             let kind = Icmpv4Type::EchoRequest(IcmpEchoHeader { id, seq: self.sequence });
             let packet = [&Icmpv4Header::with_checksum(kind, PAYLOAD).to_bytes()[..], PAYLOAD].concat();
             match sendto(&self.socket, &packet, SendFlags::empty(), &SocketAddr::from((self.to, 0))) {
-                // The kernel waits for the gateway's address, and then has no room: not answered.
+                // The kernel waits for the gateway's address and has no room meanwhile:
+                // such a request counts as not answered.
                 Ok(_) | Err(Errno::NOBUFS | Errno::AGAIN) => {}
                 Err(error) => return Err(error).context("sending an echo request"),
             }

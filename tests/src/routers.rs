@@ -1,4 +1,5 @@
-//! Routers that speak BFD to the box: BIRD, and FRR's `bfdd` with the `zebra` that it needs. Each has its files in a directory of its own, and ends with its value.
+//! Routers that speak BFD to the box: BIRD, and FRR's `bfdd` with the `zebra` that it
+//! needs. Each has its files in a directory of its own, and ends when it is dropped.
 
 use anyhow::{Context, Result, bail};
 use holdfast_lab::process::Process;
@@ -12,37 +13,37 @@ use std::time::Duration;
 pub const BIRD: Program = ("bird", "bird2");
 /// FRR's terminal, which comes with its daemons.
 pub const FRR: Program = ("vtysh", "frr");
-/// Where Debian puts the daemons.
+/// Debian's directory of the daemons.
 const FRR_DAEMONS: &str = "/usr/lib/frr";
-/// What they run as: they give up root, and insist on it.
+/// The user of the daemons: they insist on giving up root.
 const FRR_USER: &str = "frr";
 
-/// Between two questions to one that has been started.
+/// Time between two queries of a router that has been started.
 const ASK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// A key as both sides are told it.
+/// A key as it is configured at both sides.
 #[derive(Debug, Clone, Copy)]
 pub struct Signed<'a> {
-    /// In BIRD's words: `keyed sha1`, `meticulous keyed sha1`, `simple`.
+    /// The method in BIRD's words: `keyed sha1`, `meticulous keyed sha1`, `simple`.
     pub how: &'a str,
-    /// Its number.
+    /// The key's number.
     pub id: u8,
-    /// What it is.
+    /// The secret.
     pub secret: &'a str,
 }
 
-/// Which router it is.
+/// The router's program.
 #[derive(Debug)]
 enum Kind {
     Bird,
     Frr,
 }
 
-/// A router that runs, or does not at the moment.
+/// A router that runs, or is stopped at the moment.
 #[derive(Debug)]
 pub struct Router {
     kind: Kind,
-    /// In the order in which they are started.
+    /// The router's processes, in the order of their start.
     processes: Vec<Process>,
     home: PathBuf,
     namespace: Namespace,
@@ -50,7 +51,8 @@ pub struct Router {
 }
 
 impl Router {
-    /// BIRD with a BFD session with each of `peers` (its own address and the other's), this often and with multiplier 5.
+    /// BIRD with a BFD session with each of `peers` (its own address and the other's), at
+    /// this interval and with multiplier 5.
     pub fn bird(
         lab: &Lab,
         namespace: &Namespace,
@@ -73,7 +75,8 @@ impl Router {
         Router::begin(Kind::Bird, home, lab, namespace)
     }
 
-    /// FRR with a BFD session with each of `peers`, this often and with multiplier 5.
+    /// FRR with a BFD session with each of `peers`, at this interval and with multiplier
+    /// 5.
     pub fn frr(lab: &Lab, namespace: &Namespace, device: &str, peers: &[(&str, &str)], interval_ms: u32) -> Result<Router> {
         let home = lab.scratch().join("frr");
         std::fs::create_dir(&home)?;
@@ -101,7 +104,7 @@ impl Router {
         Ok(router)
     }
 
-    /// Starts it; returns when it answers its operator.
+    /// Starts the router; returns when its command line answers.
     pub fn start(&mut self) -> Result<()> {
         match self.kind {
             Kind::Bird => {
@@ -139,12 +142,12 @@ impl Router {
         Ok(())
     }
 
-    /// What it says of its sessions, in its own words.
+    /// The router's list of sessions, as it prints it.
     pub fn sessions(&self) -> Result<String> {
         self.asked("show bfd peers brief")
     }
 
-    /// Everything that it says of them.
+    /// The router's details of all sessions.
     pub fn details(&self) -> Result<String> {
         self.asked("show bfd peers")
     }
@@ -170,14 +173,14 @@ impl Router {
         Ok(text)
     }
 
-    /// It says itself that its session with this peer is up.
+    /// True if the router lists its session with this peer as up.
     pub fn is_up(&self, peer: &str) -> Result<bool> {
         let text = self.sessions()?;
         let of_peer = text.lines().find(|line| line.split_whitespace().any(|word| word == peer));
         Ok(of_peer.is_some_and(|line| line.split_whitespace().any(|word| word.eq_ignore_ascii_case("up"))))
     }
 
-    /// A running BIRD signs with another key from now on.
+    /// Makes a running BIRD sign with another key from now on.
     pub fn change_key(&self, old: &str, new: &str) -> Result<()> {
         let file = self.home.join("bird.conf");
         let text = std::fs::read_to_string(&file)?;
@@ -189,13 +192,13 @@ impl Router {
         Ok(())
     }
 
-    /// Ends it as a power cut does.
+    /// Kills the router's processes with SIGKILL, like a power cut.
     pub fn kill(&mut self) -> Result<()> {
         for mut process in self.processes.drain(..) {
             process.signal(Signal::KILL)?;
             until("the router ends", crate::PATIENCE, &self.interrupt, || process.try_wait())?;
         }
-        // What it listened at.
+        // Files and sockets that the processes leave behind.
         for name in ["bird.ctl", "bird.pid", "zserv.api", "zebra.vty", "zebra.pid", "bfdd.vty", "bfdd.pid", "bfdd.sock"] {
             let _ = std::fs::remove_file(self.home.join(name));
         }

@@ -1,7 +1,10 @@
-//! Runs the tests, some beside each other, in the output format of every other Rust test, and says how many seconds each has taken.
+//! Runs the tests, some beside each other, in the output format of every other Rust test,
+//! and prints how many seconds each has taken.
 //!
-//! A test says what it may run beside ([`cluster`], [`light`], [`alone`]) and about how long it takes. Tests of several hosts begin first, then those of one box, and at
-//! last those that are alone; the longest of each first, so that no long one is left over at the end.
+//! A test declares what it may run beside ([`cluster`], [`light`], [`alone`]) and its
+//! approximate duration. Tests of several hosts begin first, then those of one box, and
+//! at last those that run alone. The longest of each kind begins first, so that no long
+//! test is left over at the end.
 
 use holdfast_lab::Interrupt;
 use holdfast_lab::requirements::{self, Program};
@@ -13,13 +16,13 @@ use std::process::ExitCode;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How many tests of one box run at a time; half as many of several hosts.
+/// Tests of one box that run at a time; half as many of several hosts.
 const PLACES: usize = 4;
 
-/// What a test does.
+/// The body of a test.
 type Body = fn(&Interrupt) -> anyhow::Result<()>;
 
-/// What a test may run beside. They begin in this order.
+/// The tests that a test may run beside. Tests begin in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     Cluster,
@@ -28,7 +31,7 @@ enum Kind {
 }
 
 impl Kind {
-    /// Of so many places in all it takes how many.
+    /// The number of places that a test takes, out of `all`.
     fn places(self, all: usize) -> usize {
         match self {
             Kind::Cluster => 2.min(all),
@@ -46,7 +49,8 @@ impl Kind {
     }
 }
 
-/// A test: what it may run beside, about how many seconds it takes, the programs it needs besides `ip` and `ethtool`, and what it does.
+/// A test: what it may run beside, its approximate duration in seconds, the programs it
+/// needs besides `ip` and `ethtool`, and its body.
 pub struct Test {
     name: &'static str,
     kind: Kind,
@@ -57,14 +61,15 @@ pub struct Test {
 }
 
 impl Test {
-    /// Runs only in the full form of the tests ([`crate::soak`]), because of what is said here.
+    /// Makes a test run only in the full form of the tests ([`crate::soak`]), for this
+    /// reason.
     #[must_use]
     pub const fn deep(mut self, why: &'static str) -> Test {
         self.deep = Some(why);
         self
     }
 
-    /// Why it cannot run, or is not to.
+    /// The reason why the test cannot or shall not run.
     fn why_not(&self) -> Option<String> {
         let deep = self.deep.filter(|_| !crate::soak()).map(|why| format!("{why}: HOLDFAST_SOAK=1 runs it"));
         let basics = [requirements::IP, requirements::ETHTOOL];
@@ -73,22 +78,25 @@ impl Test {
     }
 }
 
-/// A test of several hosts: half as many at a time as of one box.
+/// A test of several hosts: half as many run at a time as tests of one box.
 pub const fn cluster(name: &'static str, seconds: u32, programs: &'static [Program], body: Body) -> Test {
     Test { name, kind: Kind::Cluster, seconds, programs, body, deep: None }
 }
 
-/// A test of one box that a busy machine only makes slower.
+/// A test of one box, which a busy machine only makes slower.
 pub const fn light(name: &'static str, seconds: u32, programs: &'static [Program], body: Body) -> Test {
     Test { name, kind: Kind::Light, seconds, programs, body, deep: None }
 }
 
-/// A test that nothing may run beside, and why: how long something takes or what a load does is its subject, or it looks at the whole machine.
+/// A test that runs alone, and the reason: its subject is a duration or the effect of a
+/// load, or it looks at the whole machine.
 pub const fn alone(_why: &'static str, name: &'static str, seconds: u32, programs: &'static [Program], body: Body) -> Test {
     Test { name, kind: Kind::Alone, seconds, programs, body, deep: None }
 }
 
-/// Runs the tests of these files, or of all only those that are `quick` where `HOLDFAST_QUICK` is set, or none where `HOLDFAST_E2E` is 0. One that the machine cannot run is counted as ignored, and says why.
+/// Runs the tests of these files. With `HOLDFAST_QUICK` set, runs only the `quick` ones;
+/// with `HOLDFAST_E2E` = 0, none. A test that the machine cannot run counts as ignored,
+/// with the reason.
 pub fn main(files: Vec<(&'static str, Vec<Test>)>, quick: &[&str]) -> ExitCode {
     let mut arguments = Arguments::from_args();
     let mut tests: Vec<(String, Test)> = files
@@ -111,13 +119,14 @@ pub fn main(files: Vec<(&'static str, Vec<Test>)>, quick: &[&str]) -> ExitCode {
         Ok(interrupt) => interrupt,
         Err(error) => return refuse(&format!("cannot watch for signals: {error:#}")),
     };
-    // Whatever else loads the machine waits until all tests are over. Without the privilege to run one there is nothing to wait for.
+    // Programs that load the machine wait until all tests are over. Without the privilege
+    // to run a test this lock is not needed.
     let _machine = match (!arguments.list && requirements::is_privileged()).then(holdfast_lab::exclusive).transpose() {
         Ok(lock) => lock,
         Err(error) => return refuse(&format!("{error:#}")),
     };
     let run = Arc::new(Run { schedule: Schedule::new(arguments.test_threads.unwrap_or(PLACES)), ..Run::default() });
-    // Each has a thread, where it waits for its turn: whose it is the schedule says.
+    // Each test has a thread that waits for its turn; the schedule decides the order.
     arguments.test_threads = Some(tests.len().max(2));
     let trials = tests.into_iter().enumerate().map(|(rank, (name, test))| trial(rank, name, test, &interrupt, &run)).collect();
     let conclusion = libtest_mimic::run(&arguments, trials);
@@ -147,7 +156,7 @@ fn trial(rank: usize, name: String, test: Test, interrupt: &Interrupt, run: &Arc
     Trial::ignorable_test(name, body).with_kind(kind)
 }
 
-/// What tests share.
+/// State that tests share.
 #[derive(Default)]
 struct Run {
     schedule: Schedule,
@@ -159,7 +168,7 @@ impl Run {
         self.seconds.lock().unwrap_or_else(PoisonError::into_inner).push((took, name));
     }
 
-    /// A line for each test that has run, the longest first.
+    /// Prints a line for each test that has run, the longest first.
     #[expect(clippy::print_stdout, reason = "it belongs to the tests' results")]
     fn print_seconds(&self) {
         let mut seconds = self.seconds.lock().unwrap_or_else(PoisonError::into_inner);
@@ -170,7 +179,8 @@ impl Run {
     }
 }
 
-/// Whose turn it is: of those who wait the one of lowest rank, as soon as there are places for it. So nobody is passed by.
+/// The order of turns: the waiting test of lowest rank is next, as soon as there are
+/// places for it. No test is passed by.
 #[derive(Default)]
 struct Schedule {
     all: usize,
@@ -224,7 +234,7 @@ mod tests {
     use super::*;
     use std::sync::mpsc;
 
-    /// Who waits and how many places are free, once so many wait.
+    /// The number of free places, once `waiting` tests wait.
     fn wait(schedule: &Schedule, waiting: usize) -> usize {
         let state = schedule.state();
         schedule.changed.wait_while(state, |state| state.ranks.len() != waiting).unwrap().free
@@ -236,7 +246,7 @@ mod tests {
         let first = schedule.take(0, Kind::Alone);
         let (sender, begun) = mpsc::channel();
         std::thread::scope(|scope| {
-            // They come in any order.
+            // The tests arrive in any order.
             for (rank, kind) in [(4, Kind::Alone), (3, Kind::Light), (1, Kind::Cluster), (2, Kind::Light)] {
                 let (sender, schedule) = (sender.clone(), &schedule);
                 scope.spawn(move || {

@@ -1,4 +1,5 @@
-//! Tests that say how long they took: a line `seconds  12.34  NAME` each, which `tests/all.sh` collects. Included by every runner of our own.
+//! Tests that print their duration: a line `seconds  12.34  NAME` each, which
+//! `tests/all.sh` collects. Every runner of this project includes this file.
 
 use libtest_mimic::{Failed, Trial};
 use std::time::Instant;

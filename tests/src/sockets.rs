@@ -1,5 +1,6 @@
-//! TCP sockets inside namespaces: opened step by step from a port of one's choice, and gone without a word when their host has crashed. What an end's kernel is not to
-//! see yet is held before it.
+//! TCP sockets inside namespaces: opened step by step from a chosen port, and removed
+//! silently when their host crashes. Packets can be held before an end's kernel sees
+//! them.
 
 use crate::PATIENCE;
 use anyhow::{Context, Result, ensure};
@@ -14,7 +15,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 /// Sends a SYN, and does not wait for the answer.
 ///
 /// # Errors
-/// The port is taken, or there is no way to the other end.
+/// The port is taken, or there is no route to the other end.
 pub fn begin(namespace: &Namespace, from: SocketAddr, to: SocketAddr) -> Result<TcpStream> {
     let family = if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let open = || {
@@ -32,7 +33,7 @@ pub fn begin(namespace: &Namespace, from: SocketAddr, to: SocketAddr) -> Result<
 /// Waits until the connection is open.
 ///
 /// # Errors
-/// It is refused, or there is no answer in time.
+/// The connection is refused, or there is no answer in time.
 pub fn opened(stream: &TcpStream, interrupt: &Interrupt) -> Result<()> {
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     until("a connection opens", PATIENCE, interrupt, || {
@@ -52,7 +53,7 @@ fn patient(stream: &TcpStream) -> Result<()> {
     Ok(stream.set_write_timeout(Some(PATIENCE))?)
 }
 
-/// Listens, without waiting for anybody.
+/// Listens, without waiting for a connection.
 ///
 /// # Errors
 /// The port is taken.
@@ -65,7 +66,7 @@ pub fn listen(namespace: &Namespace, at: SocketAddr) -> Result<TcpListener> {
 /// The next connection to a listener.
 ///
 /// # Errors
-/// There is none in time.
+/// No connection comes in time.
 pub fn accepted(listener: &TcpListener, interrupt: &Interrupt) -> Result<TcpStream> {
     let stream = until("a connection is accepted", PATIENCE, interrupt, || match listener.accept() {
         Ok((stream, _)) => Ok(Some(stream)),
@@ -76,10 +77,10 @@ pub fn accepted(listener: &TcpListener, interrupt: &Interrupt) -> Result<TcpStre
     Ok(stream)
 }
 
-/// Data go both ways.
+/// Sends data both ways and checks them.
 ///
 /// # Errors
-/// They do not.
+/// The data do not arrive unchanged.
 pub fn exchange(one: &TcpStream, other: &TcpStream) -> Result<()> {
     for (mut from, mut to) in [(one, other), (other, one)] {
         let (sent, mut came) = (*b"whatever happens", [0; 16]);
@@ -90,10 +91,10 @@ pub fn exchange(one: &TcpStream, other: &TcpStream) -> Result<()> {
     Ok(())
 }
 
-/// The end of a connection that the other side has reset.
+/// Waits until the other side resets the connection.
 ///
 /// # Errors
-/// It is not reset in time.
+/// The connection is not reset in time.
 pub fn is_reset(mut stream: &TcpStream) -> Result<()> {
     match stream.read(&mut [0; 16]) {
         Err(error) if error.kind() == ErrorKind::ConnectionReset => Ok(()),
@@ -101,17 +102,19 @@ pub fn is_reset(mut stream: &TcpStream) -> Result<()> {
     }
 }
 
-/// The host of this socket has crashed: its kernel knows nothing of the connection any more, and has told nobody.
+/// Crashes the host of this socket: its kernel forgets the connection, and sends no
+/// segment.
 ///
 /// # Errors
 /// The kernel does not allow it.
 pub fn crash(stream: TcpStream) -> Result<()> {
-    // A socket under repair is disconnected without a FIN or RST, at once, whoever else has it.
+    // A socket under repair is disconnected without a FIN or RST, at once, even if it is
+    // shared with another process.
     setsockopt(&stream, TcpRepair, &1).context("a socket under repair")?;
     connect_unspec(&stream).context("disconnecting a socket")
 }
 
-/// Packets that reach a namespace and are not seen by its kernel.
+/// Packets that reach a namespace and are hidden from its kernel.
 #[derive(Debug)]
 pub struct Held {
     namespace: Namespace,
@@ -119,7 +122,8 @@ pub struct Held {
 }
 
 impl Held {
-    /// Those that this matches, in the words of `nft`: `tcp dport 80`. Its words are the name, too: nobody else holds the same.
+    /// Holds the packets that this matches, in the words of `nft`: `tcp dport 80`. The
+    /// words also name the table: no other `Held` matches the same.
     ///
     /// # Errors
     /// `nft` refuses.
@@ -131,7 +135,7 @@ impl Held {
         Ok(Held { namespace: namespace.clone(), table })
     }
 
-    /// The kernel sees what comes from now on.
+    /// Lets the kernel see packets again.
     ///
     /// # Errors
     /// `nft` refuses.

@@ -1,4 +1,4 @@
-//! Local standbys: whether there are any, and killing who has one.
+//! Local standbys: whether a runtime has one, and kills of workers and standbys.
 
 use crate::network::{GIVE_UP, Network};
 use anyhow::{Context, Result, ensure};
@@ -7,12 +7,12 @@ use holdfast_lab::Interrupt;
 use holdfast_lab::process::signal_pid;
 use rustix::process::Signal;
 
-/// The level whose flows survive a process, and nothing else.
+/// The level at which flows survive the death of a process, and no other failure.
 pub const LOCAL: &str = "{ preset: reinforce, level: local }";
-/// The one whose flows survive a host too.
+/// The level at which flows survive a host too.
 pub const BOTH: &str = "{ preset: reinforce, level: local+remote }";
 
-/// Every runtime has a standby, and what is promised besides holds.
+/// True if every runtime has a standby and everything else that is promised holds.
 pub fn is_ready(status: &Status) -> bool {
     let has_standby = |runtime: &Process| runtime.local_standby.is_some_and(|standby| standby.pid != 0);
     status.protected() == Protected::Yes && status.runtimes().all(has_standby)
@@ -21,16 +21,17 @@ pub fn is_ready(status: &Status) -> bool {
 /// The runtime that has most flows, with its standby.
 ///
 /// # Errors
-/// There is none.
+/// There is no such runtime.
 pub fn busiest(status: &Status) -> Result<(Process, LocalStandby)> {
     let runtime = status.busiest_runtime(None).context("there is a runtime")?;
     Ok((runtime.clone(), runtime.local_standby.context("it has a standby")?))
 }
 
-/// Kills the worker of the runtime `which` chooses and waits until its standby serves in its place, under the same incarnation.
+/// Kills the worker of the runtime that `which` chooses and waits until its standby
+/// serves in its place, under the same incarnation.
 ///
 /// # Errors
-/// It does not.
+/// The standby does not take over.
 pub fn kill_worker(
     network: &Network,
     which: impl Fn(&Status) -> Result<(Process, LocalStandby)>,
@@ -48,14 +49,16 @@ pub fn kill_worker(
     Ok(())
 }
 
-/// The number in /proc/PID/stat (proc_pid_stat(5)) that is so many fields after the state.
+/// The number in /proc/PID/stat (proc_pid_stat(5)) that is `words` fields after the
+/// state.
 fn number(pid: u32, words: usize) -> Result<u32> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let rest = text.rsplit_once(')').context("a name in parentheses")?.1;
     Ok(rest.split_whitespace().nth(words).context("so many words")?.parse()?)
 }
 
-/// The parent of this worker or standby: its keeper, or the guard once that keeper has ended.
+/// The parent of this worker or standby: its keeper, or the guard once that keeper has
+/// ended.
 ///
 /// # Errors
 /// There is no such process.
@@ -74,32 +77,33 @@ pub fn group(member: u32) -> Result<u32> {
 /// The state server, or the first of several.
 ///
 /// # Errors
-/// There is none.
+/// There is no state server.
 pub fn state_server(status: &Status) -> Result<Process> {
     nth_state_server(status, 0)
 }
 
-/// One of several state servers, from 0.
+/// The state server with this number, from 0.
 ///
 /// # Errors
-/// There are not so many.
+/// There are fewer state servers.
 pub fn nth_state_server(status: &Status, number: usize) -> Result<Process> {
     let found = status.processes.iter().filter(|process| process.role == status::ROLE_STATE_SERVER).nth(number).cloned();
     found.with_context(|| format!("there is a state server {number}: {status:?}"))
 }
 
-/// Kills the state server's worker, or its standby, and waits until the server has both again, in the same life.
+/// Kills the state server's worker, or its standby, and waits until the server has both
+/// again, in the same incarnation.
 ///
 /// # Errors
-/// It has not.
+/// The server does not have both again in time.
 pub fn kill_half_of_server(network: &Network, half: Half, interrupt: &Interrupt) -> Result<()> {
     kill_half_of_nth_server(network, 0, half, interrupt)
 }
 
-/// The same of one of several.
+/// Like `kill_half_of_server`, for one of several state servers.
 ///
 /// # Errors
-/// It has not.
+/// The server does not have both again in time.
 pub fn kill_half_of_nth_server(network: &Network, number: usize, half: Half, interrupt: &Interrupt) -> Result<()> {
     let state_server = |status: &Status| nth_state_server(status, number);
     let is_ready =
@@ -121,11 +125,11 @@ pub fn kill_half_of_nth_server(network: &Network, number: usize, half: Half, int
     Ok(())
 }
 
-/// Which of the state server's processes.
+/// A process of the state server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Half {
-    /// The one that works.
+    /// The process that works.
     Worker,
-    /// The one beside it.
+    /// The process that takes over.
     Standby,
 }

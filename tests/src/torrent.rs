@@ -1,9 +1,9 @@
-//! Floods from both sides of the office at once: frames of one kind, each another one, as many per second as
-//! a test says or as one sender gets onto the wires.
+//! Floods from both sides of the office at once: frames of one kind, each different, at a
+//! given rate or as fast as one sender gets them onto the wires.
 //!
-//! [`KINDS`] lists the kinds. The source address of a frame is in the client's network or behind the
-//! server's, but belongs to no host: no kernel answers what comes back. [`Books`] says whether the box has
-//! every frame in one of its counters.
+//! [`KINDS`] lists the kinds. The source address of a frame is in the client's network or
+//! behind the server's, but belongs to no host: no kernel answers returned packets.
+//! [`Books`] checks whether the box has counted every frame.
 
 use crate::frames::{Ends, Sender};
 use crate::network::{Network, ip};
@@ -18,13 +18,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// An address behind the server, at which nobody answers, if the server's kernel drops what is for its network.
+/// An address behind the server without a host, if the server's kernel drops packets to
+/// its network.
 pub const NOWHERE: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 77);
 /// An address of the NAT's pool.
 const POOL: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 33);
-/// Hosts of the client's network that send; the client is none of them.
+/// Number of sending hosts in the client's network; the client is none of them.
 const HOSTS: u32 = 200;
-/// Neighbours of the server that are not there, and others that ask for the box.
+/// Number of neighbours of the server that do not exist, and of others that send ARP
+/// requests for the box.
 const MISSING: u32 = 100;
 /// Source ports of one host.
 const PORTS: u32 = 60_000;
@@ -49,9 +51,9 @@ mod at {
 /// The kind of a flood's frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Openings of TCP, all of one source on each side.
+    /// TCP SYNs, all from one source on each side.
     SynsOfOne,
-    /// Openings of TCP.
+    /// TCP SYNs from many sources.
     SynsOfMany,
     /// Datagrams, each of a flow of its own.
     Udp,
@@ -61,11 +63,12 @@ pub enum Kind {
     LaterFragments,
     /// ICMP echo requests, half of them to the box itself.
     Pings,
-    /// Datagrams whose hops are spent at the box.
+    /// Datagrams whose time to live ends at the box.
     LastHop,
     /// ARP requests, half of them for the box.
     ArpRequests,
-    /// From inside: datagrams to neighbours of the server that are not there. From outside the same as [`Kind::Udp`].
+    /// From inside: datagrams to neighbours of the server that do not exist. From outside
+    /// the same as [`Kind::Udp`].
     UnknownNeighbours,
     /// Datagrams from sources that are behind the other port.
     Spoofed,
@@ -94,20 +97,20 @@ pub enum Side {
     Outside,
 }
 
-/// Both of them, as the box's ports are in order.
+/// Both sides, in the order of the box's ports.
 pub const BOTH: [Side; 2] = [Side::Inside, Side::Outside];
 
 impl Side {
-    /// The `number`th host that sends from here.
+    /// The `number`th sending host of this side.
     fn host(self, number: u32) -> Ipv4Addr {
         match self {
             Side::Inside => Ipv4Addr::new(172, 20, 5, 20 + (number % HOSTS) as u8),
-            // Behind the server, by whom the box's default route leads.
+            // Behind the server, which is the box's default gateway.
             Side::Outside => Ipv4Addr::from_bits(u32::from_be_bytes([203, 0, 0, 0]) | number & 0xffff),
         }
     }
 
-    /// A neighbour of the box on this side that asks for others.
+    /// A neighbour of the box on this side that sends ARP requests.
     fn neighbour(self, number: u32) -> Ipv4Addr {
         match self {
             Side::Inside => self.host(number),
@@ -115,7 +118,7 @@ impl Side {
         }
     }
 
-    /// The box on this side.
+    /// The box's address on this side.
     fn own(self) -> Ipv4Addr {
         match self {
             Side::Inside => Ipv4Addr::new(172, 20, 5, 1),
@@ -139,7 +142,7 @@ impl Side {
     }
 }
 
-/// Writes a word of a frame, and corrects the sums that cover it.
+/// Writes a word of a frame, and corrects the checksums that cover it.
 fn put(frame: &mut [u8], at: usize, word: u16, sums: &[usize]) {
     let read = |frame: &[u8], at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
     let change = Delta::new().word(read(frame, at), word);
@@ -157,7 +160,7 @@ fn put_address(frame: &mut [u8], at: usize, address: Ipv4Addr, sums: &[usize]) {
 }
 
 impl Kind {
-    /// A frame of this kind from one side, to be varied.
+    /// A frame of this kind from one side, as a template.
     fn frame(self, side: Side, from_mac: [u8; 6], to_mac: [u8; 6]) -> Vec<u8> {
         let source = if self == Kind::Spoofed { side.other() } else { side }.host(0);
         let ends = Ends { from_mac, to_mac, from: (source, 1024), to: (side.target(), 80) };
@@ -178,15 +181,15 @@ impl Kind {
             }
             _ => ends.udp(&[0; 24]),
         };
-        // Without a checksum a datagram may be varied at will.
+        // Without a checksum a datagram may be varied freely.
         frame[at::UDP_SUM..at::UDP_SUM + 2].fill(0);
         match self {
-            // More of them come, to which the datagram's length belongs.
+            // More fragments follow, and the datagram's length includes them.
             Kind::FirstFragments => {
                 put(&mut frame, at::FRAGMENT, 0x2000, &[at::IP_SUM]);
                 put(&mut frame, at::L4 + 4, 1504, &[]);
             }
-            // The last one, behind 1480 bytes.
+            // The last fragment, behind 1480 bytes.
             Kind::LaterFragments => put(&mut frame, at::FRAGMENT, 1480 / 8, &[at::IP_SUM]),
             Kind::LastHop => {
                 let protocol = u16::from(frame[at::IP + 9]);
@@ -197,14 +200,14 @@ impl Kind {
         frame
     }
 
-    /// Makes it the flood's frame with this number from its side.
+    /// Makes the template the flood's frame with this number.
     fn vary(self, side: Side, number: u32, frame: &mut [u8]) {
         let (ip, tcp) = ([at::IP_SUM], [at::IP_SUM, at::TCP_SUM]);
         let port = |number: u32| 1024 + (number % PORTS) as u16;
         match self {
             Kind::SynsOfOne => {
                 put(frame, at::L4, port(number), &tcp[1..]);
-                // Each pass over all ports asks another host.
+                // Each pass over all ports has another destination host.
                 put_address(frame, at::DESTINATION, Ipv4Addr::from_bits(side.target().to_bits() + number / PORTS % 4), &tcp);
             }
             Kind::SynsOfMany => {
@@ -248,7 +251,7 @@ impl Kind {
     }
 }
 
-/// The devices from which floods come.
+/// A device from which a flood comes.
 #[derive(Debug)]
 struct Source {
     side: Side,
@@ -257,12 +260,12 @@ struct Source {
     to_mac: [u8; 6],
 }
 
-/// How many frames a side has sent.
+/// Counts of the frames that a side has sent.
 #[derive(Debug, Default)]
 struct Sent {
-    /// The kernel took them.
+    /// Frames that the kernel took.
     taken: AtomicU64,
-    /// The wire had no room for them.
+    /// Frames for which the wire had no room.
     refused: AtomicU64,
 }
 
@@ -280,13 +283,14 @@ pub struct Torrent {
     thread: Option<JoinHandle<nix::Result<()>>>,
 }
 
-/// A sender that was away for longer than this leaves out the frames that were due.
+/// A sender that was delayed for longer than this omits the frames that were due.
 const LATE: Duration = Duration::from_millis(4);
-/// Between two bursts.
+/// Time between two bursts.
 const PAUSE: Duration = Duration::from_micros(500);
 
 impl Torrent {
-    /// Begins one: so many frames per second, all sides together, or as many as one sender gets onto the wires. `first` is the number of its first frame.
+    /// Begins a flood at this rate in frames per second, all sides together, or as fast
+    /// as one sender can. `first` is the number of its first frame.
     pub fn start(network: &Network, kind: Kind, sides: &[Side], rate: Option<u64>, first: u32) -> Result<Torrent> {
         let source = |side: Side| -> Result<Source> {
             let namespace = match side {
@@ -342,7 +346,7 @@ fn pour(kind: Kind, rate: Option<u64>, first: u32, sources: &[Source], shared: &
     let frame = |source: &Source| kind.frame(source.side, source.from_mac, source.to_mac);
     let (mut frames, sides) = (sources.iter().map(frame).collect::<Vec<Vec<u8>>>(), sources.len() as u32);
     let (mut number, mut last) = (first, Instant::now());
-    // In billionths of a frame.
+    // Billionths of a frame that are due.
     let mut due = 0;
     while !shared.stop.load(Ordering::Relaxed) {
         let frames_due = match rate {
@@ -376,7 +380,7 @@ fn pour(kind: Kind, rate: Option<u64>, first: u32, sources: &[Source], shared: &
     Ok(())
 }
 
-/// Packets and frames that a host has sent.
+/// Counts of packets and frames that a host has sent.
 #[derive(Debug, Clone, Copy)]
 struct Host {
     /// IP packets that its kernel has sent by itself. A TCP packet may be several frames.
@@ -395,13 +399,13 @@ impl Host {
         let (_, own) = pairs.find(|(name, _)| *name == "OutRequests").context("the kernel counts what it sends")?;
         let mut devices = dev.lines().filter_map(|line| line.trim().split_once(':'));
         let (_, counters) = devices.find(|(name, _)| *name == HOST_DEVICE).context("the device has counters")?;
-        // Eight of what came, then bytes and packets of what went.
+        // Eight counters of received frames, then bytes and packets of sent ones.
         let frames = counters.split_whitespace().nth(9).context("frames that were sent")?;
         Ok(Host { own: own.parse()?, frames: frames.parse()? })
     }
 }
 
-/// The box's counters and those of the hosts beside it, as they were at one time.
+/// The counters of the box and of the hosts beside it, at one time.
 #[derive(Debug, Clone)]
 pub struct Books {
     status: Status,
@@ -410,13 +414,14 @@ pub struct Books {
 }
 
 impl Books {
-    /// As they are now.
+    /// Reads the counters.
     pub fn open(network: &Network) -> Result<Books> {
         let hosts = [Host::of(&network.topology.client)?, Host::of(&network.topology.server)?];
         Ok(Books { status: network.running.status()?, hosts })
     }
 
-    /// Frames that the box has had since, without those that it had no room for inside.
+    /// Frames that the box has handled since then, without those for which it had no room
+    /// inside.
     pub fn handled(&self, since: &Books) -> u64 {
         let received: u64 = self.status.ports.iter().map(|port| port.received).sum();
         let before: u64 = since.status.ports.iter().map(|port| port.received).sum();
@@ -425,15 +430,17 @@ impl Books {
         (received - before).saturating_sub(crowded(&self.status) - crowded(&since.status))
     }
 
-    /// The status then.
+    /// The status at that time.
     pub fn status(&self) -> &Status {
         &self.status
     }
 
-    /// Each frame that was sent since then is in one counter, but for one in a hundred: those of a flood (taken by the wires and refused, of each side) and those of the kernels.
+    /// Checks that each frame sent since then is in one counter, with a tolerance of one
+    /// in a hundred. `flood` has the frames of a flood that each side's wires took and
+    /// refused; the kernels' frames are added.
     ///
     /// # Errors
-    /// Some are in none, or in two.
+    /// Frames are in no counter, or in two.
     pub fn balance(&self, since: &Books, flood: [(u64, u64); 2]) -> Result<()> {
         let (now, then) = (&self.status, &since.status);
         let mut all = 0;
@@ -448,7 +455,8 @@ impl Books {
                 "{taken} frames of a flood and {own} packets of the kernel are {frames} frames on the wire to port {}",
                 port.name
             );
-            // A frame that was refused may have been counted by a device that had no room for it.
+            // A frame that was refused may have been counted by a device that had no room
+            // for it.
             ensure!(
                 (frames.saturating_sub(slack)..=frames + refused + slack).contains(&came),
                 "{frames} frames came to port {}, {taken} of a flood that tried {refused} more, and {came} are counted: {before:?}, then {port:?}",
@@ -476,7 +484,7 @@ fn at_device(port: &Port) -> u64 {
     port.received + lost.map(|(_, count)| count).sum::<u64>() + port.drops.get("frame_too_large").copied().unwrap_or(0)
 }
 
-/// Frames of which it is known what has become of them.
+/// Frames that the box has finished with: consumed, forwarded or dropped.
 fn settled(status: &Status) -> u64 {
     let of_ports: u64 = status.ports.iter().flat_map(|port| port.drops.values()).sum();
     status.ports.iter().map(|port| port.consumed + port.forwarded).sum::<u64>() + status.drops.values().sum::<u64>() - of_ports
@@ -489,7 +497,8 @@ mod tests {
     use holdfast_wire::checksum;
     use std::collections::BTreeSet;
 
-    /// However they are varied, frames have good checksums, and none is like another for as long as a table is large.
+    /// Varied frames have good checksums, and no two are alike within the size of a
+    /// table.
     #[test]
     fn frames_differ_and_are_sound() {
         for kind in KINDS {

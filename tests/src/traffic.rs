@@ -1,4 +1,5 @@
-//! Clients and servers that fill in a [`Ledger`]: datagrams and connections, in both directions, with flows that begin all the time.
+//! Clients and servers that fill in a [`Ledger`]: datagrams and connections, in both
+//! directions. New flows begin all the time.
 
 use crate::ledger::{CONNECTING, End, Ledger, Sum, Transport, Wrong, content, digest_of, heading, stream_byte};
 use crate::network::{SERVER, socket};
@@ -15,40 +16,40 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// What is due is sent once per tick.
+/// Time between two bursts; each burst sends the datagrams that are due.
 const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
-/// Every so many datagrams one is sent twice, on purpose.
+/// Interval, in datagrams, between those that are sent twice on purpose.
 const TWICE: u64 = 50;
-/// Between two connections of the short kind, and how many of them there are at a time.
+/// Time between two short connections, and their number at a time.
 const NEXT_CONNECTION: Duration = Duration::from_millis(200);
 const SHORT: usize = 5;
-/// Bytes of one of them, to the server.
+/// Bytes of a short connection, to the server.
 const SHORT_BYTES: u64 = 40_000;
-/// A connection's bytes at a time and direction.
+/// Bytes of a chunk of a connection, per direction.
 const CHUNK: u64 = 400;
-/// How often it is looked at whether all is over, by who has nothing else to do.
+/// Time between two checks for the end, in threads that have nothing else to do.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
-/// A connection that is not ended by the other side after so long is broken.
+/// A connection that the other side does not end within this time is broken.
 const GIVE_UP: Duration = Duration::from_secs(30);
 
-/// What there is.
+/// The traffic to generate.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
-    /// Where datagrams are answered.
+    /// Address of the datagram server.
     pub datagrams: SocketAddr,
-    /// Where connections are.
+    /// Address of the stream server.
     pub streams: SocketAddr,
-    /// Flows of datagrams at the beginning.
+    /// Flows of datagrams at the start.
     pub flows: usize,
-    /// Between two more of them.
+    /// Time between two new flows of datagrams.
     pub next_flow: Duration,
-    /// Datagrams per second, all flows and each direction together.
+    /// Datagrams per second, all flows and both directions together.
     pub per_second: u64,
     /// Connections that last to the end. Short ones come besides.
     pub connections: usize,
-    /// Between two chunks of a connection, in each direction.
+    /// Time between two chunks of a connection, in each direction.
     pub next_chunk: Duration,
-    /// A connection that is not opened after so long is broken.
+    /// A connection that is not opened within this time is broken.
     pub patience: Duration,
 }
 
@@ -68,7 +69,7 @@ impl Default for Plan {
     }
 }
 
-/// Whether clients are to stop; who has nothing to do waits for that.
+/// The clients' stop flag; idle threads wait for it.
 #[derive(Debug, Default)]
 struct Stop {
     is_said: Mutex<bool>,
@@ -85,7 +86,7 @@ impl Stop {
         self.said.notify_all();
     }
 
-    /// True as soon as it is said; false if it has not been for so long.
+    /// True as soon as the flag is set; false after this time.
     fn wait(&self, time: Duration) -> bool {
         let waited = self.said.wait_timeout_while(self.is_said(), time, |is_said| !*is_said);
         *waited.unwrap_or_else(PoisonError::into_inner).0
@@ -95,14 +96,14 @@ impl Stop {
 #[derive(Debug, Default)]
 struct Shared {
     stop: Stop,
-    /// The servers end after the clients.
+    /// Ends the servers, after the clients.
     over: AtomicBool,
     book: Mutex<Ledger>,
     /// Flows of datagrams by their client's port.
     ports: Mutex<Vec<(u16, u32)>>,
     /// Connections that are open, by their client's port.
     open: Mutex<BTreeMap<u16, u32>>,
-    /// Connections that nobody is to wait for any longer.
+    /// Connections that are given up.
     lost: Mutex<BTreeSet<u32>>,
     next_flow: AtomicU32,
 }
@@ -125,18 +126,18 @@ impl Shared {
     }
 }
 
-/// A connection that is open.
+/// An open connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Open {
-    /// Its client's port.
+    /// The client's port.
     pub port: u16,
-    /// Its number in the book.
+    /// The connection's number in the ledger.
     pub flow: u32,
-    /// Bytes that have come by now, at the client and at the server.
+    /// Bytes that have arrived so far, at the client and at the server.
     pub came: [u64; 2],
 }
 
-/// Traffic under way. When it is dropped it ends, and nobody looks at the book.
+/// Running traffic. Dropping it ends it without checking the ledger.
 #[derive(Debug)]
 pub struct Traffic {
     shared: Arc<Shared>,
@@ -173,17 +174,18 @@ impl Traffic {
         Ok(traffic)
     }
 
-    /// The sum so far.
+    /// The ledger's sums so far.
     pub fn sum(&self) -> Sum {
         self.shared.book().sum()
     }
 
-    /// What was wrong so far, in words.
+    /// The errors found so far, in words.
     pub fn wrong(&self) -> Vec<String> {
         self.shared.book().wrong().iter().map(ToString::to_string).collect()
     }
 
-    /// Flows of datagrams by their client's port, each with how many have come by now.
+    /// Flows of datagrams by their client's port, each with the number of datagrams that
+    /// have arrived.
     pub fn came(&self) -> Vec<(u16, u32, [u64; 2])> {
         let ports = self.shared.ports.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let book = self.shared.book();
@@ -195,7 +197,7 @@ impl Traffic {
         self.shared.book().compare(flow, seen, counted, mapping);
     }
 
-    /// Connections that are open.
+    /// The open connections.
     pub fn open(&self) -> Vec<Open> {
         let open = self.shared.open().clone();
         let book = self.shared.book();
@@ -207,24 +209,26 @@ impl Traffic {
         self.shared.book().compare_mapping(flow, mapping);
     }
 
-    /// The box has lost this connection: it is broken, and nobody waits for it any longer.
+    /// Gives up a connection that the box has lost: it counts as broken, and no thread
+    /// waits for it.
     pub fn give_up(&self, flow: u32) {
         self.shared.lost().insert(flow);
     }
 
-    /// Ends all connections, stops, and says which flows the box has lost by the book, and why.
+    /// Ends all connections, stops, and returns the flows that the box has lost according
+    /// to the ledger, each with the error that shows it.
     ///
     /// # Errors
-    /// What a box may not show that has lost flows.
+    /// An error that the loss of flows does not explain.
     pub fn finish_with_losses(mut self) -> Result<BTreeMap<u32, Wrong>> {
         self.end();
         std::mem::take(&mut *self.shared.book()).close_with_losses()
     }
 
-    /// Ends all connections, stops, and closes the book.
+    /// Ends all connections, stops, and closes the ledger.
     ///
     /// # Errors
-    /// What does not balance.
+    /// The ledger does not balance.
     pub fn finish(mut self) -> Result<Sum> {
         self.end();
         std::mem::take(&mut *self.shared.book()).close()
@@ -266,7 +270,7 @@ fn answer_datagrams(socket: &UdpSocket, shared: &Shared) {
     }
 }
 
-/// What a socket refuses is sent and lost.
+/// Sends a datagram. A datagram that the socket refuses counts as sent and lost.
 fn send(to: End, flow: u32, number: u64, shared: &Shared, mut send: impl FnMut(&[u8])) {
     let bytes = content(flow, to, number);
     for _ in 0..if number % TWICE == TWICE - 1 { 2 } else { 1 } {
@@ -282,7 +286,8 @@ struct Sender {
 }
 
 fn send_datagrams(plan: Plan, shared: &Shared) -> std::io::Result<()> {
-    // All stay open to the end: a port that is used again would be the same flow for the box, and another one in the book.
+    // All sockets stay open to the end: a reused port would be the same flow for the box,
+    // and another one in the ledger.
     let mut senders: Vec<Sender> = Vec::new();
     let start = Instant::now();
     let (mut sent, mut turn) = (0, 0);
@@ -310,7 +315,7 @@ fn send_datagrams(plan: Plan, shared: &Shared) -> std::io::Result<()> {
         }
         sent += due;
         receive_datagrams(&senders, shared);
-        // What is on its way may still come.
+        // Datagrams on their way may still arrive.
         if is_stopping && last_call.get_or_insert_with(Instant::now).elapsed() > Duration::from_millis(500) {
             return Ok(());
         }
@@ -326,7 +331,7 @@ fn receive_datagrams(senders: &[Sender], shared: &Shared) {
         loop {
             match sender.socket.recv(&mut block) {
                 Ok(len) => {
-                    // What another flow's datagram says of itself is told by the book.
+                    // The ledger detects the datagram of another flow.
                     let number =
                         heading(&block[..len]).filter(|(flow, _)| *flow == sender.flow).map_or(u64::MAX >> 32, |found| found.1);
                     shared.book().receive(End::Client, sender.flow, number, digest_of(&block[..len]));
@@ -357,7 +362,7 @@ fn open_streams(plan: Plan, is_short: bool, at: u32, shared: &Shared) {
             }
             Err(error) => shared.book().break_stream(End::Client, flow, &format!("{CONNECTING}{error}")),
         }
-        // A stream that was to last is opened anew if it broke.
+        // A long-lived stream is opened anew if it broke.
         if shared.stop.wait(NEXT_CONNECTION + Duration::from_millis(u64::from(at) * 10)) {
             return;
         }
@@ -378,22 +383,23 @@ fn accept_streams(listener: &TcpListener, plan: Plan, shared: &Arc<Shared>) {
     threads.into_iter().for_each(|thread| thread.join().expect("no server panics"));
 }
 
-/// Returns as soon as a client may be there, and now and then without one, to be asked whether it is all over.
+/// Returns as soon as a client may have connected, and now and then without one, so that
+/// the caller can check for the end.
 fn await_client(listener: &TcpListener) {
     let mut ready = [PollFd::new(listener, PollFlags::IN)];
-    // An interrupted wait is over early.
+    // An interrupted wait ends early.
     let _ = poll(&mut ready, Some(&Timespec { tv_sec: 0, tv_nsec: LOOK_INTERVAL.subsec_nanos().into() }));
 }
 
 fn serve_stream(mut stream: TcpStream, source: SocketAddr, plan: Plan, shared: &Shared) {
-    // A connection that its client has given up is noted there.
+    // The client notes a connection that it has given up.
     let Some(flow) = read_flow(&mut stream, plan, shared) else { return };
     shared.book().see_mapping(flow, Transport::Tcp, source);
-    // The client closes first, so that its port is not used again soon.
+    // The client closes first, so that its port is not reused soon.
     pump(&stream, End::Server, flow, plan, shared, |_, is_over| is_over);
 }
 
-/// The number with which a connection begins, unless it does not come.
+/// Reads the flow number with which a connection begins; `None` if it does not come.
 fn read_flow(stream: &mut TcpStream, plan: Plan, shared: &Shared) -> Option<u32> {
     stream.set_nonblocking(false).and_then(|()| stream.set_read_timeout(Some(LOOK_INTERVAL))).ok()?;
     let (mut flow, mut got, since) = ([0; 4], 0, Instant::now());
@@ -409,7 +415,8 @@ fn read_flow(stream: &mut TcpStream, plan: Plan, shared: &Shared) -> Option<u32>
     Some(u32::from_be_bytes(flow))
 }
 
-/// Sends and receives until both directions have ended. `is_enough` is asked with the bytes sent and whether the other side has ended.
+/// Sends and receives until both directions have ended. `is_enough` gets the bytes sent
+/// and whether the other side has ended.
 fn pump(stream: &TcpStream, end: End, flow: u32, plan: Plan, shared: &Shared, is_enough: impl Fn(u64, bool) -> bool) {
     let pumped = try_pump(stream, end, flow, plan, shared, is_enough);
     if let Err(error) = pumped {
@@ -462,7 +469,7 @@ fn try_pump(
                 Err(error) => return Err(error),
             }
         }
-        // Once all clients are gone nothing more comes, and nobody looks at what is dropped.
+        // After the end of all clients no data come, and dropped data are not checked.
         let is_alone = shared.over.load(Ordering::Relaxed);
         match ended {
             Some(_) if is_over => return Ok(()),
@@ -474,16 +481,18 @@ fn try_pump(
     }
 }
 
-/// Returns as soon as the stream has something, if it has not ended, or takes something, if there is something to send; at this time at the latest.
+/// Returns as soon as the stream has data, unless it has ended, or accepts data, if there
+/// is something to send; at `until` at the latest.
 fn await_stream(stream: &TcpStream, is_over: bool, has_more: bool, until: Instant) {
     let mut flags = PollFlags::empty();
     flags.set(PollFlags::IN, !is_over);
     flags.set(PollFlags::OUT, has_more);
-    // What cannot be sent now is not waited for longer than what else there is to look at.
+    // A wait for room to send is no longer than the interval of the other checks.
     let until = if has_more { until.max(Instant::now() + LOOK_INTERVAL) } else { until };
     let left = until.saturating_duration_since(Instant::now());
     let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
-    // A stream of which nothing is awaited is not asked: that it is closed would end the wait at once.
+    // A stream without an awaited event is not polled: a closed stream would end the wait
+    // at once.
     let mut ready = [PollFd::new(stream, flags)];
     let awaited = if flags.is_empty() { &mut [][..] } else { &mut ready[..] };
     let _ = poll(awaited, Some(&timeout));

@@ -1,5 +1,6 @@
-//! Transfers that last as long as a test wants: a download of a file whose end nobody waits for, and iperf3. When a test has seen what it wanted they are ended, and
-//! whatever has come until then is looked at.
+//! Transfers that last as long as a test wants: a download of a file that is never
+//! fetched to its end, and iperf3. A test ends them when it has seen enough, and checks
+//! the bytes that have arrived.
 
 use crate::network::{GIVE_UP, Network, SERVER};
 use crate::{PATIENCE, network};
@@ -18,18 +19,19 @@ use std::os::fd::AsRawFd;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// Bytes of the file: more than any test needs at its pace. A download of all of it fails the test.
+/// Bytes of the file: more than any test needs at its pace. A download of all of it fails
+/// the test.
 const FILE_BYTES: usize = 256 << 20;
-/// Its name at a site.
+/// The file's name at a site.
 const FILE_NAME: &str = "long";
-/// The file is in memory, one for all tests, and gone with this process.
+/// The file is in memory, one for all tests, and ends with this process.
 static FILE: Mutex<Option<File>> = Mutex::new(None);
-/// As much must have come before anything fails.
+/// Bytes that must have arrived before a test causes a failure.
 const UNDER_WAY: u64 = 500_000;
-/// Where iperf3 listens.
+/// The port of iperf3.
 const IPERF3_PORT: u16 = 5201;
 
-/// A path of the file, which is made when the first test asks for it.
+/// A path of the file, which is made at the first call.
 fn file() -> Result<String> {
     let mut file = FILE.lock().unwrap_or_else(PoisonError::into_inner);
     if file.is_none() {
@@ -38,7 +40,8 @@ fn file() -> Result<String> {
         let mut block = vec![0; 1 << 20];
         for _ in 0..FILE_BYTES / block.len() {
             for word in block.chunks_exact_mut(8) {
-                // xorshift64: no two blocks alike, so a block lost, doubled or swapped shows in the sum.
+                // xorshift64: no two blocks are alike, so a lost, doubled or swapped
+                // block shows in the sum.
                 state ^= state << 13;
                 state ^= state >> 7;
                 state ^= state << 17;
@@ -52,7 +55,7 @@ fn file() -> Result<String> {
     Ok(format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()))
 }
 
-/// A download under way.
+/// A running download.
 #[derive(Debug)]
 pub struct LongDownload {
     download: Download,
@@ -60,7 +63,8 @@ pub struct LongDownload {
 }
 
 impl LongDownload {
-    /// Fetches the file of this site from a server at such a pace; returns when it is under way.
+    /// Fetches this site's file from a server at this pace; returns when the download is
+    /// under way.
     pub fn start(
         client: &Namespace,
         site: &Site,
@@ -82,23 +86,23 @@ impl LongDownload {
         Ok(LongDownload { download, seen })
     }
 
-    /// The same in the office.
+    /// Like `start`, in the office.
     pub fn start_in(network: &Network, server: &str, bytes_per_second: u64) -> Result<LongDownload> {
         let (client, interrupt) = (&network.topology.client, network.lab.interrupt());
         LongDownload::start(client, &network.site, server, bytes_per_second, GIVE_UP, interrupt)
     }
 
-    /// Waits until more has come than when this was called last, or since it began.
+    /// Waits until more bytes have arrived than at the last call, or since the start.
     pub fn goes_on(&mut self, interrupt: &Interrupt) -> Result<()> {
         until("the download goes on", PATIENCE, interrupt, || Ok((self.download.received() > self.seen).then_some(())))?;
         self.seen = self.download.received();
         Ok(())
     }
 
-    /// More comes, and it is ended.
+    /// Waits for more bytes, and ends the download.
     ///
     /// # Errors
-    /// It was over, or something that came is not what was sent.
+    /// The download was over already, or a byte differs from the sent one.
     pub fn finish(mut self, interrupt: &Interrupt) -> Result<()> {
         self.seen = self.download.received();
         self.goes_on(interrupt)?;
@@ -110,7 +114,8 @@ impl LongDownload {
     }
 }
 
-/// iperf3 between client and server in the office, each transfer with a server of its own, which says what came if it is the receiver.
+/// iperf3 between client and server in the office. Each transfer has a server of its own,
+/// which reports the result if it is the receiver.
 #[derive(Debug)]
 pub struct LongIperf3 {
     client: Process,
@@ -119,7 +124,8 @@ pub struct LongIperf3 {
 }
 
 impl LongIperf3 {
-    /// Starts it at such a rate, by UDP or TCP; `reverse` is from the server to the client.
+    /// Starts a transfer at this rate, by UDP or TCP; `reverse` is from the server to the
+    /// client.
     pub fn start(network: &Network, is_udp: bool, bits_per_second: u64, reverse: bool) -> Result<LongIperf3> {
         let server = programs::iperf3_server(&network.lab, &network.topology.server, IPERF3_PORT, &["--json", "--one-off"])?;
         let mut command = network.topology.client.command("iperf3");
@@ -143,13 +149,13 @@ impl LongIperf3 {
         Ok(())
     }
 
-    /// Ends it; what the receiver has measured.
+    /// Ends the transfer; returns the receiver's measurements.
     ///
     /// # Errors
-    /// It was over, or says nothing.
+    /// The transfer was over already, or there is no report.
     pub fn finish(mut self, network: &Network) -> Result<Transfer> {
         self.goes_on(network)?;
-        // It tells its server and counts what it has.
+        // On SIGINT the client tells its server and counts what has arrived.
         self.client.signal(Signal::INT)?;
         self.client.wait(PATIENCE, network.lab.interrupt())?;
         let receiver = if self.reverse { &mut self.client } else { &mut self.server };

@@ -1,4 +1,4 @@
-//! What tests expect of connections, datagrams and processes; if it is not so, the error says what there was instead.
+//! Checks of connections, datagrams and processes; the error describes the actual state.
 
 use anyhow::{Context, Result, ensure};
 use holdfast_control::status::{Process, Status};
@@ -7,20 +7,21 @@ use holdfast_lab::keepalive::KeepAlive;
 use holdfast_lab::running::RunningBox;
 use holdfast_lab::udp::Datagrams;
 
-/// None of these connections has broken, and each answers once more.
+/// Checks that these connections are unbroken, and that each answers once more.
 ///
 /// # Errors
-/// If one has.
+/// A connection is broken.
 pub fn ensure_unbroken(held: &KeepAlive, interrupt: &Interrupt) -> Result<()> {
     let connections = held.verify(interrupt)?;
     ensure!(connections.broken == 0, "{connections:?}");
     Ok(())
 }
 
-/// Of as many flows everyone is served to the end, nothing has come twice or changed, and fewer than `lost` datagrams are missing.
+/// Checks that all of these `flows` are served to the end, no datagram has come twice or
+/// changed, and fewer than `lost` datagrams are missing.
 ///
 /// # Errors
-/// If it is not so.
+/// The condition does not hold.
 pub fn ensure_served(datagrams: &Datagrams, flows: usize, lost: u64) -> Result<()> {
     ensure!((datagrams.doubled, datagrams.changed) == (0, 0), "{datagrams:?}");
     ensure!(datagrams.flows_alive == flows, "{datagrams:?}");
@@ -28,10 +29,12 @@ pub fn ensure_served(datagrams: &Datagrams, flows: usize, lost: u64) -> Result<(
     Ok(())
 }
 
-/// Of as many flows nothing is missing, nothing has come twice, late or changed.
+/// Checks that in these `flows` no datagram is missing, and none has come twice, late or
+/// changed.
 ///
 /// # Errors
-/// If it is not so; then it tells, too, what these boxes have dropped and whom they gave up.
+/// The condition does not hold. The error also has the drops of these boxes, and the
+/// failures they saw.
 pub fn ensure_perfect<'a>(datagrams: &Datagrams, flows: usize, boxes: impl Iterator<Item = &'a RunningBox>) -> Result<()> {
     let is_perfect = || {
         ensure_served(datagrams, flows, 1)?;
@@ -47,10 +50,10 @@ pub fn ensure_perfect<'a>(datagrams: &Datagrams, flows: usize, boxes: impl Itera
     })
 }
 
-/// These processes live, and are the same as before.
+/// Checks that these processes live, and are the same as before.
 ///
 /// # Errors
-/// With the first that is not.
+/// A process has changed; the error names the first.
 pub fn ensure_same<'a>(before: impl Iterator<Item = &'a Process>, after: &Status) -> Result<()> {
     for old in before {
         let new = after.processes.iter().find(|new| (new.role.as_str(), new.id) == (old.role.as_str(), old.id));

@@ -1,7 +1,6 @@
 //! `packet_limit`: limits the packets of a flow, both directions together. The guide's
 //! example. An end that sends more is told. Both ends of a TCP connection are told at
-//! once, by resets in sequence, so neither waits for the other. resets in sequence, so
-//! neither waits for the other.
+//! once, by resets in sequence, so neither waits for the other.
 
 use holdfast_nf::{ConfigError, Context, DropReason, NetworkFunction, Open, Opening, Packet, Verdict};
 use schemars::JsonSchema;

@@ -1,4 +1,4 @@
-//! Downloads by curl whose bytes are hashed as they come.
+//! Downloads by curl, whose bytes are hashed as they arrive.
 
 use super::namespace::Namespace;
 use super::nginx::Sum;
@@ -14,24 +14,26 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// What ends one that has gone on for long enough.
+/// The signal that ends a download early.
 const STOP: Signal = Signal::TERM;
 
-/// How a download is done.
+/// The parameters of a download.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// What to fetch; without a query.
+    /// The URL to fetch, without a query.
     pub url: String,
-    /// Pace of the server and curl's `--limit-rate`, in bytes per second; `None` for as fast as it goes.
+    /// Pace of the server and curl's `--limit-rate`, in bytes per second; `None` for full
+    /// speed.
     ///
-    /// curl alone reads up to a hundred buffers before it looks at its limit, and what a fast server has sent already waits in the client's
-    /// socket: the server's pace is what keeps the bytes on the way.
+    /// curl alone reads up to a hundred buffers before it looks at its limit, and bytes
+    /// that a fast server has sent already wait in the client's socket. The server's pace
+    /// keeps the bytes on the way.
     pub bytes_per_second: Option<u64>,
     /// Give up after this long without a byte.
     pub stalled_after: Duration,
 }
 
-/// A curl under way. Dropping it kills it.
+/// A running curl. Dropping it kills it.
 #[derive(Debug)]
 pub struct Download {
     child: Child,
@@ -44,18 +46,18 @@ pub struct Download {
 /// How a download ended.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outcome {
-    /// Bytes of the body that came.
+    /// Bytes of the body that arrived.
     pub bytes: u64,
-    /// Sum of those bytes.
+    /// SHA-256 sum of those bytes.
     pub sum: Sum,
     /// From the start to the last byte.
     pub seconds: f64,
-    /// What curl complained about; `None` if it ended well.
+    /// The error that curl printed; `None` if it ended well.
     pub error: Option<String>,
 }
 
 impl Download {
-    /// Starts it inside `namespace`.
+    /// Starts the download inside `namespace`.
     pub fn start(namespace: &Namespace, plan: &Plan) -> Result<Download> {
         let mut command = namespace.command("curl");
         let stalled = plan.stalled_after.as_secs().max(1).to_string();
@@ -97,12 +99,13 @@ impl Download {
         self.received.load(Ordering::Relaxed)
     }
 
-    /// Has curl ended?
+    /// True if curl has ended.
     pub fn is_over(&mut self) -> Result<bool> {
         Ok(self.child.try_wait().context("watching curl")?.is_some())
     }
 
-    /// Ends it before its end. What curl had not passed on yet is missing; what has come is counted.
+    /// Ends the download early. Bytes that curl had not passed on yet are missing; bytes
+    /// that have arrived are counted.
     pub fn stop(self, limit: Duration, interrupt: &Interrupt) -> Result<Outcome> {
         self.signal(STOP);
         self.finish(limit, interrupt)
@@ -110,12 +113,12 @@ impl Download {
 
     fn signal(&self, signal: Signal) {
         if let Some(group) = Pid::from_raw(self.child.id() as i32) {
-            // It may have ended.
+            // The process may have ended already.
             let _ = kill_process_group(group, signal);
         }
     }
 
-    /// Waits for its end.
+    /// Waits for the end of the download.
     pub fn finish(mut self, limit: Duration, interrupt: &Interrupt) -> Result<Outcome> {
         let status = until("a download ends", limit, interrupt, || self.child.try_wait().context("watching curl"))?;
         let body = self.body.take().map(|thread| thread.join().expect("the reader does not panic"));

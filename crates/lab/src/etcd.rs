@@ -14,18 +14,19 @@ use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Files for TLS: the authority's certificate, and the member's own with its key. Clients must show one of the same authority.
+/// Files for TLS: the authority's certificate, and the member's own with its key. Clients
+/// must show a certificate of the same authority.
 #[derive(Debug, Clone)]
 pub struct Certificates {
-    /// The authority.
+    /// The authority's certificate.
     pub ca: PathBuf,
-    /// The member's.
+    /// The member's certificate.
     pub certificate: PathBuf,
-    /// Its key.
+    /// The member's key.
     pub key: PathBuf,
 }
 
-/// A running etcd. Dropping it kills it; its directory is its maker's.
+/// A running etcd. Dropping it kills it; its directory remains for the caller to remove.
 #[derive(Debug)]
 pub struct Etcd {
     process: Option<Process>,
@@ -36,11 +37,12 @@ pub struct Etcd {
     certificates: Option<Certificates>,
 }
 
-/// Ports to try, one after the other. Below those that the kernel gives to clients: one of these could take what was free a moment ago.
+/// Ports to try, one after the other. The ports lie below the ephemeral ports, because a
+/// client could take an ephemeral port that was free a moment ago.
 static NEXT_PORT: AtomicU16 = AtomicU16::new(0);
 const PORTS: std::ops::Range<u16> = 20_000..32_000;
 
-/// A port of an address that nobody has.
+/// A free port of this address.
 fn free_address(address: Ipv4Addr) -> Result<SocketAddr> {
     for _ in PORTS {
         // Processes at the same time begin at different places.
@@ -54,7 +56,8 @@ fn free_address(address: Ipv4Addr) -> Result<SocketAddr> {
 }
 
 impl Etcd {
-    /// Starts one on the loopback, with its files in this directory; returns when it listens.
+    /// Starts an etcd on the loopback, with its files in this directory; returns when it
+    /// listens.
     pub fn start(
         home: &Path,
         namespace: Option<&Namespace>,
@@ -64,7 +67,7 @@ impl Etcd {
         Etcd::start_at(Ipv4Addr::LOCALHOST, home, namespace, certificates, interrupt)
     }
 
-    /// The same at another address of its namespace.
+    /// Like `Etcd::start`, at another address of its namespace.
     pub fn start_at(
         address: Ipv4Addr,
         home: &Path,
@@ -91,7 +94,7 @@ impl Etcd {
         format!("{}://{}", if self.certificates.is_some() { "https" } else { "http" }, self.address)
     }
 
-    /// Starts it, with what it had kept; returns when it listens.
+    /// Starts etcd on the data that it has kept; returns when it listens.
     pub fn start_again(&mut self, interrupt: &Interrupt) -> Result<()> {
         self.process = None;
         let mut command = match &self.namespace {
@@ -123,12 +126,12 @@ impl Etcd {
         Ok(())
     }
 
-    /// Sends it a signal.
+    /// Sends etcd a signal.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         self.process.as_ref().context("etcd does not run")?.signal(signal)
     }
 
-    /// Ends it as a power cut does.
+    /// Kills etcd with SIGKILL, like a power cut.
     pub fn kill(&mut self, interrupt: &Interrupt) -> Result<()> {
         self.signal(Signal::KILL)?;
         let Some(mut process) = self.process.take() else { return Ok(()) };

@@ -1,6 +1,8 @@
-//! Several hosts between one client and one server: three bridges in a namespace of their own join them. The inside network has the client and a device of every
-//! host, the outside network the server and another one, and the fabric every host's `fab0`. A fourth one, if it is wanted, is for management: there the kernels
-//! have addresses, at `mgmt0`.
+//! Several hosts between one client and one server: three bridges in a namespace of their
+//! own join them. The inside network has the client and a device of every host, the
+//! outside network the server and another device of every host, and the fabric every
+//! host's `fab0`. An optional fourth bridge is for management: there the kernels have
+//! addresses, at `mgmt0`.
 
 use super::link::{self, Offloads};
 use super::topology::{Addresses, HOST_DEVICE};
@@ -18,7 +20,8 @@ const SPARE: (&str, &str) = ("spare", "fab1");
 const MANAGEMENT: (&str, &str) = ("management", "mgmt0");
 /// The bridges of a second client and a second server: inside, outside.
 const SECOND: [&str; 2] = ["near", "beyond"];
-/// The address there of what serves the hosts; theirs follow 10.99.0.1.
+/// The management address of the programs that serve the hosts; the hosts' own addresses
+/// begin with 10.99.0.1.
 pub const MANAGER: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 254);
 /// Largest packet between the hosts, bytes.
 const FABRIC_MTU: &str = "2600";
@@ -26,24 +29,24 @@ const FABRIC_MTU: &str = "2600";
 /// In which direction a host's link to the others is cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cut {
-    /// Nothing of it arrives.
+    /// Frames from the host are dropped.
     From,
-    /// Nothing arrives at it.
+    /// Frames to the host are dropped.
     To,
-    /// Neither.
+    /// Frames in both directions are dropped.
     Both,
 }
 
-/// See the module.
+/// Hosts, client and server, joined as the module's head says.
 #[derive(Debug, Clone)]
 pub struct Hosts {
-    /// Where clients run.
+    /// The namespace where clients run.
     pub client: Namespace,
-    /// Where servers run.
+    /// The namespace where servers run.
     pub server: Namespace,
-    /// Where the bridges are.
+    /// The namespace with the bridges.
     pub network: Namespace,
-    /// The hosts. In them the kernel is silent.
+    /// The hosts' namespaces. The kernel in them is silent.
     pub hosts: Vec<Namespace>,
 }
 
@@ -52,12 +55,12 @@ fn bridge(network: &Namespace, name: &str) -> Result<()> {
     network.ip(&format!("link set {name} up"))
 }
 
-/// The port of a bridge to somebody.
+/// The name of the bridge port to a namespace.
 fn port(bridge: &str, name: &str) -> String {
     format!("{}-{name}", &bridge[..3])
 }
 
-/// Joins somebody's device to a bridge.
+/// Joins a namespace's device to a bridge.
 fn join(lab: &Lab, network: &Namespace, end: (&Namespace, &str), name: &str, bridge: &str, offloads: Offloads) -> Result<()> {
     let port = port(bridge, name);
     link::veth(end, (network, &port), offloads, lab.interrupt())?;
@@ -69,7 +72,7 @@ fn join(lab: &Lab, network: &Namespace, end: (&Namespace, &str), name: &str, bri
 }
 
 impl Hosts {
-    /// Makes and joins them; `names` are the hosts'.
+    /// Makes and joins the namespaces; `names` are the hosts'.
     pub fn build(lab: &mut Lab, names: &[&str], addresses: &Addresses) -> Result<Hosts> {
         let (client, server, network) = (lab.namespace("client")?, lab.namespace("server")?, lab.namespace("network")?);
         link::silence(&network)?;
@@ -93,7 +96,8 @@ impl Hosts {
         Ok(Hosts { client, server, network, hosts })
     }
 
-    /// Joins the hosts by a network for management too, and a namespace in which to run what they need there, at [`MANAGER`].
+    /// Joins the hosts by a management network too. Returns a namespace on it, with the
+    /// address [`MANAGER`], for the programs that the hosts need there.
     pub fn manage(&self, lab: &mut Lab, names: &[&str]) -> Result<Namespace> {
         let manager = lab.namespace("manager")?;
         bridge(&self.network, MANAGEMENT.0)?;
@@ -113,7 +117,8 @@ impl Hosts {
         hosts.try_for_each(|(host, name)| join(lab, &self.network, (host, SPARE.1), name, SPARE.0, Offloads::LeftOn))
     }
 
-    /// Joins a second client and a second server to devices of their own of every host, with these addresses.
+    /// Joins a second client and a second server to devices of their own of every host,
+    /// with these addresses.
     pub fn add_second(&self, lab: &mut Lab, names: &[&str], addresses: &Addresses) -> Result<(Namespace, Namespace)> {
         let (client, server) = (lab.namespace("client2")?, lab.namespace("server2")?);
         SECOND.iter().try_for_each(|name| bridge(&self.network, name))?;
@@ -128,12 +133,13 @@ impl Hosts {
         Ok((client, server))
     }
 
-    /// Gives the hosts' kernels addresses on the fabric: what the hosts send each other then travels over UDP. In the order of the hosts.
+    /// Gives the hosts' kernels addresses on the fabric, so frames between the hosts
+    /// travel over UDP. Returns the addresses in the order of the hosts.
     pub fn address_fabric(&self) -> Result<Vec<Ipv4Addr>> {
         self.address(FABRIC_DEVICE, 0)
     }
 
-    /// The same on the second fabric.
+    /// Like `Hosts::address_fabric`, on the second fabric.
     pub fn address_spare(&self) -> Result<Vec<Ipv4Addr>> {
         self.address(SPARE.1, 1)
     }
@@ -172,7 +178,8 @@ impl Hosts {
         Ok(())
     }
 
-    /// Overwrites a byte in one of `one_in` frames between hosts. No Ethernet check sequence shows it.
+    /// Overwrites a byte in one of `one_in` frames between hosts. The Ethernet check
+    /// sequence does not show it.
     pub fn damage(&self, one_in: usize) -> Result<()> {
         // Offsets of frame addresses, headers of messages and packets, and payload.
         const PLACES: [usize; 16] = [7, 11, 14, 17, 21, 26, 28, 29, 34, 38, 44, 50, 61, 75, 90, 120];
@@ -180,7 +187,7 @@ impl Hosts {
         self.network.run(&format!("nft add rule bridge cuts forward {of_hosts} counter"))?;
         for (at, byte) in PLACES.iter().enumerate() {
             let which = format!("{of_hosts} numgen random mod {} == {at}", one_in * PLACES.len());
-            // A frame that has this value there already stays intact, and one that ends before.
+            // A frame stays intact if it has this value there already, or ends before.
             self.network.run(&format!(
                 "nft add rule bridge cuts forward {which} @ll,{},8 set {:#x} counter",
                 byte * 8,
@@ -190,7 +197,8 @@ impl Hosts {
         Ok(())
     }
 
-    /// Frames between hosts since [`Hosts::damage`], and how many of them a byte was overwritten in.
+    /// Counts frames between hosts since [`Hosts::damage`], and those in which a byte was
+    /// overwritten.
     pub fn damaged(&self) -> Result<(u64, u64)> {
         let rules = self.network.run("nft list chain bridge cuts forward")?;
         let counters =
@@ -199,7 +207,7 @@ impl Hosts {
         Ok((counters.next().unwrap_or(0), counters.sum()))
     }
 
-    /// Every link is whole again.
+    /// Makes every link whole again.
     pub fn heal(&self) -> Result<()> {
         self.network.run("nft flush chain bridge cuts forward").map(drop)
     }

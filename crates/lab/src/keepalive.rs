@@ -1,7 +1,10 @@
-//! Many open HTTP/1.1 connections that are used now and then, and notice at once when one breaks.
+//! Many open HTTP/1.1 connections that are used now and then, and notice at once when a
+//! connection breaks.
 //!
-//! One thread holds all of them with non-blocking sockets. Each connection sends a request every interval and must get the very answer it
-//! expects within a limit; a reset, an end of stream, a wrong byte or silence makes it *broken*, and a broken one is never mended.
+//! A single thread holds all of them with non-blocking sockets. Each connection sends a
+//! request every interval and must get the expected answer, byte for byte, within a
+//! limit. A reset, an end of stream, a wrong byte or silence makes it *broken*, and it
+//! stays broken.
 
 use super::namespace::Namespace;
 use super::wait::{Interrupt, until};
@@ -19,10 +22,10 @@ use std::time::{Duration, Instant};
 /// How often the thread looks at its deadlines.
 const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
-/// What to hold.
+/// The connections to hold.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// Where to connect.
+    /// The server to connect to.
     pub server: SocketAddr,
     /// Path to ask for.
     pub path: String,
@@ -30,26 +33,26 @@ pub struct Plan {
     pub body: String,
     /// How many connections.
     pub count: usize,
-    /// Between two requests on one connection.
+    /// Time between two requests on one connection.
     pub interval: Duration,
     /// An answer later than this breaks the connection.
     pub answer_within: Duration,
 }
 
-/// A count of the connections.
+/// Counts of the connections.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Connections {
-    /// Opened in the beginning.
+    /// Connections opened at the start.
     pub opened: usize,
-    /// Still whole.
+    /// Connections still whole.
     pub alive: usize,
-    /// Broken since.
+    /// Connections broken since.
     pub broken: usize,
-    /// Answers that were right.
+    /// Right answers.
     pub answers: u64,
     /// The answer that took longest, in microseconds.
     pub slowest_answer_us: u64,
-    /// How many broke by what.
+    /// Broken connections by cause.
     pub broken_by: BTreeMap<String, usize>,
 }
 
@@ -64,7 +67,8 @@ pub struct KeepAlive {
 #[derive(Debug, Default)]
 struct Shared {
     stop: AtomicBool,
-    /// Increased by [`KeepAlive::verify`]: every connection sends one more request, now.
+    /// Increased by [`KeepAlive::verify`]: every connection then sends one more request
+    /// at once.
     round: AtomicU64,
     view: Mutex<View>,
 }
@@ -72,7 +76,7 @@ struct Shared {
 #[derive(Debug, Default, Clone)]
 struct View {
     connections: Connections,
-    /// Every connection is broken or has had an answer to a request of this round.
+    /// The latest round in which every connection has had an answer or is broken.
     round: u64,
 }
 
@@ -80,7 +84,7 @@ struct View {
 struct Connection {
     stream: TcpStream,
     next: Instant,
-    /// Since when an answer is due, and of which round.
+    /// The time since when an answer is due, and its round.
     asked: Option<(Instant, u64)>,
     answer: Vec<u8>,
     round: u64,
@@ -88,7 +92,8 @@ struct Connection {
 }
 
 impl KeepAlive {
-    /// Opens the connections inside `namespace`, one after the other, each used once before the next is opened.
+    /// Opens the connections inside `namespace`, one after the other; each is used once
+    /// before the next is opened.
     pub fn open(namespace: &Namespace, plan: &Plan, interrupt: &Interrupt) -> Result<KeepAlive> {
         let request = format!("GET {} HTTP/1.1\r\nHost: {}\r\n\r\n", plan.path, plan.server).into_bytes();
         let streams = namespace.enter(|| {
@@ -108,7 +113,8 @@ impl KeepAlive {
                 .enumerate()
                 .map(|(number, stream)| Connection {
                     stream,
-                    // Spread over the interval, so that the load is even and some request is always under way.
+                    // Spread over the interval, so that the load is even and some request
+                    // is always under way.
                     next: start + plan.interval * number as u32 / plan.count.max(1) as u32,
                     asked: None,
                     answer: Vec::new(),
@@ -132,10 +138,12 @@ impl KeepAlive {
         lock(&self.shared.view).connections.clone()
     }
 
-    /// Sends one more request on every connection and waits until each has answered it or is broken.
+    /// Sends one more request on every connection and waits until each has answered it or
+    /// is broken.
     pub fn verify(&self, interrupt: &Interrupt) -> Result<Connections> {
         let round = self.shared.round.fetch_add(1, Ordering::Relaxed) + 1;
-        // A request may be under way, whose answer may take as long as it is allowed to, before that of the round is sent.
+        // A request may be under way and take its full time, before the round's request
+        // is sent.
         until("every connection answers or breaks", self.answer_within * 3, interrupt, || {
             let view = lock(&self.shared.view).clone();
             Ok((view.round >= round).then_some(view.connections))
@@ -183,7 +191,7 @@ enum Judgement {
     Wrong,
 }
 
-/// Compares what has come so far with a response 200 that has this body and says its length.
+/// Compares the bytes so far with a response 200 that has this body and gives its length.
 fn judge(answer: &[u8], body: &str) -> Judgement {
     let Some(head_end) = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n") else {
         return if answer.len() > 16_384 { Judgement::Wrong } else { Judgement::Incomplete };
@@ -235,7 +243,8 @@ impl Holder {
                 connection.asked = Some((now, round));
                 connection.next = now + self.plan.interval;
                 connection.answer.clear();
-                // A request is far smaller than a send buffer that the previous answer has emptied: a partial write is a broken connection.
+                // A request is far smaller than a send buffer that the previous answer
+                // has emptied: a partial write is a broken connection.
                 match connection.stream.write(&self.request) {
                     Ok(written) if written == self.request.len() => {}
                     Ok(_) => self.break_it(number, "send buffer full"),
@@ -253,7 +262,7 @@ impl Holder {
                 .iter()
                 .map(|&number| PollFd::from_borrowed_fd(self.connections[number].stream.as_fd(), PollFlags::IN))
                 .collect();
-            // An interrupted poll is one without result; the next follows at once.
+            // An interrupted poll has no result; the next poll follows at once.
             let _ = poll(&mut descriptors, Some(&TICK));
             watched.iter().zip(&descriptors).filter(|(_, fd)| !fd.revents().is_empty()).map(|(&number, _)| number).collect()
         };
@@ -317,7 +326,8 @@ mod tests {
         assert_eq!(judge(b"HTTP/1.1 200 OK\r\n\r\nbody", "body"), Judgement::Wrong);
     }
 
-    /// A holder of two connections to a server of ours that answers on the first and resets the second.
+    /// A holder of two connections to a test server that answers on the first and resets
+    /// the second.
     #[test]
     fn counts_a_connection_that_breaks_and_one_that_lives() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

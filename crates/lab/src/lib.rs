@@ -1,13 +1,17 @@
-//! The laboratory: what shows, measures and tests a box, and is no part of one. Never: a line of the daemon, which it asks as anybody else does.
+//! The laboratory shows, measures and tests a box, and is no part of a box. Never: a line
+//! of the daemon; the laboratory asks it like any other client.
 //!
-//! Here: networks of namespaces and veth pairs with real programs in them, for the demo and the end-to-end tests. Beside that the commands [`demo`],
-//! [`bench`] and [`simulate`].
+//! Here: networks of namespaces and veth pairs with real programs in them, for the demo
+//! and the end-to-end tests, and the commands [`demo`], [`bench`] and [`simulate`].
 //!
-//! A [`Lab`] owns everything it makes: namespaces named `hf-<pid>-<name>`, a scratch directory, and whatever runs inside. Dropping it, also
-//! while a panic unwinds, removes all of it; [`sweep`] removes what a process left behind that could not drop (killed, power cut).
-//! Programs run inside through `ip netns exec`; the laboratory's own clients and servers are threads that move into a namespace.
+//! A [`Lab`] owns everything it makes: namespaces named `hf-<pid>-<name>`, a scratch
+//! directory, and the processes inside. Dropping it, also while a panic unwinds, removes
+//! all of it; [`sweep`] removes the remains of a process that could not drop its lab
+//! (killed, power cut). Programs run inside through `ip netns exec`; the laboratory's own
+//! clients and servers are threads that move into a namespace.
 //!
-//! It needs root (CAP_NET_ADMIN and CAP_SYS_ADMIN) and never touches the namespace it is started in.
+//! The laboratory needs root (CAP_NET_ADMIN and CAP_SYS_ADMIN) and never touches the
+//! namespace it is started in.
 #![forbid(unsafe_code)]
 
 pub mod bench;
@@ -38,10 +42,11 @@ pub use namespace::Namespace;
 pub use process::Process;
 pub use wait::{Interrupt, Interrupted, until, until_every};
 
-/// What every name in the laboratory starts with; the pid of the maker follows.
+/// The prefix of every name in the laboratory; the pid of the maker follows.
 const PREFIX: &str = "hf-";
 
-/// Labs made by this process; part of the names from the second on, so that several may exist at once.
+/// Labs made by this process; part of the names from the second on, so that several may
+/// exist at once.
 static SERIAL: AtomicU32 = AtomicU32::new(0);
 
 /// Namespaces, scratch files and processes that vanish together.
@@ -55,7 +60,7 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// An empty laboratory. Removes first what dead processes left behind.
+    /// Makes an empty laboratory, after removing the remains of dead processes.
     pub fn new(interrupt: Interrupt) -> Result<Lab> {
         sweep().context("removing what earlier runs left behind")?;
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
@@ -72,22 +77,23 @@ impl Lab {
         Ok(namespace)
     }
 
-    /// Where configurations, logs and sockets of this laboratory lie.
+    /// The directory of this laboratory's configurations, logs and sockets.
     pub fn scratch(&self) -> &Path {
         &self.scratch
     }
 
-    /// What ends every wait of this laboratory early.
+    /// The flag that ends every wait of this laboratory early.
     pub fn interrupt(&self) -> &Interrupt {
         &self.interrupt
     }
 
-    /// Its namespaces, in the order they were made.
+    /// The laboratory's namespaces, in the order they were made.
     pub fn namespaces(&self) -> &[Namespace] {
         &self.namespaces
     }
 
-    /// Leaves everything as it is when dropped, for looking around. The next laboratory of another process sweeps it.
+    /// Leaves everything in place on drop, for inspection. The next laboratory of another
+    /// process sweeps it.
     pub fn keep(&mut self) {
         self.keep = true;
     }
@@ -121,7 +127,7 @@ fn unique(name: &str, serial: u32) -> String {
     if serial == 0 { format!("{PREFIX}{pid}-{name}") } else { format!("{PREFIX}{pid}-{name}-{serial}") }
 }
 
-/// The pid in a laboratory's name; `None` for a name of somebody else's.
+/// The pid in a laboratory's name; `None` if the name is not a laboratory's.
 fn maker_of(name: &str) -> Option<u32> {
     let (pid, rest) = name.strip_prefix(PREFIX)?.split_once('-')?;
     (!rest.is_empty()).then(|| pid.parse().ok()).flatten()
@@ -131,9 +137,11 @@ fn is_alive(pid: u32) -> bool {
     Path::new("/proc").join(pid.to_string()).exists()
 }
 
-/// Removes the namespaces (with what runs in them) and scratch directories of processes that are no more; returns their names.
+/// Removes the namespaces (with the processes in them) and scratch directories of
+/// processes that have ended; returns their names.
 ///
-/// One that cannot be removed is left and not named: another process may be sweeping at the same time.
+/// An item that cannot be removed is left and not named: another process may be sweeping
+/// at the same time.
 pub fn sweep() -> Result<Vec<String>> {
     let mut swept = Vec::new();
     for name in namespace::list()? {
@@ -152,7 +160,8 @@ pub fn sweep() -> Result<Vec<String>> {
     Ok(swept)
 }
 
-/// Waits for the machine-wide right to load it, and holds that until dropped: heavy scenarios run one at a time, also across processes.
+/// Waits for the machine-wide right to load the machine, and holds it until dropped:
+/// heavy scenarios run one at a time, also across processes.
 pub fn exclusive() -> Result<File> {
     let path = std::env::temp_dir().join("holdfast-lab.lock");
     let file = File::options().create(true).append(true).open(&path).with_context(|| format!("opening {}", path.display()))?;

@@ -6,7 +6,8 @@ use anyhow::{Context, Result};
 use std::process::Command;
 use std::time::Duration;
 
-/// Offloads that make a veth carry what no wire would: unfilled checksums, frames of 64 KiB, tags beside the frame.
+/// Offloads that make a veth carry frames that a wire would not: unfilled checksums,
+/// frames of 64 KiB, tags beside the frame.
 const OFFLOADS: [&str; 6] = ["tx", "tso", "gso", "gro", "rxvlan", "txvlan"];
 
 /// Whether a veth pair behaves like a wire.
@@ -14,7 +15,7 @@ const OFFLOADS: [&str; 6] = ["tx", "tso", "gso", "gro", "rxvlan", "txvlan"];
 pub enum Offloads {
     /// All off, as on a wire.
     Off,
-    /// As the kernel makes them: what an unsuspecting user has.
+    /// As the kernel makes them: a user who changes nothing has these.
     LeftOn,
 }
 
@@ -38,8 +39,9 @@ pub fn veth(left: (&Namespace, &str), right: (&Namespace, &str), offloads: Offlo
     Ok(())
 }
 
-/// Packets of a flow arrive in their order, as by a wire. A veth delivers a packet on the processor that sent it, so those of
-/// a sender that changes processors overtake one another unless receive packet steering brings each flow to one processor.
+/// Keeps the packets of a flow in order, like a wire. A veth delivers a packet on the
+/// processor that sent it, so packets of a sender that changes processors overtake one
+/// another. Receive packet steering brings each flow to one processor.
 fn keep_order(namespace: &Namespace, device: &str) -> Result<()> {
     let processors = std::thread::available_parallelism().map_or(1, usize::from).min(31);
     let file = format!("/sys/class/net/{device}/queues/rx-0/rps_cpus");
@@ -74,7 +76,8 @@ pub fn route(namespace: &Namespace, destination: &str, via: &str) -> Result<()> 
     namespace.ip(&format!("route add {destination} via {via}"))
 }
 
-/// Makes a namespace one in which the kernel is silent: no addresses, no forwarding, no IPv6. The box brings its own.
+/// Silences the kernel in a namespace: no addresses, no forwarding, no IPv6. The box
+/// brings its own.
 pub fn silence(namespace: &Namespace) -> Result<()> {
     namespace.sysctl("net/ipv4/ip_forward", "0")?;
     for device in ["all", "default"] {

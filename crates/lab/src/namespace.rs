@@ -12,19 +12,20 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Where `ip netns` keeps its names.
+/// The directory in which `ip netns` keeps its names.
 const DIRECTORY: &str = "/run/netns";
 /// How long a socket waits for its port.
 const PORT_LIMIT: Duration = Duration::from_secs(30);
 
-/// A handle to a namespace by name. Clones name the same one; whoever made it removes it.
+/// A handle to a namespace by name. Clones name the same namespace; its maker removes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Namespace {
     name: String,
 }
 
 impl Namespace {
-    /// Makes it, with its loopback up, IPv6 duplicate address detection off and ICMP errors unlimited.
+    /// Makes a namespace, with its loopback up, IPv6 duplicate address detection off and
+    /// ICMP errors unlimited.
     pub(super) fn create(name: &str) -> Result<Namespace> {
         run(Command::new("ip").args(["netns", "add", name]))?;
         let namespace = Namespace { name: name.to_owned() };
@@ -32,7 +33,8 @@ impl Namespace {
             for device in ["all", "default"] {
                 namespace.sysctl(&format!("net/ipv6/conf/{device}/accept_dad"), "0")?;
             }
-            // One ICMP error a second for each peer would make a second traceroute see nobody.
+            // With one ICMP error a second for each peer, a second traceroute would see
+            // no hop.
             namespace.sysctl("net/ipv4/icmp_ratelimit", "0")?;
             namespace.sysctl("net/ipv6/icmp/ratelimit", "0")
         });
@@ -43,12 +45,13 @@ impl Namespace {
         Ok(namespace)
     }
 
-    /// Its name, as in `ip netns exec NAME`.
+    /// The namespace's name, as in `ip netns exec NAME`.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// A command that will run inside, in a process group of its own (so that a Ctrl-C meant for us does not reach it first).
+    /// A command that will run inside, in a process group of its own, so that a Ctrl-C
+    /// for the laboratory does not reach it first.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         use std::os::unix::process::CommandExt;
         let mut command = Command::new("ip");
@@ -56,7 +59,8 @@ impl Namespace {
         command
     }
 
-    /// Runs a command line inside to its end and returns its standard output. Words are split at white space.
+    /// Runs a command line inside to its end and returns its standard output. Words are
+    /// split at white space.
     pub fn run(&self, line: &str) -> Result<String> {
         let mut words = line.split_whitespace();
         let program = words.next().ok_or_else(|| anyhow!("an empty command line"))?;
@@ -74,11 +78,12 @@ impl Namespace {
         self.enter(|| fs::write(&path, value))?.with_context(|| format!("setting {} in {}", path.display(), self.name))
     }
 
-    /// Opens a socket inside it; again while the kernel has not let go of the port. The last segment of what had it
-    /// may be on its way, or a program that is being started has inherited the socket.
+    /// Opens a socket inside the namespace, and tries again while the kernel still holds
+    /// the port. The last segment of the previous socket may be on its way, or a program
+    /// that is being started has inherited that socket.
     ///
     /// # Errors
-    /// The port stays taken, or whatever `open` fails with.
+    /// The port stays taken, or `open` fails.
     pub fn bind<T: Send>(&self, open: impl Fn() -> std::io::Result<T> + Sync) -> Result<T> {
         until("a port is free", PORT_LIMIT, &Interrupt::default(), || match self.enter(&open)? {
             Err(error) if matches!(error.kind(), ErrorKind::AddrInUse | ErrorKind::AddrNotAvailable) => Ok(None),
@@ -86,7 +91,8 @@ impl Namespace {
         })
     }
 
-    /// Runs `body` on a new thread inside this namespace and returns its result. Sockets made there stay there.
+    /// Runs `body` on a new thread inside this namespace and returns its result. Sockets
+    /// made there stay there.
     pub fn enter<T: Send>(&self, body: impl FnOnce() -> T + Send) -> Result<T> {
         let door = self.open()?;
         std::thread::scope(|scope| {
@@ -101,13 +107,14 @@ impl Namespace {
         })
     }
 
-    /// Is a TCP socket listening on this port inside?
+    /// True if a TCP socket listens on this port inside.
     pub fn listens_tcp(&self, port: u16) -> Result<bool> {
-        // Column 1 is the local address with the port in hexadecimal, column 3 the state; 0A is LISTEN.
+        // Column 1 is the local address with the port in hexadecimal, column 3 the state;
+        // 0A is LISTEN.
         self.socket_table("tcp", move |address, state| state == "0A" && ends_with_port(address, port))
     }
 
-    /// Is a UDP socket bound to this port inside?
+    /// True if a UDP socket is bound to this port inside.
     pub fn listens_udp(&self, port: u16) -> Result<bool> {
         self.socket_table("udp", move |address, _| ends_with_port(address, port))
     }
@@ -158,15 +165,15 @@ pub(super) fn list() -> Result<Vec<String>> {
     }
 }
 
-/// Ends what runs in a namespace, and then the namespace with its devices.
+/// Ends the processes in a namespace, and then the namespace with its devices.
 pub(super) fn remove(name: &str) -> Result<()> {
     let own = std::process::id();
-    // Not interruptible: this is what an interrupt asks for.
+    // Not interruptible: an interrupt asks for this removal.
     until(&format!("the processes in {name} end"), Duration::from_secs(10), &Interrupt::default(), || {
         let left: Vec<u32> = pids(name)?.into_iter().filter(|&pid| pid != own).collect();
         for pid in &left {
             if let Some(pid) = Pid::from_raw(*pid as i32) {
-                // It may have ended between the listing and now.
+                // The process may have ended between the listing and now.
                 let _ = kill_process(pid, Signal::KILL);
             }
         }
@@ -180,7 +187,8 @@ fn pids(name: &str) -> Result<Vec<u32>> {
     text.split_whitespace().map(|word| word.parse().with_context(|| format!("reading a pid: {word:?}"))).collect()
 }
 
-/// Runs a command to its end; its standard output, or an error with its standard error.
+/// Runs a command to its end. Returns its standard output, or an error with its standard
+/// error.
 pub(super) fn run(command: &mut Command) -> Result<String> {
     let output = command.stdin(Stdio::null()).output().with_context(|| format!("starting {}", words(command)))?;
     if !output.status.success() {

@@ -1,4 +1,5 @@
-//! Web servers: nginx with a configuration and a directory of its own, and files of known content.
+//! Web servers: nginx with a configuration and a directory of its own, and files of known
+//! content.
 
 use super::Lab;
 use super::namespace::Namespace;
@@ -15,12 +16,12 @@ use std::time::Duration;
 /// A SHA-256 sum.
 pub type Sum = [u8; 32];
 
-/// The sum as people and `sha256sum` write it.
+/// The sum in hexadecimal digits, as `sha256sum` prints it.
 pub fn hex(sum: &Sum) -> String {
     sum.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The sum of all that there is to read.
+/// The sum of the whole content.
 pub fn sum_of(mut content: impl Read) -> Result<Sum> {
     let (mut hasher, mut block) = (Sha256::new(), vec![0_u8; 1 << 16]);
     loop {
@@ -45,7 +46,8 @@ impl Site {
         Ok(Site { directory })
     }
 
-    /// Adds a file of `bytes` bytes that look random and are always the same; returns their sum.
+    /// Adds a file of `bytes` bytes that look random and are always the same; returns
+    /// their sum.
     pub fn add_random(&self, name: &str, bytes: u64) -> Result<Sum> {
         let path = self.directory.join(name);
         let file = File::create(&path).with_context(|| format!("making {}", path.display()))?;
@@ -54,7 +56,8 @@ impl Site {
         let mut block = [0_u8; 8192];
         while left > 0 {
             for word in block.chunks_exact_mut(8) {
-                // xorshift64: no two blocks alike, so a block lost, doubled or swapped shows in the sum.
+                // xorshift64: no two blocks are alike, so a lost, doubled or swapped
+                // block shows in the sum.
                 state ^= state << 13;
                 state ^= state >> 7;
                 state ^= state << 17;
@@ -74,7 +77,7 @@ impl Site {
         fs::write(self.directory.join(name), content).with_context(|| format!("writing {name}"))
     }
 
-    /// Where the files lie.
+    /// The directory of the files.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
@@ -108,7 +111,8 @@ impl Nginx {
     }
 }
 
-/// Answers once a TCP connection to `address` from inside `namespace` is accepted.
+/// Returns a probe that succeeds when a TCP connection to `address` from inside
+/// `namespace` is accepted.
 pub(super) fn connect_probe(namespace: &Namespace, address: SocketAddr) -> impl Fn() -> Result<Option<()>> + '_ {
     move || {
         let connected = namespace.enter(|| std::net::TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_ok())?;
@@ -122,8 +126,8 @@ fn configuration_text(home: &Path, address: SocketAddr, root: &Path) -> String {
         .iter()
         .map(|kind| format!("    {kind}_temp_path {home}/{kind};\n"))
         .collect();
-    // Connections idle for as long as a scenario lasts and requests without number must not be ended by the server: only the box's
-    // failures may break them.
+    // The server must not end connections that idle for a whole scenario or make many
+    // requests: only the box's failures may break them.
     format!(
         "daemon off;\nuser root;\nworker_processes 1;\npid {home}/nginx.pid;\nerror_log {home}/error.log;\n\
          events {{ worker_connections 4096; }}\n\
@@ -135,7 +139,7 @@ fn configuration_text(home: &Path, address: SocketAddr, root: &Path) -> String {
     )
 }
 
-/// Fails the scenario early if the interrupt came while a server was starting.
+/// Starts a server on each address, and fails early on an interrupt.
 pub fn start_all(lab: &Lab, namespace: &Namespace, addresses: &[SocketAddr], site: &Site) -> Result<Vec<Nginx>> {
     let interrupt: &Interrupt = lab.interrupt();
     addresses

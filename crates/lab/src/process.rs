@@ -1,4 +1,5 @@
-//! Programs that run beside us: their output in scratch files, their end enforced.
+//! Programs that run beside the laboratory: their output is in scratch files, their end
+//! enforced.
 
 use super::wait::{Interrupt, Interrupted, until};
 use anyhow::{Context, Error, Result, anyhow, bail};
@@ -10,7 +11,8 @@ use std::time::Duration;
 
 /// A running program. Dropping it kills its process group.
 ///
-/// Output goes to files, not pipes: nothing blocks on a reader, and what a program said can still be read when it has ended.
+/// Output goes to files, not pipes: the program never blocks on a reader, and its output
+/// can still be read when it has ended.
 #[derive(Debug)]
 pub struct Process {
     name: String,
@@ -21,8 +23,9 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts `command` (its process group must be its own, as [`Namespace::command`](super::Namespace::command) makes it), with its output
-    /// in `NAME.out` and `NAME.err` under `scratch`.
+    /// Starts `command` with its output in `NAME.out` and `NAME.err` under `scratch`. The
+    /// command's process group must be its own, as
+    /// [`Namespace::command`](super::Namespace::command) makes it.
     pub fn start(mut command: Command, name: &str, scratch: &Path) -> Result<Process> {
         let (stdout, stderr) = (scratch.join(format!("{name}.out")), scratch.join(format!("{name}.err")));
         let file = |path: &Path| File::create(path).with_context(|| format!("making {}", path.display()));
@@ -31,38 +34,38 @@ impl Process {
         Ok(Process { name: name.to_owned(), child, stdout, stderr, release: false })
     }
 
-    /// The name that it was given.
+    /// The program's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its process id.
+    /// The program's process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// What it has said so far on standard output.
+    /// The program's standard output so far.
     pub fn stdout(&self) -> String {
         read_lossy(&self.stdout)
     }
 
-    /// What it has said so far on standard error.
+    /// The program's standard error so far.
     pub fn stderr(&self) -> String {
         read_lossy(&self.stderr)
     }
 
-    /// Has it ended?
+    /// The program's exit status, if it has ended.
     pub fn try_wait(&mut self) -> Result<Option<ExitStatus>> {
         self.child.try_wait().with_context(|| format!("watching {}", self.name))
     }
 
-    /// Waits until it ends.
+    /// Waits until the program ends.
     pub fn wait(&mut self, limit: Duration, interrupt: &Interrupt) -> Result<ExitStatus> {
         let what = format!("{} ends", self.name);
         until(&what, limit, interrupt, || self.try_wait())
     }
 
-    /// Waits until it ends with success, and returns its standard output.
+    /// Waits until the program ends with success, and returns its standard output.
     pub fn finish(&mut self, limit: Duration, interrupt: &Interrupt) -> Result<String> {
         let status = self.wait(limit, interrupt)?;
         if !status.success() {
@@ -71,7 +74,8 @@ impl Process {
         Ok(self.stdout())
     }
 
-    /// Waits until `probe` has an answer, and fails as soon as the program ends before that.
+    /// Waits until `probe` has an answer, and fails as soon as the program ends before
+    /// that.
     pub fn wait_while_running<T>(
         &mut self,
         what: &str,
@@ -91,12 +95,12 @@ impl Process {
         answer.map_err(|error| quoting(error, &self.last_words()))
     }
 
-    /// Sends it a signal. It is no error if it has ended.
+    /// Sends the program a signal. A program that has ended is no error.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         signal_pid(self.pid(), signal)
     }
 
-    /// The end of its output, for an error message.
+    /// The end of the program's output, for an error message.
     pub fn last_words(&self) -> String {
         let mut text = String::new();
         for (stream, content) in [("stdout", self.stdout()), ("stderr", self.stderr())] {
@@ -109,7 +113,7 @@ impl Process {
         if text.is_empty() { format!("{} said nothing", self.name) } else { text }
     }
 
-    /// Lets it run on when dropped.
+    /// Lets the program run on when this is dropped.
     pub fn release(&mut self) {
         self.release = true;
     }
@@ -127,7 +131,8 @@ impl Drop for Process {
     }
 }
 
-/// The error with what a program said below it; an interrupt is passed on as it is, being nobody's fault.
+/// The error with a program's last output below it; an interrupt is passed on unchanged,
+/// because it is no failure.
 pub(super) fn quoting(error: Error, words: &str) -> Error {
     if error.is::<Interrupted>() { error } else { anyhow!("{error:#}\n{words}") }
 }
@@ -136,7 +141,7 @@ fn read_lossy(path: &Path) -> String {
     String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned()
 }
 
-/// Sends a signal to a process. It is no error if it has ended.
+/// Sends a signal to a process. A process that has ended is no error.
 pub fn signal_pid(pid: u32, signal: Signal) -> Result<()> {
     let pid = Pid::from_raw(pid as i32).with_context(|| format!("{pid} is no process id"))?;
     match kill_process(pid, signal) {
@@ -187,7 +192,7 @@ mod tests {
             until("the child's pid", Duration::from_secs(10), &interrupt, || Ok(process.stdout().trim().parse().ok())).unwrap();
         drop(process);
         until("the child dies", Duration::from_secs(10), &interrupt, || {
-            // An orphan may stay a zombie where nobody reaps; it is dead all the same.
+            // An orphan may stay a zombie if no parent reaps it; it is dead all the same.
             let stat = fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
             Ok((stat.is_empty() || stat.contains(") Z ")).then_some(()))
         })

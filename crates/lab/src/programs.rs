@@ -1,4 +1,5 @@
-//! The programs that people try a network with: what they are asked, and what they say, as numbers.
+//! The programs that people try a network with: their arguments, and their output as
+//! numbers.
 
 use super::namespace::Namespace;
 use super::process::Process;
@@ -11,16 +12,17 @@ use std::time::Duration;
 /// Longest time a server may take to start.
 const START_LIMIT: Duration = Duration::from_secs(10);
 
-/// `ping`: how many of how many echo requests were answered.
+/// The result of `ping`: how many echo requests were sent and answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pings {
-    /// Requests.
+    /// Echo requests.
     pub sent: u32,
-    /// Replies.
+    /// Echo replies.
     pub received: u32,
 }
 
-/// Sends `count` echo requests of `bytes` payload bytes, `interval` apart. Lost replies are no error here.
+/// Sends `count` echo requests of `bytes` payload bytes, `interval` apart. Lost replies
+/// are no error here.
 pub fn ping(from: &Namespace, to: IpAddr, count: u32, bytes: u32, interval: Duration) -> Result<Pings> {
     let mut command = from.command("ping");
     command.args(["-n", "-q", "-W", "1", "-c", &count.to_string(), "-s", &bytes.to_string()]);
@@ -28,8 +30,8 @@ pub fn ping(from: &Namespace, to: IpAddr, count: u32, bytes: u32, interval: Dura
     read_pings(&output_even_if_failed(&mut command)?)
 }
 
-/// Sends `count` echo requests, `interval` apart: how many were answered, and their mean time there
-/// and back, µs.
+/// Sends `count` echo requests, `interval` apart. Returns how many were answered, and
+/// their mean round-trip time, µs.
 pub fn ping_times(from: &Namespace, to: IpAddr, count: u32, interval: Duration) -> Result<(Pings, f64)> {
     let mut command = from.command("ping");
     command.args(["-n", "-q", "-W", "1", "-c", &count.to_string()]);
@@ -38,14 +40,14 @@ pub fn ping_times(from: &Namespace, to: IpAddr, count: u32, interval: Duration) 
     Ok((read_pings(&text)?, read_mean(&text)?))
 }
 
-/// Reads the mean that ping printed at its end, µs.
+/// Reads the mean from ping's summary, µs.
 fn read_mean(text: &str) -> Result<f64> {
     let times = text.lines().find_map(|line| line.strip_prefix("rtt min/avg/max/mdev = "));
     let mean = times.and_then(|times| times.split('/').nth(1)?.parse::<f64>().ok());
     Ok(mean.ok_or_else(|| anyhow!("ping said:\n{text}"))? * 1e3)
 }
 
-/// Reads what ping printed at its end.
+/// Reads the counts from ping's summary.
 pub fn read_pings(text: &str) -> Result<Pings> {
     let line = text.lines().find(|line| line.contains("packets transmitted")).ok_or_else(|| anyhow!("ping said:\n{text}"))?;
     let number_before = |word: &str| {
@@ -57,13 +59,13 @@ pub fn read_pings(text: &str) -> Result<Pings> {
     Ok(Pings { sent, received })
 }
 
-/// The sequence numbers of the replies that ping printed, in the order in which they came.
+/// The sequence numbers of the replies that ping printed, in the order of arrival.
 pub fn read_replies(text: &str) -> Vec<u32> {
     let number = |line: &str| line.split_once("icmp_seq=")?.1.split_whitespace().next()?.parse().ok();
     text.lines().filter(|line| line.contains("bytes from") && line.contains(" time=")).filter_map(number).collect()
 }
 
-/// `traceroute`: who answered at each hop, `None` for silence.
+/// The result of `traceroute`: the address that answered at each hop, `None` for silence.
 pub fn traceroute(from: &Namespace, to: IpAddr, options: &[&str]) -> Result<Vec<Option<IpAddr>>> {
     let mut command = from.command("traceroute");
     command.args(["-n", "-q", "1", "-w", "2", "-m", "8"]).args(options).arg(to.to_string());
@@ -77,7 +79,8 @@ fn read_hops(text: &str) -> Result<Vec<Option<IpAddr>>> {
     Ok(text.lines().skip(1).map(|line| line.split_whitespace().nth(1).and_then(|word| word.parse().ok())).collect())
 }
 
-/// `dig`: the addresses that a name has according to a server, asked over UDP up to `tries` times.
+/// `dig`: the addresses that a name has according to a server, asked over UDP up to
+/// `tries` times.
 pub fn dig(from: &Namespace, server: SocketAddr, name: &str, tries: u32) -> Result<Vec<IpAddr>> {
     let mut command = from.command("dig");
     command.args(["+short", "+notcp", &format!("+tries={tries}"), "+time=2", "-p", &server.port().to_string()]);
@@ -86,7 +89,7 @@ pub fn dig(from: &Namespace, server: SocketAddr, name: &str, tries: u32) -> Resu
     text.lines().map(|line| line.trim().parse().with_context(|| format!("dig said:\n{text}"))).collect()
 }
 
-/// A DNS server that knows `name` as `answer` and nothing else.
+/// A DNS server that knows only `name`, as `answer`.
 pub fn dns_server(lab: &Lab, namespace: &Namespace, address: SocketAddr, name: &str, answer: IpAddr) -> Result<Process> {
     let mut command = namespace.command("dnsmasq");
     command.args([
@@ -106,7 +109,8 @@ pub fn dns_server(lab: &Lab, namespace: &Namespace, address: SocketAddr, name: &
     Ok(process)
 }
 
-/// An iperf3 server with more options: `--json` and `--one-off` have it say what came in the words that [`Iperf3::read`] reads, and end.
+/// An iperf3 server with more options: with `--json` and `--one-off` it prints a report
+/// that [`Iperf3::read`] reads, and ends.
 pub fn iperf3_server(lab: &Lab, namespace: &Namespace, port: u16, options: &[&str]) -> Result<Process> {
     let mut command = namespace.command("iperf3");
     command.args(["--server", "--forceflush", "--port", &port.to_string()]).args(options);
@@ -116,20 +120,20 @@ pub fn iperf3_server(lab: &Lab, namespace: &Namespace, port: u16, options: &[&st
     Ok(process)
 }
 
-/// What iperf3 is asked for.
+/// The parameters of an iperf3 client.
 #[derive(Debug, Clone, Copy)]
 pub struct Iperf3 {
     /// The server.
     pub server: SocketAddr,
     /// UDP at this many bits per second; `None` for TCP at full speed.
     pub udp_bits_per_second: Option<u64>,
-    /// From the server to the client.
+    /// Data flows from the server to the client.
     pub reverse: bool,
-    /// For how long.
+    /// Duration, s.
     pub seconds: u32,
 }
 
-/// What iperf3 measured at the receiver.
+/// The receiver's measurements of an iperf3 test.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Transfer {
     /// Payload bytes received.
@@ -138,18 +142,19 @@ pub struct Transfer {
     pub bits_per_second: f64,
     /// UDP: datagrams sent; 0 for TCP.
     pub datagrams: u64,
-    /// UDP: of those, not received.
+    /// UDP: datagrams sent and not received.
     pub lost: u64,
 }
 
 impl Iperf3 {
-    /// Starts the client; [`Iperf3::read`] its output when it has ended.
+    /// Starts the client; [`Iperf3::read`] reads its output when it has ended.
     pub fn start(&self, lab: &Lab, namespace: &Namespace, name: &str) -> Result<Process> {
         let mut command = namespace.command("iperf3");
         command.args(["--json", "--connect-timeout", "5000", "--client", &self.server.ip().to_string()]);
         command.args(["--port", &self.server.port().to_string(), "--time", &self.seconds.to_string()]);
         if let Some(rate) = self.udp_bits_per_second {
-            // 1200 bytes fit every path; without --length iperf3 asks the path for its MTU.
+            // 1200 bytes fit every path; without --length iperf3 asks the path for its
+            // MTU.
             command.args(["--udp", "--length", "1200", "--bitrate", &rate.to_string()]);
         }
         if self.reverse {
@@ -164,10 +169,11 @@ impl Iperf3 {
         Iperf3::read(&process.finish(Duration::from_secs(u64::from(self.seconds) + 30), lab.interrupt())?)
     }
 
-    /// Reads what the client printed, or a server that prints as much.
+    /// Reads the report of a client, or of a server that prints as much.
     pub fn read(text: &str) -> Result<Transfer> {
         let report: serde_json::Value = serde_json::from_str(text).with_context(|| format!("iperf3 said:\n{text}"))?;
-        // A client that was interrupted has ended as it was meant to, and either side says what it has.
+        // An interrupted client has ended as intended, and either side reports its
+        // measurements so far.
         if let Some(error) = report["error"].as_str().filter(|error| !error.ends_with("the client has terminated")) {
             bail!("iperf3: {error}");
         }
@@ -176,7 +182,7 @@ impl Iperf3 {
             let rate = end["sum_received"]["bits_per_second"].as_f64().unwrap_or(0.0);
             return Ok(Transfer { bytes, bits_per_second: rate, datagrams: 0, lost: 0 });
         }
-        // The sums of a UDP test count what was sent, and say apart what of it was lost.
+        // The sums of a UDP test count sent datagrams, and give the lost ones apart.
         let sum = &end["sum"];
         let field = |name: &str| sum[name].as_u64().ok_or_else(|| anyhow!("iperf3 said nothing about {name}:\n{text}"));
         let (bytes, datagrams, lost) = (field("bytes")?, field("packets")?, field("lost_packets")?);
@@ -186,12 +192,12 @@ impl Iperf3 {
     }
 }
 
-/// What wrk measured.
+/// The measurements of wrk.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct WebLoad {
     /// Requests answered.
     pub requests: u64,
-    /// Per second.
+    /// Requests answered per second.
     pub requests_per_second: f64,
     /// Socket errors: connect, read, write; broken connections.
     pub socket_errors: u64,
@@ -201,7 +207,7 @@ pub struct WebLoad {
     pub bad_answers: u64,
 }
 
-/// Starts `wrk`; [`read_wrk`] its output when it has ended.
+/// Starts `wrk`; [`read_wrk`] reads its output when it has ended.
 pub fn wrk(lab: &Lab, namespace: &Namespace, url: &str, connections: u32, seconds: u32) -> Result<Process> {
     let mut command = namespace.command("wrk");
     command.args(["--threads", "1", "--connections", &connections.to_string(), "--timeout", "10s"]);
@@ -209,7 +215,7 @@ pub fn wrk(lab: &Lab, namespace: &Namespace, url: &str, connections: u32, second
     Process::start(command, "wrk", lab.scratch())
 }
 
-/// Reads what wrk printed.
+/// Reads the report of wrk.
 pub fn read_wrk(text: &str) -> Result<WebLoad> {
     let line_with = |word: &str| text.lines().find(|line| line.contains(word));
     let first_number = |line: &str| line.split_whitespace().find_map(|word| word.parse::<f64>().ok());
@@ -236,7 +242,8 @@ pub fn wait_for_tcp(lab: &Lab, namespace: &Namespace, address: SocketAddr) -> Re
     super::until(&format!("{address} accepts connections"), START_LIMIT, lab.interrupt(), probe)
 }
 
-/// Standard output, whatever the exit code: these programs fail when the network loses packets, which is a result here.
+/// Standard output for any exit code: these programs fail when the network loses packets,
+/// and loss is a result here.
 fn output_even_if_failed(command: &mut Command) -> Result<String> {
     let output = command.stdin(std::process::Stdio::null()).output().context("starting a program")?;
     let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));

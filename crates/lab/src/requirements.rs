@@ -1,4 +1,5 @@
-//! What a laboratory needs of the machine, and what to do where it is missing.
+//! The privileges and programs that a laboratory needs, and the remedy if something is
+//! missing.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -8,12 +9,12 @@ const CAP_NET_ADMIN: u32 = 12;
 const CAP_NET_RAW: u32 = 13;
 const CAP_SYS_ADMIN: u32 = 21;
 
-/// Something missing, with its remedy in the text.
+/// A missing privilege or program, with its remedy in the text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Missing {
     /// The privilege to make namespaces.
     Privilege,
-    /// A program, and the Debian package that has it.
+    /// A program, and the Debian package that contains it.
     Program {
         /// Name of the executable.
         program: &'static str,
@@ -23,7 +24,7 @@ pub enum Missing {
 }
 
 impl Missing {
-    /// The exit code for it (sysexits: 77 permission, 69 unavailable).
+    /// The exit code for this error (sysexits: 77 permission, 69 unavailable).
     pub fn exit_code(&self) -> u8 {
         match self {
             Missing::Privilege => 77,
@@ -54,7 +55,7 @@ pub type Program = (&'static str, &'static str);
 pub const IP: Program = ("ip", "iproute2");
 /// For offloads.
 pub const ETHTOOL: Program = ("ethtool", "ethtool");
-/// For links that are cut.
+/// For cutting links.
 pub const NFT: Program = ("nft", "nftables");
 /// Web server.
 pub const NGINX: Program = ("nginx", "nginx-light");
@@ -70,12 +71,12 @@ pub const PING: Program = ("ping", "iputils-ping");
 pub const TRACEROUTE: Program = ("traceroute", "traceroute");
 /// DNS client.
 pub const DIG: Program = ("dig", "bind9-dnsutils");
-/// Where coordinators elect one.
+/// The store in which coordinators elect one.
 pub const ETCD: Program = ("etcd", "etcd-server");
 /// DNS server.
 pub const DNSMASQ: Program = ("dnsmasq", "dnsmasq-base");
 
-/// Checks the privilege, then the programs; the first thing missing is the error.
+/// Checks the privilege, then the programs; the error is the first thing missing.
 pub fn require(programs: &[Program]) -> Result<(), Missing> {
     if !is_privileged() {
         return Err(Missing::Privilege);
@@ -86,7 +87,7 @@ pub fn require(programs: &[Program]) -> Result<(), Missing> {
     }
 }
 
-/// May this process make namespaces, devices and raw sockets?
+/// True if this process may make namespaces, devices and raw sockets.
 pub fn is_privileged() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     has_capabilities(&status, &[CAP_NET_ADMIN, CAP_NET_RAW, CAP_SYS_ADMIN])
@@ -98,7 +99,7 @@ fn has_capabilities(status: &str, wanted: &[u32]) -> bool {
     wanted.iter().all(|bit| bits & (1 << bit) != 0)
 }
 
-/// Finds an executable on the path, or where Debian puts those for root.
+/// Finds an executable on the path, or in Debian's directories for root.
 fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)

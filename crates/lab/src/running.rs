@@ -1,4 +1,4 @@
-//! `holdfast run` in a namespace, and what one does to it: ask, kill, stop, stop for good.
+//! `holdfast run` in a namespace, and how to ask, kill and stop it.
 
 use super::process::{Process, quoting, signal_pid};
 use super::wait::{Interrupt, until_every};
@@ -15,20 +15,21 @@ use std::time::{Duration, Instant};
 /// Longest time from the start to `ready`.
 const READY_LIMIT: Duration = Duration::from_secs(20);
 
-/// Between two questions how it is. Its manager answers between packets.
+/// Time between two queries of a box's status. The box's manager answers between packets.
 const ASK_INTERVAL: Duration = Duration::from_millis(15);
 
 thread_local! {
     static LEFT_BEHIND: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
-/// State and log of each box that this thread has dropped since the last call, and that was not
-/// stopped in order: why a test failed is often known to its boxes only.
+/// State and log of each box that this thread has dropped since the last call and that
+/// was not stopped in order. The cause of a failed test often shows only there.
 pub fn left_behind() -> Vec<String> {
     LEFT_BEHIND.take()
 }
 
-/// A running box. Dropping it kills it; [`RunningBox::stop`] stops it as an operator would.
+/// A running box. Dropping it kills it; [`RunningBox::stop`] stops it as an operator
+/// would.
 #[derive(Debug)]
 pub struct RunningBox {
     process: Process,
@@ -36,64 +37,67 @@ pub struct RunningBox {
     control: PathBuf,
 }
 
-/// A runtime, as it was when it was chosen to fail.
+/// A runtime as it was when it was chosen to fail.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Victim {
-    /// Node id.
+    /// Node number.
     pub id: u32,
-    /// Its incarnation.
+    /// The runtime's incarnation.
     pub incarnation: u64,
-    /// Its process.
+    /// Process id.
     pub pid: u32,
-    /// Flows that it owned.
+    /// Flows that the runtime owned.
     pub flows: u64,
 }
 
 impl Victim {
-    /// As the status shows this runtime.
+    /// A runtime as the status shows it.
     pub fn of(process: &status::Process) -> Victim {
         Victim { id: process.id, incarnation: process.incarnation, pid: process.pid, flows: process.flows }
     }
 }
 
-/// How a failure was overcome.
+/// Times of a recovery from a failure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recovery {
     /// From the signal until a new incarnation served, as seen by polling.
     pub back: Duration,
-    /// From the signal until the box knew.
+    /// From the signal until the box detected the failure.
     pub detected: Option<Duration>,
-    /// From the signal until the box called itself protected again, as seen by polling; `None` under a protection that never is.
+    /// From the signal until the box reported protection again, as seen by polling;
+    /// `None` under a protection that never reports it.
     pub protected: Option<Duration>,
-    /// What the box itself recorded.
+    /// The box's own record of the failover.
     pub failover: Option<status::Failover>,
 }
 
 impl RunningBox {
-    /// Starts `BINARY run CONFIGURATION --control …` inside `namespace`, and waits for its `ready` line.
+    /// Starts `BINARY run CONFIGURATION --control …` inside `namespace`, and waits for
+    /// its `ready` line.
     pub fn start(lab: &Lab, namespace: &Namespace, binary: &Path, configuration: &str) -> Result<RunningBox> {
         let mut running = RunningBox::launch(lab, namespace, binary, configuration)?;
         running.wait_ready(lab.interrupt())?;
         Ok(running)
     }
 
-    /// Waits until it has said that it is ready.
+    /// Waits until the box has printed that it is ready.
     pub fn wait_ready(&mut self, interrupt: &Interrupt) -> Result<()> {
         let said_ready = |process: &Process| Ok(process.stdout().lines().any(|line| line.starts_with("ready")).then_some(()));
         self.process.wait_while_running("holdfast run says ready", READY_LIMIT, interrupt, said_ready)
     }
 
-    /// Starts it without waiting for anything: for configurations that must be refused.
+    /// Starts a box without waiting: for configurations that must be refused.
     pub fn launch(lab: &Lab, namespace: &Namespace, binary: &Path, configuration: &str) -> Result<RunningBox> {
         RunningBox::launch_as(lab, namespace, binary, Some(configuration), None, &[])
     }
 
-    /// Starts one host of a box that has several, without waiting for anything.
+    /// Starts one host of a box that has several, without waiting.
     pub fn launch_host(lab: &Lab, namespace: &Namespace, binary: &Path, configuration: &str, host: &str) -> Result<RunningBox> {
         RunningBox::launch_as(lab, namespace, binary, Some(configuration), Some(host), &[])
     }
 
-    /// The same with more arguments. Without a configuration, they say where it fetches one.
+    /// Like `RunningBox::launch_host`, with more arguments. Without a configuration, the
+    /// arguments must say where the host fetches it.
     pub fn launch_host_with(
         lab: &Lab,
         namespace: &Namespace,
@@ -128,22 +132,22 @@ impl RunningBox {
         Ok(RunningBox { process, binary: binary.to_owned(), control })
     }
 
-    /// Its process.
+    /// The manager's process.
     pub fn process(&mut self) -> &mut Process {
         &mut self.process
     }
 
-    /// What it has said so far on standard error.
+    /// The box's standard error so far.
     pub fn stderr(&self) -> String {
         self.process.stderr()
     }
 
-    /// Path of its control socket.
+    /// Path of the box's control socket.
     pub fn control(&self) -> &Path {
         &self.control
     }
 
-    /// Asks for the status, as `holdfast status --json` does, from this process.
+    /// Asks for the status from this process, like `holdfast status --json`.
     pub fn status(&self) -> Result<Status> {
         let status = Client::new(Some(&self.control)).and_then(|client| client.status());
         let status = status.map_err(|error| quoting(error.into(), &self.process.last_words()))?;
@@ -153,19 +157,20 @@ impl RunningBox {
         Ok(status)
     }
 
-    /// `holdfast COMMAND --control … --json`, not started yet.
+    /// The command `holdfast COMMAND --control … --json`, not started yet.
     pub fn command(&self, command: &str) -> Command {
         let mut asking = Command::new(&self.binary);
         asking.args(command.split(' ')).args(["--json", "--control"]).arg(&self.control);
         asking
     }
 
-    /// Runs `holdfast COMMAND --control … --json` and returns what it prints.
+    /// Runs `holdfast COMMAND --control … --json` and returns its output.
     pub fn ask(&self, command: &str) -> Result<String> {
         super::namespace::run(&mut self.command(command)).map_err(|error| quoting(error, &self.process.last_words()))
     }
 
-    /// Waits until the status satisfies `wanted`; on failure the last status is in the error.
+    /// Waits until the status satisfies `wanted`; the error on failure contains the last
+    /// status.
     pub fn wait_for(
         &self,
         what: &str,
@@ -186,7 +191,8 @@ impl RunningBox {
         })
     }
 
-    /// The runtime that owns most flows, not counting `except`. Fails if none owns any: killing it would show nothing.
+    /// The runtime that owns most flows, not counting `except`. Fails if no runtime owns
+    /// a flow: killing it would show nothing.
     pub fn busiest(&self, except: Option<u32>) -> Result<Victim> {
         let status = self.status()?;
         let process = status.busiest_runtime(except).with_context(|| format!("no runtime serves: {status:?}"))?;
@@ -196,11 +202,12 @@ impl RunningBox {
         Ok(Victim::of(process))
     }
 
-    /// Kills a runtime with SIGKILL and waits until a new incarnation of it serves and, where the protection promises it, everything is
-    /// protected again.
+    /// Kills a runtime with SIGKILL and waits until its new incarnation serves. If the
+    /// protection promises it, waits until everything is protected again too.
     pub fn kill(&self, victim: &Victim, promised: bool, limit: Duration, interrupt: &Interrupt) -> Result<Recovery> {
         let killed = Instant::now();
-        // The box's clock is the host's: when it noticed can be compared with when it was done.
+        // The box's clock is the host's, so its detection and recovery times can be
+        // compared with this one.
         let killed_at = holdfast_io::process::Clock::new().now();
         signal_pid(victim.pid, Signal::KILL)?;
         let what = format!("runtime {} is back", victim.id);
@@ -224,7 +231,7 @@ impl RunningBox {
         Ok(Recovery { back, detected, protected, failover })
     }
 
-    /// Stops it with SIGTERM and waits for its end.
+    /// Stops the box with SIGTERM and waits for its end.
     pub fn stop(&mut self, limit: Duration, interrupt: &Interrupt) -> Result<ExitStatus> {
         self.process.signal(Signal::TERM)?;
         self.process.wait(limit, interrupt).map_err(|error| quoting(error, &self.process.last_words()))
@@ -245,7 +252,7 @@ impl Drop for RunningBox {
         let lines: Vec<&str> = said.lines().collect();
         let log = lines[lines.len().saturating_sub(60)..].join("\n");
         let words = format!("--- {} {state}\n--- its log ends so:\n{log}", self.process.name());
-        // A thread that ends has nobody who asks it.
+        // The thread may be ending; its list is gone then, and no one would read it.
         _ = LEFT_BEHIND.try_with(|left| left.borrow_mut().push(words));
     }
 }

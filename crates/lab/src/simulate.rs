@@ -43,13 +43,13 @@ impl SimArgs {
     }
 }
 
-/// What many worlds gave.
+/// Sums over many worlds.
 #[derive(Default)]
 struct Sum {
     faults: Faults,
     events: u64,
-    /// Sum of the worlds' hashes, whatever their order: equal for two builds that do the same in
-    /// every world.
+    /// Sum of the worlds' hashes, independent of their order: equal for two builds that
+    /// do the same in every world.
     hash: u64,
     connections: usize,
     undone: u64,
@@ -78,13 +78,13 @@ impl Sum {
     }
 }
 
-/// A world's term in the sum of hashes. The seed is mixed in, so that two worlds with exchanged
-/// hashes give another sum.
+/// A world's term in the sum of hashes. The seed is mixed in, so that two worlds with
+/// exchanged hashes give another sum.
 fn mixed(seed: u64, hash: u64) -> u64 {
     Random::new(hash ^ Random::new(seed).draw()).draw()
 }
 
-/// What was done, by name, in the order of the output.
+/// Counts of the faults, by name, in the order of the output.
 fn counts(faults: &Faults) -> [(&'static str, u64); 26] {
     [
         ("kills", faults.kills),
@@ -196,7 +196,8 @@ fn conclude(reports: &[Report], json: bool) -> Result<(), Failure> {
     }
 }
 
-/// The smallest scenario that breaks what the seed breaks, if that can be done by plan. True if the seed breaks anything.
+/// Prints the smallest scenario that breaks what the seed breaks, if a plan can do that.
+/// True if the seed breaks anything.
 fn print_shrunk(seed: u64) -> Result<bool, Failure> {
     let Some(script) = holdfast_sim::shrink(Scenario::of_seed(seed)) else { return Ok(false) };
     print(&format!("# seed {seed}, shrunk; `holdfast sim --scenario FILE` plays it\n{script}"))?;

@@ -1,10 +1,12 @@
-//! Three namespaces in a row: client — box — server. The shape of the demo and of most end-to-end tests; the addresses are the caller's.
+//! Three namespaces in a row: client — box — server. The demo and most end-to-end tests
+//! have this shape; the caller gives the addresses.
 
 use super::link::{self, Offloads};
 use super::{Lab, Namespace};
 use anyhow::Result;
 
-/// Who has which address. The box's own addresses are configured in the box, not in its kernel: here they are only gateways.
+/// Addresses of client, box and server. The box's own addresses are configured in the
+/// box, not in its kernel: here they are only gateways.
 #[derive(Debug, Clone)]
 pub struct Addresses {
     /// The client's address on the inside network, with its prefix length.
@@ -13,7 +15,8 @@ pub struct Addresses {
     pub inside_gateway: String,
     /// The server's addresses on the outside network, with their prefix lengths.
     pub servers: Vec<String>,
-    /// Networks that the server reaches through the box, and the box's address on the outside network.
+    /// Networks that the server reaches through the box, and the box's address on the
+    /// outside network.
     pub behind_box: Vec<(String, String)>,
     /// The box's devices: inside, outside.
     pub devices: (String, String),
@@ -22,7 +25,7 @@ pub struct Addresses {
 }
 
 impl Addresses {
-    /// Gives client and server what is theirs.
+    /// Gives client and server their addresses and routes.
     pub(super) fn assign(&self, client: &Namespace, server: &Namespace) -> Result<()> {
         link::address(client, HOST_DEVICE, &self.client)?;
         link::route(client, "default", &self.inside_gateway)?;
@@ -39,19 +42,19 @@ impl Addresses {
 /// The name of the client's and the server's device.
 pub const HOST_DEVICE: &str = "eth0";
 
-/// The three, joined.
+/// Client, box and server, joined.
 #[derive(Debug, Clone)]
 pub struct Topology {
-    /// Where clients run.
+    /// The namespace where clients run.
     pub client: Namespace,
-    /// Where `holdfast run` runs. In it the kernel is silent.
+    /// The namespace where `holdfast run` runs. The kernel in it is silent.
     pub router: Namespace,
-    /// Where servers run.
+    /// The namespace where servers run.
     pub server: Namespace,
 }
 
 impl Topology {
-    /// Makes and joins them.
+    /// Makes and joins the namespaces.
     pub fn build(lab: &mut Lab, addresses: &Addresses) -> Result<Topology> {
         let (client, router, server) = (lab.namespace("client")?, lab.namespace("box")?, lab.namespace("server")?);
         link::silence(&router)?;

@@ -1,4 +1,5 @@
-//! Numbered datagrams: a client that counts exactly what was lost, doubled, reordered or changed on the way to an echo and back.
+//! Numbered datagrams: a client counts exactly how many were lost, doubled, reordered or
+//! changed on the way to an echo server and back.
 
 use super::namespace::Namespace;
 use anyhow::{Context, Result};
@@ -14,28 +15,30 @@ use std::time::{Duration, Instant};
 /// Bytes of a datagram: magic, flow, sequence number, then a pattern derived from both.
 const DATAGRAM_BYTES: usize = 200;
 const MAGIC: u32 = 0x4846_5544;
-/// The pace of the sender: what is due is sent once per tick.
+/// The pace of the sender: the datagrams that are due are sent once per tick.
 const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 
-/// What a box holds back and lets go at once must find room: it is the box that is measured. Only root gets so much.
+/// Enlarges the socket's receive buffer, so that a burst that the box held back finds
+/// room: the box is measured, not the socket. Only root gets the full size.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel refuses.
 pub fn make_room(socket: &UdpSocket) -> std::io::Result<()> {
     const ROOM: usize = 32 << 20;
     Ok(rustix::net::sockopt::set_socket_recv_buffer_size_force(socket, ROOM)
         .or_else(|_| rustix::net::sockopt::set_socket_recv_buffer_size(socket, ROOM))?)
 }
 
-/// The calling thread keeps to the processor that it is on from now on. What it sends the kernel queues by processor, so that a thread that moves may be overtaken by itself.
+/// Pins the calling thread to its present processor. The kernel queues sent packets by
+/// processor, so packets of a thread that moves may overtake one another.
 pub fn stay_here() {
     let mut here = rustix::thread::CpuSet::new();
     here.set(rustix::thread::sched_getcpu());
-    // If that is refused it is as for everybody.
+    // A refusal is harmless: the thread then moves as usual.
     let _ = rustix::thread::sched_setaffinity(None, &here);
 }
 
-/// Sends every datagram back to where it came from, until dropped.
+/// An echo server: sends every datagram back to its sender, until dropped.
 #[derive(Debug)]
 pub struct Echo {
     stop: Arc<AtomicBool>,
@@ -54,7 +57,7 @@ impl Echo {
             stay_here();
             let mut block = [0_u8; 2048];
             while !theirs.load(Ordering::Relaxed) {
-                // Errors are time-outs and the ICMP errors of clients that have gone.
+                // Errors are time-outs and the ICMP errors of clients that have ended.
                 if let Ok((length, from)) = socket.recv_from(&mut block) {
                     let _ = socket.send_to(&block[..length], from);
                 }
@@ -73,10 +76,10 @@ impl Drop for Echo {
     }
 }
 
-/// What to send.
+/// The datagrams to send.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
-    /// The echo.
+    /// Address of the echo server.
     pub server: SocketAddr,
     /// Flows (source ports) to spread the datagrams over.
     pub flows: usize,
@@ -84,28 +87,28 @@ pub struct Plan {
     pub per_second: u64,
 }
 
-/// What came back.
+/// Counts of the datagrams.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Datagrams {
-    /// Sent.
+    /// Datagrams sent.
     pub sent: u64,
-    /// Echoed, each counted once.
+    /// Datagrams echoed, each counted once.
     pub returned: u64,
-    /// Sent and not (yet) returned.
+    /// Datagrams sent and not (yet) returned.
     pub lost: u64,
-    /// Returned more than once.
+    /// Datagrams returned more than once.
     pub doubled: u64,
-    /// Returned after a later one of the same flow.
+    /// Datagrams returned after a later one of the same flow.
     pub reordered: u64,
-    /// Not as they were sent.
+    /// Datagrams returned with other bytes.
     pub changed: u64,
-    /// The longest time that a flow, sending at its pace, got nothing back; in microseconds.
+    /// The longest time for which a flow, sending at its pace, got no datagram back, µs.
     pub longest_silence_us: u64,
-    /// Flows that got something back at the end.
+    /// Flows that got a datagram back at the end.
     pub flows_alive: usize,
 }
 
-/// A sender under way; ends when dropped.
+/// A running sender; ends when dropped.
 #[derive(Debug)]
 pub struct Stream {
     stop: Arc<AtomicBool>,
@@ -113,10 +116,12 @@ pub struct Stream {
     thread: Option<JoinHandle<Datagrams>>,
 }
 
-/// A socket whose port no earlier one of this process had, as long as there are some: one that the kernel chooses may be that of a stream before, and then their flows are one to a box in between.
+/// A socket on a port that no earlier socket of this process had, as long as unused ports
+/// remain. A port that the kernel chooses may be that of an earlier stream, and a box in
+/// between would see one flow.
 fn bind_fresh() -> std::io::Result<UdpSocket> {
     static GIVEN: AtomicU16 = AtomicU16::new(0);
-    // Below those that the kernel chooses.
+    // Below the ports that the kernel chooses.
     const PORTS: std::ops::Range<u16> = 10_000..32_000;
     let mut last = std::io::Error::from(ErrorKind::AddrInUse);
     for _ in PORTS {
@@ -153,12 +158,12 @@ impl Stream {
         Ok(Stream { stop, counts, thread: Some(thread) })
     }
 
-    /// The counts so far; what is on its way counts as lost until it returns.
+    /// The counts so far; a datagram on its way counts as lost until it returns.
     pub fn datagrams(&self) -> Datagrams {
         *self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Stops sending, waits for what may still return, and counts.
+    /// Stops sending, waits for late datagrams, and counts.
     pub fn finish(mut self) -> Datagrams {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.take().map(|thread| thread.join().expect("the sender does not panic")).unwrap_or_default()
@@ -184,9 +189,9 @@ struct Flow {
     socket: UdpSocket,
     next: u64,
     highest: Option<u64>,
-    /// Returned already, by sequence number.
+    /// Which datagrams have returned, by sequence number.
     returned: Vec<bool>,
-    /// When the last one returned, and when the first was sent that has not been followed by a return.
+    /// Time of the first send that no return has followed.
     waiting_since: Option<Instant>,
     alive: bool,
 }
@@ -201,7 +206,8 @@ impl Sender {
         let start = Instant::now();
         while !stop.load(Ordering::Relaxed) {
             let due = start.elapsed().as_micros() as u64 * self.per_second / 1_000_000;
-            // After a stall of this thread the backlog is not sent in one burst, which would only measure queues.
+            // After a stall of this thread the backlog is not sent in one burst: a burst
+            // would only measure queues.
             for _ in 0..due.saturating_sub(self.counts.sent).min(64) {
                 self.send_next();
             }
@@ -209,7 +215,8 @@ impl Sender {
             *counts.lock().unwrap_or_else(PoisonError::into_inner) = self.counted();
         }
         self.flows.iter_mut().for_each(|flow| flow.alive = false);
-        // One last datagram per flow tells which flows are alive; late ones come home meanwhile.
+        // A last datagram per flow tells which flows are alive; late datagrams return
+        // meanwhile.
         for _ in 0..self.flows.len() {
             self.send_next();
         }
@@ -234,7 +241,8 @@ impl Sender {
         let number = (self.counts.sent % self.flows.len() as u64) as usize;
         let flow = &mut self.flows[number];
         let datagram = datagram(number as u32, flow.next);
-        // What the socket refuses (buffer full, an ICMP error to report) is sent and lost all the same.
+        // A datagram that the socket refuses (buffer full, an ICMP error to report)
+        // counts as sent and lost.
         let _ = flow.socket.send(&datagram);
         flow.waiting_since.get_or_insert_with(Instant::now);
         flow.next += 1;
@@ -256,7 +264,7 @@ impl Sender {
                 match self.flows[number].socket.recv(&mut block) {
                     Ok(length) => self.returned(number, &block[..length]),
                     Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                    // An ICMP error on the socket; reading it has cleared it.
+                    // An ICMP error on the socket; reading has cleared it.
                     Err(_) => continue,
                 }
             }
@@ -302,7 +310,7 @@ fn datagram(flow: u32, sequence: u64) -> [u8; DATAGRAM_BYTES] {
 mod tests {
     use super::*;
 
-    /// A sender with two flows whose peer is this test, which answers as it likes.
+    /// A sender with two flows whose peer is this test, which sends any answer it wants.
     #[test]
     fn loss_doubling_reordering_and_change_are_told_apart() {
         let peer = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -317,7 +325,8 @@ mod tests {
             sender.send_next();
         }
         let sent = |flow, sequence| datagram(flow, sequence).to_vec();
-        // Flow 0 gets 1, 0 (late), 0 (again); flow 1 gets 0 changed, and a number never sent.
+        // Flow 0 gets 1, 0 (late), 0 (again); flow 1 gets a changed 0, and a number never
+        // sent.
         sender.returned(0, &sent(0, 1));
         sender.returned(0, &sent(0, 0));
         sender.returned(0, &sent(0, 0));

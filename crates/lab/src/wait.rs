@@ -1,4 +1,5 @@
-//! Waiting for events: poll until something is so, until a limit, or until the user has had enough.
+//! Waiting for events: polls until a condition holds, a limit passes, or the user
+//! interrupts.
 
 use anyhow::{Result, bail};
 use std::fmt;
@@ -6,10 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Between two looks. Short against anything waited for, long against the cost of a look.
+/// Time between two looks. Short against anything waited for, long against the cost of a
+/// look.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// A flag that ends waits early. Clones share it.
+/// A flag that ends waits early. Clones share the flag.
 #[derive(Debug, Clone, Default)]
 pub struct Interrupt(Arc<AtomicBool>);
 
@@ -26,7 +28,8 @@ impl fmt::Display for Interrupted {
 impl std::error::Error for Interrupted {}
 
 impl Interrupt {
-    /// A flag that SIGINT, SIGTERM and SIGHUP set instead of ending the process, so that everything made is removed on the way out.
+    /// A flag that SIGINT, SIGTERM and SIGHUP set instead of ending the process, so that
+    /// the laboratory can remove everything it made.
     pub fn on_signals() -> Result<Interrupt> {
         use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
         let interrupt = Interrupt::default();
@@ -36,29 +39,30 @@ impl Interrupt {
         Ok(interrupt)
     }
 
-    /// Ends the waits.
+    /// Sets the flag: ends the waits.
     pub fn set(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// Is it set?
+    /// True if the flag is set.
     pub fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// [`Interrupted`] if it is set.
+    /// Fails with [`Interrupted`] if the flag is set.
     pub fn check(&self) -> Result<(), Interrupted> {
         if self.is_set() { Err(Interrupted) } else { Ok(()) }
     }
 }
 
-/// Asks `probe` until it has an answer, again after [`POLL_INTERVAL`]. Fails with what `probe` fails with, with [`Interrupted`], or after `limit` with an error that names
+/// Asks `probe` until it has an answer, again after [`POLL_INTERVAL`]. Fails with the
+/// error of `probe`, with [`Interrupted`], or after `limit` with an error that names
 /// `what` was waited for.
 pub fn until<T>(what: &str, limit: Duration, interrupt: &Interrupt, probe: impl FnMut() -> Result<Option<T>>) -> Result<T> {
     until_every(POLL_INTERVAL, what, limit, interrupt, probe)
 }
 
-/// The same where a look costs so much that it is to be taken less often.
+/// Like `until`, for a look so costly that it is taken less often.
 pub fn until_every<T>(
     interval: Duration,
     what: &str,

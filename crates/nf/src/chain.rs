@@ -259,7 +259,7 @@ impl Chain {
         }
     }
 
-    /// Recounts leases after flows were lost whose state nobody has, and who cannot give
+    /// Recounts leases after flows were lost with their state, so that no one can give
     /// their leases back. `visit` must call its argument for the state of each living
     /// flow; for a flow that is being opened, with the number of functions that have it
     /// open. Numbers that no flow has named are given back in the end.

@@ -7,10 +7,11 @@
 //! gives them back, a flow from elsewhere brings them along, and a flow that leaves takes
 //! them away. Functions do nothing for any of these.
 //!
-//! Neither can be made except where a flow is opened ([`Opening`]), neither can be copied but by
-//! reading a state's bytes, and no call gives one back, so nothing is given back twice. A state
-//! with a number that was not leased for it is not accepted: that panics. What `open` leases and
-//! does not put into the flow's state goes back when it returns.
+//! Neither can be made except where a flow is opened ([`Opening`]). Neither can be copied
+//! except by reading a state's bytes, and no call gives one back, so nothing is given
+//! back twice. A state with a number that was not leased for it is refused: that panics.
+//! Leases that `open` takes and does not put into the flow's state go back when it
+//! returns.
 
 use crate::Opening;
 use crate::shared::{Gauge, Pool};

@@ -1,8 +1,9 @@
-//! State that cannot be replicated does not compile, nor code that gives a lease away, copies it, or
-//! takes one that is no flow's.
+//! State that cannot be replicated does not compile, nor does code that gives a lease
+//! away, copies it, or takes one that belongs to no flow.
 //!
-//! Every case is a program of a package of its own, which cargo checks. Releases of the compiler word the details
-//! of an error differently, so a case of `refused` names in its first line only one error that it must have.
+//! Every case is a program in a package of its own, which cargo checks. Releases of the
+//! compiler word the details of an error differently, so the first line of a case of
+//! `refused` names only one error that it must have.
 
 use serde_json::Value;
 use std::fmt::Write;
@@ -50,7 +51,8 @@ fn cases() -> Vec<Case> {
 fn check(cases: &[Case]) -> Vec<Refusal> {
     let own = Path::new(env!("CARGO_MANIFEST_DIR"));
     let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join("flow_state");
-    // The macro's derives name zerocopy: an author depends on it too. The lock file says which.
+    // The macro's derives name zerocopy, so an author depends on it too. The lock file
+    // gives the version.
     let mut manifest = format!(
         "[package]\nname = \"cases\"\nedition = \"2024\"\n\n[workspace]\n\n\
          [dependencies]\nholdfast-nf = {{ path = {own:?} }}\nzerocopy = \"*\"\n"

@@ -1,4 +1,4 @@
-//! Numbers leased while a flow is opened become the flow's, or go back, however that ends.
+//! Numbers leased while a flow is opened become the flow's, or go back, in every outcome.
 
 use holdfast_nf::shared::{PoolEffect, RequestPool, SharedField};
 use holdfast_nf::zerocopy::FromBytes;
@@ -29,8 +29,9 @@ holdfast_nf::flow_state! {
     }
 }
 
-/// Needs a number of each of two pools for every flow. Panics at the end of `open` where the packet comes by port 1, and
-/// in `expire` where it came by port 2. By port 3 comes one for which it makes a number out of bytes.
+/// Needs a number of each of two pools for every flow. Panics at the end of `open` if the
+/// packet comes by port 1, and in `expire` if it came by port 2. For a packet by port 3
+/// it makes a number out of bytes.
 struct Careful;
 
 impl NetworkFunction for Careful {
@@ -98,7 +99,8 @@ impl Bench {
         });
     }
 
-    /// How many numbers of each pool flows hold, and how many flows came by each port.
+    /// The number of leases that flows hold of each pool, and the number of flows that
+    /// came by each port.
     fn held(&mut self) -> (Vec<u32>, Vec<i64>) {
         let (mut held, mut counted) = (Vec::new(), Vec::new());
         self.chain.functions_mut()[0].shared().visit(&mut |_, shared| match shared {
@@ -109,7 +111,7 @@ impl Bench {
         (held, counted)
     }
 
-    /// A first packet by this port; `None` after a panic.
+    /// Opens a flow with a first packet at this port; `None` after a panic.
     fn open(&mut self, port: u8) -> Option<Outcome> {
         self.packet.meta.ingress = port;
         let Bench { chain, cx, packet, block } = self;
@@ -121,7 +123,8 @@ fn nothing() -> (Vec<u32>, Vec<i64>) {
     (vec![0, 0], vec![0, 0, 0])
 }
 
-/// The second pool has no number yet, or has none at all, or the function panics: the first one has all its numbers again.
+/// The second pool has no number yet, or is empty, or the function panics: the first pool
+/// has all its numbers again.
 #[test]
 fn what_no_flow_has_goes_back() {
     let mut bench = Bench::new();
@@ -138,8 +141,8 @@ fn what_no_flow_has_goes_back() {
     assert_eq!(bench.held(), (vec![1, 1], vec![1, 0, 0]));
 }
 
-/// The second pool's number is on its way from a server: however often the flow tries, the first one
-/// keeps the number that it has at hand.
+/// The second pool's number is on its way from a server: however often the flow tries,
+/// the first pool keeps the number at hand.
 #[test]
 fn who_waits_for_one_pool_uses_up_no_other() {
     let mut bench = Bench::new();
@@ -159,7 +162,8 @@ fn who_waits_for_one_pool_uses_up_no_other() {
     assert_eq!(bench.held(), (vec![1, 1], vec![1, 0, 0]));
 }
 
-/// A number that was not leased for a flow is not accepted with it, and an item that is not there does not count.
+/// A number that was not leased for a flow is not accepted with it, and an item that does
+/// not exist does not count.
 #[test]
 fn what_was_not_given_for_a_flow_is_not_accepted() {
     let mut bench = Bench::new();
@@ -171,7 +175,7 @@ fn what_was_not_given_for_a_flow_is_not_accepted() {
     assert_eq!((counted, bench.held()), (None, (vec![1, 1], vec![0, 0, 0])));
 }
 
-/// A function that panics over a flow's end keeps nothing of it.
+/// A function that panics at a flow's end keeps none of its holdings.
 #[test]
 fn a_panic_at_the_end_keeps_nothing() {
     let mut bench = Bench::new();

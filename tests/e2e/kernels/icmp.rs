@@ -12,7 +12,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::time::Duration;
 
-/// An inside and an outside host ping each other by one identifier.
+/// An inside and an outside host ping each other with the same identifier.
 pub(super) fn pings_of_each_other<'a>(stage: &'a Stage<'a>) -> Result<Rest<'a>> {
     const ID: u16 = 0x4848;
     let mut pings = [
@@ -34,7 +34,8 @@ fn answered(ping: &mut Ping, id: u16, interrupt: &Interrupt) -> Result<()> {
     until("an echo reply", PATIENCE, interrupt, || Ok(ping.ask([id], Duration::from_secs(1))?.contains(&id).then_some(())))
 }
 
-/// After a ping from inside neither other messages with its identifier come in, nor redirects and source quenches that quote it (RFC 5508, REQ-1; RFC 1122, 3.2.2).
+/// After a ping from inside, no other message with its identifier comes in, and no
+/// redirect or source quench that quotes it (RFC 5508, REQ-1; RFC 1122, 3.2.2).
 pub(super) fn poseurs<'a>(stage: &'a Stage<'a>) -> Result<Rest<'a>> {
     let id = 0x5000 + stage.number();
     let outside = stage.outside.listen()?;
@@ -53,7 +54,7 @@ pub(super) fn poseurs<'a>(stage: &'a Stage<'a>) -> Result<Rest<'a>> {
     let pose = move |ping: &mut Ping| {
         let inside = stage.inside.listen()?;
         for kind in 1..=255_u8 {
-            // Errors that may be the flow's are for another case.
+            // Errors that may belong to the flow are for another case.
             let body = match kind {
                 3 | 11 | 12 => continue,
                 4 | 5 => [&[0, 0, 0, 0][..], &request[14..42]].concat(),
@@ -118,7 +119,8 @@ pub(super) fn traceroute<'a>(stage: &'a Stage<'a>) -> Result<Rest<'a>> {
     Ok(Box::new(all))
 }
 
-/// A router complains that segments are too large for what is behind it, and the client heeds it (RFC 1191, RFC 8201).
+/// A router reports that segments are too large for the link behind it, and the client
+/// heeds it (RFC 1191, RFC 8201).
 pub(super) fn path_mtu<'a>(stage: &'a Stage<'a>, client: &str, server: &str) -> Result<Rest<'a>> {
     const BYTES: usize = 100_000;
     let (client, server) = stage.ends(client, server);
@@ -146,7 +148,7 @@ pub(super) fn path_mtu<'a>(stage: &'a Stage<'a>, client: &str, server: &str) -> 
     }))
 }
 
-/// Whose datagram finds nobody is told, outside and inside.
+/// The sender of a datagram to a closed port is told, outside and inside.
 pub(super) fn port_unreachable<'a>(stage: &'a Stage<'a>, client: &str, server: &str) -> Result<Rest<'a>> {
     let pair = || -> Result<[UdpSocket; 2]> {
         let (client, server) = stage.ends(client, server);

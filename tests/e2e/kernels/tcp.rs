@@ -11,7 +11,7 @@ use holdfast_tests::sockets::{Held, accepted, begin, crash, exchange, is_reset, 
 use std::io::{Error, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr};
 
-/// Both ends send a SYN, and those cross behind the box (RFC 9293, 3.5, figure 7).
+/// Both ends send a SYN, and the two cross behind the box (RFC 9293, 3.5, figure 7).
 pub(super) fn simultaneous_open<'a>(stage: &'a Stage<'a>) -> Result<Rest<'a>> {
     let (client, server) = stage.ends(CLIENT, SERVER);
     let (inside, outside) = (stage.inside.listen()?, stage.outside.listen()?);
@@ -33,7 +33,8 @@ pub(super) fn simultaneous_open<'a>(stage: &'a Stage<'a>) -> Result<Rest<'a>> {
     }))
 }
 
-/// A SYN is lost with its host, which comes again from the same port with another sequence number.
+/// A SYN is lost with its host, which comes again from the same port with another
+/// sequence number.
 pub(super) fn another_syn<'a>(stage: &'a Stage<'a>) -> Result<Rest<'a>> {
     let (client, server) = stage.ends(CLIENT, SERVER);
     let outside = stage.outside.listen()?;
@@ -53,7 +54,8 @@ pub(super) fn another_syn<'a>(stage: &'a Stage<'a>) -> Result<Rest<'a>> {
     }))
 }
 
-/// The answer to a SYN is lost, and so is the server's memory of it: the SYN that is sent again is answered by another sequence number.
+/// The answer to a SYN is lost, and so is the server's memory of it: the repeated SYN is
+/// answered with another sequence number.
 pub(super) fn two_answers<'a>(stage: &'a Stage<'a>) -> Result<Rest<'a>> {
     let (client, server) = stage.ends(CLIENT, SERVER);
     let inside = stage.inside.listen()?;
@@ -73,7 +75,8 @@ pub(super) fn two_answers<'a>(stage: &'a Stage<'a>) -> Result<Rest<'a>> {
     }))
 }
 
-/// A server that keeps no state until its answer is acknowledged (RFC 4987, 3.6), and a client that hears only a later answer.
+/// A server that keeps no state until its answer is acknowledged (RFC 4987, 3.6), and a
+/// client that hears only a later answer.
 pub(super) fn cookies<'a>(stage: &'a Stage<'a>) -> Result<Rest<'a>> {
     let (client, server) = stage.ends(CLIENT, FAR);
     let inside = stage.inside.listen()?;
@@ -90,7 +93,7 @@ pub(super) fn cookies<'a>(stage: &'a Stage<'a>) -> Result<Rest<'a>> {
     }))
 }
 
-/// Nobody listens, and the client is told; then somebody does.
+/// A closed port, whose refusal reaches the client; later the port is open.
 pub(super) fn closed_port<'a>(stage: &'a Stage<'a>) -> Result<Rest<'a>> {
     let (client, server) = stage.ends(CLIENT, SERVER);
     let refused = move || match opened(&begin(stage.inside.namespace, client, server)?, stage.interrupt) {
@@ -107,8 +110,9 @@ pub(super) fn closed_port<'a>(stage: &'a Stage<'a>) -> Result<Rest<'a>> {
     }))
 }
 
-/// The client has crashed and connects again from the same port: the server, which has its old connection, challenges the SYN, is told by a reset, and accepts the next (RFC 9293, 3.5.1;
-/// RFC 5961, 4).
+/// The client has crashed and connects again from the same port. The server still has the
+/// old connection: it challenges the SYN, gets a reset, and accepts the next SYN (RFC
+/// 9293, 3.5.1; RFC 5961, 4).
 pub(super) fn crashed_client<'a>(stage: &'a Stage<'a>) -> Result<Rest<'a>> {
     let (connection, opener, acceptor) = stage.connection()?;
     crash(opener)?;
@@ -127,7 +131,7 @@ pub(super) fn crashed_client<'a>(stage: &'a Stage<'a>) -> Result<Rest<'a>> {
     }))
 }
 
-/// The server has crashed: what the client sends is answered by a reset.
+/// The server has crashed: the client's data are answered by a reset.
 pub(super) fn crashed_server<'a>(stage: &'a Stage<'a>) -> Result<Rest<'a>> {
     let (connection, opener, acceptor) = stage.connection()?;
     crash(acceptor)?;
@@ -139,7 +143,8 @@ pub(super) fn crashed_server<'a>(stage: &'a Stage<'a>) -> Result<Rest<'a>> {
     }))
 }
 
-/// The server has closed first: its end waits, and a new connection from the same port wakes it (RFC 9293, 3.6.1).
+/// The server has closed first: its end is in TIME-WAIT, and a new connection from the
+/// same port reopens it (RFC 9293, 3.6.1).
 pub(super) fn time_wait<'a>(stage: &'a Stage<'a>) -> Result<Rest<'a>> {
     let (connection, opener, acceptor) = stage.connection()?;
     acceptor.shutdown(Shutdown::Write)?;
@@ -149,13 +154,14 @@ pub(super) fn time_wait<'a>(stage: &'a Stage<'a>) -> Result<Rest<'a>> {
     Ok(Box::new(move || connection.is_again(&connection.again(stage)?, stage)))
 }
 
-/// The same, but the new sequence number is lower than the old: a server accepts it for its later time (RFC 6191), and without times it challenges it and is told by a reset. A kernel's numbers
-/// rise: the connection that ends is played by hand.
+/// The same with a lower sequence number than the old one. A server accepts it for its
+/// later time stamp (RFC 6191); without time stamps it challenges the SYN and gets a
+/// reset. A kernel's sequence numbers rise, so raw frames play the connection that ends.
 pub(super) fn lower_syn<'a>(stage: &'a Stage<'a>, has_times: bool) -> Result<Rest<'a>> {
     let (client, server) = stage.ends(CLIENT, SERVER);
     let (inside, outside) = (stage.inside.listen()?, stage.outside.listen()?);
     let listener = listen(stage.outside.namespace, server)?;
-    // The kernel says where its numbers are.
+    // The kernel's SYN shows its present sequence number.
     let away = stage.outside.hold(format!("tcp dport {}", server.port()))?;
     let held = stage.inside.hold(format!("tcp dport {}", client.port()))?;
     let probe = begin(stage.inside.namespace, client, server)?;
@@ -194,14 +200,15 @@ pub(super) fn lower_syn<'a>(stage: &'a Stage<'a>, has_times: bool) -> Result<Res
     }))
 }
 
-/// Resets inside the window, but not exact, arrive; the ends challenge them, and data go on (RFC 5961, 3.2).
+/// Resets inside the window, but not exact, arrive; the ends challenge them, and data go
+/// on (RFC 5961, 3.2).
 pub(super) fn inexact_resets<'a>(stage: &'a Stage<'a>) -> Result<Rest<'a>> {
     let (connection, opener, acceptor) = stage.connection()?;
     let reset = move |beyond: u32, connection: &Connection| {
         let (client, peer, server) = (v4(connection.client), v4(connection.peer), v4(connection.server));
         let [from_client, from_server] = connection.next.map(|next| next.wrapping_add(beyond));
         let (inside, outside) = (stage.inside.listen()?, stage.outside.listen()?);
-        // One that comes while its owner is dead may be lost.
+        // A reset that comes while the flow's owner is dead may be lost.
         until("the client's reset arrives", PATIENCE, stage.interrupt, || {
             stage.inside.spoof(client, server, Segment { flags: RST, sequence: from_client, ..Segment::default() })?;
             arrived(&outside, |to, segment| to == server && segment.flags == RST && segment.sequence == from_client)
@@ -228,7 +235,8 @@ fn arrived(on: &Listener, is_it: impl Fn(End, &Segment) -> bool) -> Result<Optio
     Ok(None)
 }
 
-/// A stranger sends segments in either end's name, with numbers far outside the windows: the firewall keeps them out but for the client's SYN, which the server challenges. The
+/// An attacker sends segments in either end's name, with numbers far outside the windows.
+/// The firewall drops them except the client's SYN, which the server challenges. The
 /// connection goes on.
 pub(super) fn blind_segments<'a>(stage: &'a Stage<'a>) -> Result<Rest<'a>> {
     const FAR_OFF: u32 = 1 << 30;

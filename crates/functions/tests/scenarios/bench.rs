@@ -1,4 +1,5 @@
-//! A chain on a bench: flows in a list, shared state granted on request, time by hand. It does with a chain what a runtime's lane does, and no more.
+//! A chain on a bench: flows in a list, shared state granted on request, time set by the
+//! test. The bench does with a chain what a runtime's lane does, and no more.
 
 use crate::{reading, words};
 use holdfast_functions::catalog;
@@ -15,15 +16,15 @@ use std::net::SocketAddr;
 use std::sync::Once;
 
 const SECOND: u64 = 1_000_000_000;
-/// As long as a flow lives of which no function says how long.
+/// Lifetime of a flow for which no function gives one, ns.
 const DEFAULT_LIFETIME: u64 = 300 * SECOND;
 
 thread_local! {
-    /// Panics of this thread are expected and not printed.
+    /// True while this thread's panics are expected and not printed.
     static IS_QUIET: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Plays a scenario: what it says if one of its expectations fails. Nothing is printed.
+/// Plays a scenario silently. The error has the message of the expectation that failed.
 pub(crate) fn holds(scenario: fn()) -> Result<(), String> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
@@ -57,34 +58,34 @@ struct Flow {
     expires_at: u64,
 }
 
-/// Flows as they were.
+/// A record of all flows.
 #[derive(Clone)]
 pub(crate) struct Remembered(Vec<Flow>);
 
-/// See the module.
+/// A chain and its flows, as the module's head says.
 pub(crate) struct Bench {
     chain: Chain,
     packets: MemoryPool,
     cx: Context,
     flows: Vec<Flow>,
-    /// The keys of first fragments by who sends them to whom.
+    /// The flow keys of first fragments, by addresses and protocol.
     fragments: HashMap<(Vec<u8>, u8), FlowKey>,
     next_block: u32,
-    /// Pools have no numbers for it.
+    /// Grants no numbers to pools.
     pub(crate) is_poor: bool,
     /// Stamped time, ns.
     pub(crate) now: u64,
-    /// The port of the box by which packets come in.
+    /// The port of the box at which packets come in.
     pub(crate) ingress: u8,
-    /// The latest packet would come out differently if it were processed again.
+    /// True if the latest packet would come out differently when processed again.
     pub(crate) nondeterministic: bool,
-    /// The sender of the latest packet is to be told that it was dropped.
+    /// True if the sender of the latest packet must be told that it was dropped.
     is_rejected: bool,
     /// The functions' explanations of the latest packet.
     pub(crate) explained: Vec<String>,
 }
 
-/// The addresses in a frame and its protocol: what a datagram's fragments have in common.
+/// A frame's addresses and protocol: the same in all fragments of a datagram.
 fn datagram(packet: &Packet) -> (Vec<u8>, u8) {
     let l3 = packet.layers.l3 as usize;
     let range = if packet.layers.network == Network::V4 { l3 + 12..l3 + 20 } else { l3 + 8..l3 + 40 };
@@ -104,7 +105,7 @@ impl Bench {
         Bench::on(&Zones::default(), functions)
     }
 
-    /// The same in a box whose ports have names.
+    /// Like `new`, in a box whose ports have names.
     pub(crate) fn on(zones: &Zones, functions: &[(&str, Value)]) -> Bench {
         let build = |(name, config): &(&str, Value)| {
             catalog::configured(name, config, zones).unwrap_or_else(|error| panic!("{name}: {error}")).bind()
@@ -131,7 +132,7 @@ impl Bench {
         }
     }
 
-    /// Grants every block of every pool that is asked for, until there are no more.
+    /// Grants every block that a pool asks for, until there are no more.
     fn serve_pools(&mut self) {
         let (next_block, is_poor) = (&mut self.next_block, self.is_poor);
         for function in self.chain.functions_mut() {
@@ -160,7 +161,7 @@ impl Bench {
         })
     }
 
-    /// Runs the chain, and goes on where it had to wait for shared state.
+    /// Runs the chain, and continues after a wait for shared state.
     fn run(&mut self, packet: &mut Packet, block: &mut Block, opening: bool) -> Outcome {
         let size = self.chain.layout().size;
         let mut position = if opening { Position::OPENING } else { Position::START };
@@ -240,8 +241,8 @@ impl Bench {
         result
     }
 
-    /// Sends a frame into the chain: what comes out, or why nothing does. All that comes out is read by an independent parser,
-    /// and its checksums are right.
+    /// Sends a frame into the chain. Returns the frame that comes out, or the reason of
+    /// the drop. An independent parser reads the frame and checks its checksums.
     pub(crate) fn send_frame(&mut self, frame: &[u8]) -> Result<Vec<u8>, DropReason> {
         let out = self.send_unchecked(frame)?;
         if let Err(wrong) = reading::check(&out) {
@@ -250,7 +251,7 @@ impl Bench {
         Ok(out)
     }
 
-    /// As [`Bench::send_frame`], for frames that are wrong when they come.
+    /// Like [`Bench::send_frame`], for frames that come in damaged.
     pub(crate) fn send_unchecked(&mut self, frame: &[u8]) -> Result<Vec<u8>, DropReason> {
         let mut packet = self.packets.take().expect("the one buffer is back");
         assert!(packet.copy_from(frame), "the frame fits a buffer");
@@ -265,7 +266,7 @@ impl Bench {
         self.send_frame(&words::frame(packet))
     }
 
-    /// Sends a packet that must come out, and says between whom it then travels.
+    /// Sends a packet that must come out. Returns its source and destination afterwards.
     #[track_caller]
     pub(crate) fn passes(&mut self, packet: &str) -> (SocketAddr, SocketAddr) {
         match self.send(packet) {
@@ -302,7 +303,7 @@ impl Bench {
         }
     }
 
-    /// The same, and whoever sent it must be told.
+    /// Like `drops`; the sender must be told.
     #[track_caller]
     pub(crate) fn rejects(&mut self, packet: &str, reason: DropReason) {
         match self.send(packet) {
@@ -311,7 +312,7 @@ impl Bench {
         }
     }
 
-    /// Lets time pass, and flows end whose time has come.
+    /// Lets time pass, and ends flows whose lifetime is over.
     pub(crate) fn wait(&mut self, seconds: u64) {
         self.now += seconds * SECOND;
         let size = self.chain.layout().size;
@@ -326,12 +327,13 @@ impl Bench {
         }
     }
 
-    /// Flows that live.
+    /// The number of live flows.
     pub(crate) fn flows(&self) -> usize {
         self.flows.len()
     }
 
-    /// How the flow of the latest packet stands, as functions have said with that packet.
+    /// The standing of the latest packet's flow, as functions have set it with that
+    /// packet.
     pub(crate) fn standing(&self) -> Option<Standing> {
         self.cx.standing()
     }
@@ -342,7 +344,8 @@ impl Bench {
         self.chain.describe(&flow.block.0[..self.chain.layout().size])
     }
 
-    /// Sequence numbers that the latest flow's receivers expect, forward and reverse: least and most.
+    /// Lowest and highest sequence number that the latest flow's receivers expect,
+    /// forward and reverse.
     pub(crate) fn expected(&self) -> [Option<(u32, u32)>; 2] {
         let flow = self.flows.last().expect("a flow");
         let block = &flow.block.0[..self.chain.layout().size];
@@ -350,12 +353,13 @@ impl Bench {
         [Direction::Forward, Direction::Reverse].map(of)
     }
 
-    /// The flows as they are now, to be set back to later.
+    /// Records the flows as they are now, for a later set-back.
     pub(crate) fn remember(&self) -> Remembered {
         Remembered(self.flows.clone())
     }
 
-    /// The latest packets are forgotten, at most so many, as when a weak protection brings flows back.
+    /// Sets the flows back to a record from at most `packets` packets ago, like a weak
+    /// protection.
     pub(crate) fn set_back(&mut self, Remembered(flows): Remembered, packets: u32) {
         self.flows = flows;
         let size = self.chain.layout().size;
@@ -364,7 +368,8 @@ impl Bench {
         }
     }
 
-    /// All flows come from `other`, which has them no more: it has failed, or they move.
+    /// Takes over all flows of `other`, which no longer has them: it has failed, or the
+    /// flows move.
     pub(crate) fn takes_over(&mut self, other: &mut Bench, is_alive: bool) {
         let size = self.chain.layout().size;
         for mut flow in core::mem::take(&mut other.flows) {
@@ -377,7 +382,8 @@ impl Bench {
         self.now = self.now.max(other.now);
     }
 
-    /// The latest flow is lost, with what only its state knew: all others say what they hold.
+    /// Loses the latest flow, with the state that only it had: all other flows name their
+    /// holdings.
     pub(crate) fn loses_one(&mut self) {
         let size = self.chain.layout().size;
         self.flows.pop().expect("a flow");
@@ -385,7 +391,8 @@ impl Bench {
         self.chain.recount(|adopt| flows.iter_mut().for_each(|flow| adopt(&mut flow.block.0[..size], None)));
     }
 
-    /// The numbers that flows hold of each pool, and the flows in each item of each gauge.
+    /// The numbers that flows hold of each pool, and the flows in each item of each
+    /// gauge.
     pub(crate) fn books(&mut self) -> Vec<Vec<i64>> {
         let mut books = Vec::new();
         for function in self.chain.functions_mut() {
@@ -440,7 +447,7 @@ impl Bench {
         values
     }
 
-    /// What functions have told of packets: the rule, the port, and between whom.
+    /// The log entries of functions: the rule, the port, and the packet's addresses.
     pub(crate) fn logged(&mut self) -> Vec<String> {
         let mut logged = Vec::new();
         for function in self.chain.functions_mut() {

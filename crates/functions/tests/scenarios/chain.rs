@@ -1,4 +1,5 @@
-//! Functions together: a firewall, a translator, a balancer, and what comes back through them in reverse order.
+//! Functions together: a firewall, a translator and a balancer, and replies through them
+//! in reverse order.
 
 use crate::bench::Bench;
 use holdfast_wire::DropReason::{NoMapping, PolicyDenied, StateInvalid};
@@ -16,8 +17,9 @@ fn chain() -> Bench {
     ])
 }
 
-/// A whole conversation in both directions: the backend talks to the outside address, the client to the virtual one, and neither sees
-/// the other's. The mapping and the backend's load are given back at the end.
+/// A whole conversation in both directions: the backend talks to the outside address, the
+/// client to the virtual one, and neither sees the other's address. At the end the port
+/// and the backend's load are given back.
 #[test]
 fn a_conversation_through_firewall_translator_and_balancer() {
     let mut bench = chain();
@@ -49,7 +51,8 @@ fn a_conversation_through_firewall_translator_and_balancer() {
     bench.drops(&format!("tcp {backend} > {outside} ACK seq 3300 ack 619"), PolicyDenied);
 }
 
-/// A segment that the firewall refuses on its way back has been translated already; it is dropped, and the connection goes on.
+/// A reply segment that the firewall refuses has been translated already; it is dropped,
+/// and the connection goes on.
 #[test]
 fn the_firewall_sees_replies_last() {
     let mut bench = chain();
@@ -64,7 +67,8 @@ fn the_firewall_sees_replies_last() {
     );
 }
 
-/// An error from beyond the balancer comes back through all three; what it quotes is what the client sent.
+/// An error from beyond the balancer comes back through all three; its quoted packet is
+/// the one that the client sent.
 #[test]
 fn errors_come_back_through_the_whole_chain() {
     let mut bench = chain();
@@ -86,7 +90,7 @@ fn errors_come_back_through_the_whole_chain() {
     }
 }
 
-/// Ping through firewall and translator passes the balancer untouched.
+/// Ping through firewall and translator passes the balancer unchanged.
 #[test]
 fn ping_passes_the_whole_chain() {
     let mut bench = chain();
@@ -97,7 +101,7 @@ fn ping_passes_the_whole_chain() {
     );
 }
 
-/// What the balancer refuses has cost the translator nothing.
+/// A flow that the balancer refuses leaves no port leased at the translator.
 #[test]
 fn a_refusal_at_the_end_leaves_nothing_behind() {
     let mut bench = chain();
@@ -107,7 +111,8 @@ fn a_refusal_at_the_end_leaves_nothing_behind() {
     assert_eq!((bench.flows(), bench.free_ports()), (0, 256));
 }
 
-/// A firewall behind the translator means the translated packet: its rules name outside addresses.
+/// A firewall behind the translator sees translated packets: its rules name outside
+/// addresses.
 #[test]
 fn rules_mean_what_the_firewall_sees() {
     let mut bench = Bench::new(&[
@@ -119,7 +124,7 @@ fn rules_mean_what_the_firewall_sees() {
     bench.drops("udp 198.51.100.4:9 > 203.0.113.10:53", NoMapping);
 }
 
-/// The chain's word for a flow is the first that a function has for it.
+/// The chain's word for a flow is the first one that a function has for it.
 #[test]
 fn the_first_word_names_the_flow() {
     let mut bench = Bench::new(&[("monitor", json!({})), ("firewall", json!({ "default": "allow" })), ("forward", json!({}))]);
@@ -127,7 +132,8 @@ fn the_first_word_names_the_flow() {
     assert_eq!(bench.state(), "opening");
 }
 
-/// A firewall behind a translator rejects: the flow that was being opened gives its port back, and its sender is told all the same.
+/// A firewall behind a translator rejects: the flow that was being opened gives its port
+/// back, and its sender is still told.
 #[test]
 fn a_rejection_at_the_end_leaves_nothing_behind() {
     let rules = ["reject tcp to any port 25", "allow any"];

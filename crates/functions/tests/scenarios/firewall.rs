@@ -1,4 +1,4 @@
-//! The firewall's access list, and what is not TCP.
+//! The firewall's access list, and its view of protocols other than TCP.
 
 use crate::bench::Bench;
 use holdfast_wire::DropReason::{PolicyDenied, StateInvalid};
@@ -9,7 +9,7 @@ fn rules(rules: &[&str]) -> Bench {
     Bench::new(&[("firewall", json!({ "rules": rules }))])
 }
 
-/// Without a rule nothing opens a flow, whatever its protocol.
+/// Without a rule no packet opens a flow, whatever its protocol.
 #[test]
 fn without_rules_everything_is_denied() {
     let mut bench = Bench::new(&[("firewall", json!({}))]);
@@ -21,7 +21,8 @@ fn without_rules_everything_is_denied() {
     assert_eq!(bench.flows(), 0);
 }
 
-/// A rule for a prefix and two ports lets in the first and last address of the prefix and both ports, and nothing next to them.
+/// A rule for a prefix and two ports admits the first and last address of the prefix and
+/// both ports, and no neighbour of these.
 #[test]
 fn prefixes_and_ports_end_where_they_say() {
     let mut bench = rules(&["allow tcp from 10.0.0.128/25 to 203.0.113.0/28 port 80,443"]);
@@ -47,7 +48,7 @@ fn a_range_of_ports_includes_its_ends() {
     bench.drops("udp 10.0.0.2:1000 > 203.0.113.1:5003 len 1", PolicyDenied);
 }
 
-/// An exception before a rule wins, one after it does not.
+/// An exception before a rule wins; an exception after it does not.
 #[test]
 fn the_first_rule_that_matches_decides() {
     let mut bench =
@@ -56,7 +57,7 @@ fn the_first_rule_that_matches_decides() {
     bench.unchanged("tcp 10.0.0.77:1000 > 203.0.113.1:80 SYN");
 }
 
-/// `default: allow` turns the list around: what a rule denies is denied, the rest passes.
+/// With `default: allow` rules deny: denied packets are dropped, the rest passes.
 #[test]
 fn a_default_of_allow_lets_the_rest_pass() {
     let mut bench = Bench::new(&[("firewall", json!({ "rules": ["deny udp from any to any port 53"], "default": "allow" }))]);
@@ -64,7 +65,7 @@ fn a_default_of_allow_lets_the_rest_pass() {
     bench.unchanged("udp 10.0.0.2:1000 > 203.0.113.1:54");
 }
 
-/// An IPv6 rule lets in its prefix, both directions of the flow, and no IPv4.
+/// An IPv6 rule admits its prefix, both directions of the flow, and no IPv4.
 #[test]
 fn ipv6_rules_mean_ipv6() {
     let mut bench = rules(&["allow tcp from 2001:db8:1::/48 to 2001:db8:2::/64 port 80"]);
@@ -76,7 +77,8 @@ fn ipv6_rules_mean_ipv6() {
     bench.drops("tcp 10.0.0.2:1000 > 203.0.113.1:80 SYN", PolicyDenied);
 }
 
-/// `::/0` names every IPv6 packet and `0.0.0.0/0` every IPv4 packet: neither means the other family.
+/// `::/0` matches every IPv6 packet and `0.0.0.0/0` every IPv4 packet; neither matches
+/// the other family.
 #[test]
 fn the_whole_of_one_family_is_not_the_other() {
     let mut bench = rules(&["allow udp from 0.0.0.0/0 to any"]);
@@ -87,7 +89,8 @@ fn the_whole_of_one_family_is_not_the_other() {
     bench.drops("udp 10.0.0.2:1000 > 203.0.113.1:53", PolicyDenied);
 }
 
-/// The answer to a UDP datagram needs no rule, but only from the asked port to the asking port, and only while the flow lives.
+/// The answer to a UDP datagram needs no rule, but must go from the asked port to the
+/// asking port while the flow lives.
 #[test]
 fn udp_answers_pass_as_long_as_the_flow_lives() {
     let mut bench = rules(&["allow udp from 10.0.0.0/8 to any"]);
@@ -103,7 +106,7 @@ fn udp_answers_pass_as_long_as_the_flow_lives() {
     bench.drops("udp 203.0.113.1:53 > 10.0.0.2:1000 len 200", PolicyDenied);
 }
 
-/// A datagram without data is a datagram: it opens a flow and is answered by another.
+/// A datagram without data opens a flow and is answered by another.
 #[test]
 fn empty_udp_datagrams_are_datagrams() {
     let mut bench = rules(&["allow udp from 10.0.0.0/8 to any"]);
@@ -111,7 +114,7 @@ fn empty_udp_datagrams_are_datagrams() {
     bench.unchanged("udp 203.0.113.1:53 > 10.0.0.2:1000 len 0");
 }
 
-/// An unanswered UDP flow is given up earlier than an answered one.
+/// An unanswered UDP flow expires earlier than an answered one.
 #[test]
 fn unanswered_udp_lives_shorter() {
     let mut bench = Bench::new(&[("firewall", json!({ "default": "allow", "timeouts": { "udp": 100, "udp_unanswered": 10 } }))]);
@@ -124,7 +127,8 @@ fn unanswered_udp_lives_shorter() {
     assert_eq!(bench.flows(), 0);
 }
 
-/// Ping passes and is answered; a reply that nobody asked for, and one under another identifier, is not let in.
+/// Ping passes and is answered. A reply without a request, or with another identifier, is
+/// not let in.
 #[test]
 fn echo_replies_need_a_request() {
     let mut bench = rules(&["allow icmp from any to any"]);
@@ -144,8 +148,9 @@ fn ipv6_echo_replies_need_a_request() {
     bench.unchanged("icmp 2001:db8::2 > 2001:db8::1 reply id 7 seq 1 len 56");
 }
 
-/// After a ping from inside, only its reply comes in under its identifier, whatever other ICMP the other side sends; a reply goes out only to who asked
-/// (RFC 5508, REQ-1: responses to queries from inside).
+/// After a ping from inside, only its reply comes in with its identifier, whatever other
+/// ICMP the other side sends; a reply goes out only to the host that asked (RFC 5508,
+/// REQ-1: responses to queries from inside).
 #[test]
 pub(crate) fn no_other_message_passes_as_the_reply() {
     let mut bench = rules(&["allow icmp from 10.0.0.0/8 to any", "allow icmp from 2001:db8:1::/48 to any"]);
@@ -162,7 +167,7 @@ pub(crate) fn no_other_message_passes_as_the_reply() {
                 } else {
                     bench.drops(&packet(outside, inside, id), reason);
                 }
-                // Nor under any identifier that has to do with the type.
+                // Nor with any identifier that is derived from the type.
                 for distance in [8, 16, 128, 0x8000] {
                     bench.drops(&packet(outside, inside, id ^ distance), reason);
                 }
@@ -177,7 +182,8 @@ pub(crate) fn no_other_message_passes_as_the_reply() {
     }
 }
 
-/// A host outside that may ask gets its answer, and the two pings under one identifier are two flows.
+/// An outside host that may ask gets its answer, and the two pings with one identifier
+/// are two flows.
 #[test]
 fn pings_of_each_other_are_two_flows() {
     let mut bench = rules(&["allow icmp from any to any"]);
@@ -192,7 +198,8 @@ fn pings_of_each_other_are_two_flows() {
     }
 }
 
-/// An ICMP error passes if it quotes a packet of a flow, comes from whatever router, and does not keep the flow alive or change its state.
+/// An ICMP error passes if it quotes a packet of a flow, from any router. The error
+/// neither keeps the flow alive nor changes its state.
 #[test]
 fn icmp_errors_pass_with_the_flow_that_they_quote() {
     let mut bench = rules(&["allow tcp from 10.0.0.0/8 to any"]);
@@ -202,7 +209,8 @@ fn icmp_errors_pass_with_the_flow_that_they_quote() {
     bench
         .drops("icmp 192.0.2.9 > 10.0.0.2 unreachable quoting cut 28 tcp 10.0.0.2:1001 > 203.0.113.1:80 SYN seq 1", StateInvalid);
     bench.drops("icmp 192.0.2.9 > 10.0.0.2 unreachable quoting udp 10.0.0.2:1000 > 203.0.113.1:80", StateInvalid);
-    // Quoted the wrong way round, it belongs to the other side, once that has sent something.
+    // Quoted the wrong way round, it concerns the other side, once that side has sent a
+    // packet.
     bench
         .drops("icmp 10.0.0.2 > 203.0.113.1 unreachable quoting cut 28 tcp 203.0.113.1:80 > 10.0.0.2:1000 SYN ACK", StateInvalid);
     bench.unchanged("tcp 203.0.113.1:80 > 10.0.0.2:1000 SYN ACK ack 2");
@@ -213,7 +221,8 @@ fn icmp_errors_pass_with_the_flow_that_they_quote() {
     assert_eq!(bench.flows(), 0, "an error keeps nothing alive");
 }
 
-/// An error passes to who sent the packet that it quotes (RFC 792; RFC 4443, section 3), and to nobody else: not to another host, nor to that packet's receiver.
+/// An error passes to the sender of the quoted packet (RFC 792; RFC 4443, section 3), and
+/// to no other host: neither a third one nor that packet's receiver.
 #[test]
 pub(crate) fn errors_go_to_who_sent_what_they_quote() {
     let mut bench = rules(&["allow udp from any to any"]);
@@ -235,8 +244,9 @@ pub(crate) fn errors_go_to_who_sent_what_they_quote() {
     }
 }
 
-/// Whoever does not see a connection does not know its sequence numbers: an error passes only if it quotes one that is on its way (RFC 5927, section 4.1), over
-/// IPv4 and IPv6, in either direction, and lets the connection go on.
+/// A blind attacker does not know a connection's sequence numbers. An error therefore
+/// passes only if it quotes one that is in flight (RFC 5927, section 4.1), over IPv4 and
+/// IPv6, in either direction; the connection goes on.
 #[test]
 pub(crate) fn icmp_errors_quote_what_is_on_its_way() {
     for (client, server, router) in
@@ -251,7 +261,7 @@ pub(crate) fn icmp_errors_quote_what_is_on_its_way() {
             let to = [client, server][way];
             format!("icmp {router} > {to} {kind} quoting cut {} tcp {} ACK seq {sequence} len 9", header + 8, ends[way])
         };
-        // The initiator's numbers come round to 0.
+        // The initiator's numbers wrap to 0.
         let first = u32::MAX - 499;
         bench.unchanged(&format!("tcp {} SYN seq {first} win 4000", ends[0]));
         bench.unchanged(&error(0, "unreachable", first));
@@ -261,7 +271,8 @@ pub(crate) fn icmp_errors_quote_what_is_on_its_way() {
         bench.unchanged(&format!("tcp {} SYN ACK seq 7000 ack {} win 2000", ends[1], first + 1));
         bench.unchanged(&format!("tcp {} ACK seq {} ack 7001 win 4000", ends[0], first + 1));
         bench.unchanged(&format!("tcp {} ACK seq {} ack 7001 win 4000 len 1000", ends[0], first + 1));
-        // Sent up to 501; of that the server, whose window is 2000, has acknowledged what it may.
+        // The client has sent up to 501; the server, whose window is 2000, has
+        // acknowledged as much as it may.
         let sent = first.wrapping_add(1001);
         for (kind, sequence, passes) in [
             ("too-big", sent, true),
@@ -280,7 +291,7 @@ pub(crate) fn icmp_errors_quote_what_is_on_its_way() {
         bench.unchanged(&error(1, "too-big", 7001));
         bench.drops(&error(1, "too-big", 7002), StateInvalid);
         bench.drops(&error(1, "too-big", 7001 - 4001), StateInvalid);
-        // So little of it that nobody can tell.
+        // The quote is so short that its sequence number is missing.
         bench.drops(
             &error(0, "exceeded", sent).replace(&format!("cut {}", header + 8), &format!("cut {}", header + 4)),
             StateInvalid,
@@ -290,8 +301,9 @@ pub(crate) fn icmp_errors_quote_what_is_on_its_way() {
     }
 }
 
-/// No error makes a host send packets that are shorter than every link carries: 68 bytes (RFC 1191, section 3), over IPv6 1280 (RFC 8201, section 4). An IPv4 router that does not know how long a packet may be
-/// says 0.
+/// No error makes a host send packets shorter than every link carries: 68 bytes (RFC
+/// 1191, section 3), over IPv6 1280 (RFC 8201, section 4). An IPv4 router that does not
+/// know the next link's MTU says 0.
 #[test]
 pub(crate) fn icmp_errors_ask_for_no_impossible_mtu() {
     let mut bench = rules(&["allow udp from any to any"]);
@@ -308,7 +320,7 @@ pub(crate) fn icmp_errors_ask_for_no_impossible_mtu() {
     }
 }
 
-/// Errors that quote nothing readable, too little, or another error belong to no flow.
+/// Errors that quote unreadable data, too little, or another error belong to no flow.
 #[test]
 fn icmp_errors_that_quote_garbage_are_dropped() {
     let mut bench = Bench::new(&[("firewall", json!({ "default": "allow" }))]);
@@ -327,7 +339,7 @@ fn icmp_errors_that_quote_garbage_are_dropped() {
     bench.unchanged("icmp 192.0.2.9 > 10.0.0.2 unreachable quoting cut 24 udp 10.0.0.2:1000 > 203.0.113.1:53");
 }
 
-/// Fragments follow their first one: they pass if it passed, and are not let in after one that was denied.
+/// Later fragments pass if their first one passed, and are dropped after a denied one.
 #[test]
 fn later_fragments_share_the_fate_of_the_first() {
     let mut bench = rules(&["allow udp from 10.0.0.2 to any"]);
@@ -337,7 +349,8 @@ fn later_fragments_share_the_fate_of_the_first() {
     bench.drops("fragment 10.0.0.3 > 203.0.113.1 udp offset 24 len 5", StateInvalid);
 }
 
-/// A packet from a host to itself is the edge's to refuse; here it at least opens no flow and frees what it took.
+/// The edge refuses a packet from a host to itself; here it opens no flow and gives back
+/// what it took.
 #[test]
 fn land_packets_open_no_flow() {
     let mut bench = Bench::new(&[("firewall", json!({ "default": "allow" }))]);
@@ -346,7 +359,7 @@ fn land_packets_open_no_flow() {
     assert_eq!(bench.flows(), 0);
 }
 
-/// A time-out of nothing, or of years, is a mistake, and said to be one.
+/// A time-out of zero, or of years, is an error that says so.
 #[test]
 pub(crate) fn absurd_time_outs_are_refused() {
     let build = |name: &str, seconds: u64| {
@@ -367,7 +380,8 @@ fn office() -> Zones {
     Zones::new(zones.map(|(name, ports)| (name.to_owned(), Zone::of(ports))))
 }
 
-/// Rules that name ports: the port is the one by which a flow's first packet came in, and its replies come by any other.
+/// Rules that name ports: the port is the one at which a flow's first packet came in, and
+/// its replies may come in at any other.
 #[test]
 fn a_rule_is_for_flows_that_come_in_by_its_ports() {
     let rules = ["deny tcp on inside to any port 25", "allow tcp on inside", "allow tcp on wan to 203.0.113.10 port 80"];
@@ -385,14 +399,16 @@ fn a_rule_is_for_flows_that_come_in_by_its_ports() {
     bench.unchanged("tcp 192.0.2.1:9 > 203.0.113.10:80 SYN seq 1");
     bench.ingress = 0;
     bench.unchanged("tcp 203.0.113.10:80 > 192.0.2.1:9 SYN ACK seq 7 ack 2");
-    // Without names no rule that has one is read, least of all as one for every port.
+    // Without names a rule with a port name is refused, and never read as one for every
+    // port.
     let built = holdfast_functions::catalog::build("firewall", &json!({ "rules": ["allow tcp on lan"] }));
     assert!(built.is_err_and(|error| error.offset == Some(13) && error.message.contains("is not known here")));
     let built = holdfast_functions::catalog::configured("firewall", &json!({ "rules": ["allow tcp on lam"] }), &office());
     assert!(built.is_err_and(|error| (error.path.as_str(), error.offset) == ("rules[0]", Some(13))));
 }
 
-/// `reject` is a denial of which the sender hears, by a rule or for all that no rule matches; it is tried in its place among the others.
+/// `reject` denies and tells the sender, as a rule or as the default; rules that reject
+/// are tried in order like the others.
 #[test]
 fn a_rejected_sender_is_told() {
     let rules = ["deny tcp to any port 22", "reject tcp to any port 20-25", "allow any from 10.0.0.0/8"];
@@ -400,18 +416,20 @@ fn a_rejected_sender_is_told() {
     bench.drops("tcp 10.0.0.2:1000 > 203.0.113.1:22 SYN", PolicyDenied);
     bench.rejects("tcp 10.0.0.2:1000 > 203.0.113.1:23 SYN", PolicyDenied);
     bench.rejects("tcp [2001:db8::2]:1000 > [2001:db8:1::1]:25 SYN", PolicyDenied);
-    // Any segment is rejected, a stray one too.
+    // Any segment is rejected, also one of no connection.
     bench.rejects("tcp 10.0.0.2:1000 > 203.0.113.1:23 ACK", PolicyDenied);
     bench.rejects("udp 192.0.2.1:5 > 10.0.0.2:53", PolicyDenied);
     bench.rejects("icmp 192.0.2.1 > 10.0.0.2 echo id 1", PolicyDenied);
     bench.unchanged("udp 10.0.0.2:1000 > 203.0.113.1:23");
-    // A segment that does not fit its connection is dropped without asking a rule.
+    // A segment that does not fit its connection is dropped without a look at the rules.
     bench.unchanged("tcp 10.0.0.2:1000 > 203.0.113.1:80 SYN seq 1");
     bench.drops("tcp 203.0.113.1:80 > 10.0.0.2:1000 RST seq 9", StateInvalid);
     assert_eq!(bench.flows(), 2);
 }
 
-/// Rules that name types of ICMP messages: over IPv4 and IPv6 each by its own number, with a code or with any. A type that a rule names opens a flow although it is no echo; without a name only echoes do.
+/// Rules that name ICMP types: IPv4 and IPv6 have their own numbers, with a certain code
+/// or any. A type that a rule names opens a flow even if it is no echo; without a name
+/// only echoes do.
 #[test]
 fn a_rule_names_types_of_icmp() {
     let v6 = ("2001:db8:1::2", "2001:db8:2::1");
@@ -423,7 +441,7 @@ fn a_rule_names_types_of_icmp() {
     bench.unchanged(&icmp((v4.1, v4.0), "reply id 1"));
     bench.drops(&icmp(v4, "type 17 id 1"), PolicyDenied);
     bench.drops(&icmp(v4, "type 13 id 1"), PolicyDenied);
-    // Echo over IPv6, and nothing over IPv4.
+    // Echo over IPv6; IPv4 has no such type.
     bench.drops(&icmp(v4, "type 128 id 1"), PolicyDenied);
     bench.drops(&icmp(v6, "type 8 id 1"), PolicyDenied);
     bench.unchanged(&icmp(v4, "type 200 id 1"));
@@ -434,7 +452,8 @@ fn a_rule_names_types_of_icmp() {
     bench.unchanged(&icmp(v4, "type 13 id 1 len 12"));
     bench.unchanged(&icmp((v4.1, v4.0), "type 14 id 1 len 12"));
     bench.drops(&icmp(v6, "type 200 id 1"), PolicyDenied);
-    // A number that is a reply's over IPv4 opens nothing there, whatever a rule for IPv6 says.
+    // A number that means a reply over IPv4 opens no IPv4 flow, even if a rule for IPv6
+    // names it.
     let mut bench = rules(&["allow icmp", "allow icmp type 14"]);
     bench.drops(&icmp(v4, "type 14 id 1"), StateInvalid);
     bench.drops(&icmp(v4, "type 13 id 1"), StateInvalid);
@@ -445,7 +464,8 @@ fn a_rule_names_types_of_icmp() {
     assert_eq!(bench.flows(), 1);
 }
 
-/// Each rule counts the first packets that it has decided about, in its own name; so does what no rule matches. Packets of flows that exist are nobody's.
+/// Each rule counts the first packets that it decided, under its own text; so does the
+/// default. Packets of existing flows are not counted.
 #[test]
 fn rules_count_what_they_decide() {
     let rules = ["deny tcp to any port 22", "  allow tcp from 10.0.0.0/8", "reject udp"];
@@ -463,7 +483,8 @@ fn rules_count_what_they_decide() {
     assert_eq!(counted, [3, 2, 1, 1]);
 }
 
-/// A rule with `log` tells of the first packets that it decides about, whatever it decides, and of no others.
+/// A rule with `log` reports the first packets that it decides, for any action, and no
+/// others.
 #[test]
 fn a_rule_that_logs_tells_of_its_packets() {
     let rules = ["reject log tcp to any port 22", "allow log udp", "allow tcp", "deny log"];
@@ -487,7 +508,7 @@ fn a_rule_that_logs_tells_of_its_packets() {
     assert!(build("allow logs tcp").is_some_and(|error| error.offset == Some(6)));
 }
 
-/// A mistake in a rule is shown with its place.
+/// An error in a rule is shown with its position.
 #[test]
 fn a_wrong_rule_is_named_with_its_place() {
     let build = |rule: &str| {

@@ -7,7 +7,7 @@ use serde_json::json;
 const CLIENT: &str = "10.0.0.2:1000 > 203.0.113.10:80";
 const SERVER: &str = "203.0.113.10:80 > 10.0.0.2:1000";
 
-/// A bench whose packets are given by the side that sends them.
+/// A bench whose packets are named by the side that sends them.
 struct Conversation(Bench);
 
 impl Conversation {
@@ -46,8 +46,9 @@ impl Conversation {
     }
 }
 
-/// An end may expect any sequence number from its highest acknowledgement to the end of what was
-/// sent to it. Nothing is known before it has acknowledged a SYN, and no bound goes back.
+/// An end may expect any sequence number from its highest acknowledgement to the end of
+/// the data sent to it. No number is known before it has acknowledged a SYN, and no bound
+/// goes back.
 #[test]
 fn what_an_end_expects_is_known() {
     let mut talk = Conversation::new();
@@ -63,7 +64,8 @@ fn what_an_end_expects_is_known() {
     assert_eq!(talk.0.expected(), [Some((401, 401)), Some((501, 501))]);
 }
 
-/// A whole connection: handshake, data both ways, both sides close; each step has its state.
+/// A whole connection: handshake, data both ways, both sides close; each step has its
+/// state.
 #[test]
 pub(crate) fn a_connection_from_its_first_segment_to_its_last() {
     let mut talk = Conversation::new();
@@ -85,7 +87,8 @@ pub(crate) fn a_connection_from_its_first_segment_to_its_last() {
     assert_eq!(talk.0.flows(), 0);
 }
 
-/// Only a SYN by itself opens a connection; every other combination of flags from nowhere is refused, and answered if it is no reset, and leaves nothing behind.
+/// Only a lone SYN opens a connection. Every other combination of flags from an unknown
+/// connection is refused, and answered unless it is a reset, and leaves no state.
 #[test]
 fn only_a_syn_opens() {
     let mut talk = Conversation::new();
@@ -101,7 +104,8 @@ fn only_a_syn_opens() {
     talk.client("SYN PSH URG seq 9");
 }
 
-/// Segments with no flags, all flags or flags that exclude each other are refused inside an established connection, which goes on unharmed.
+/// Segments with no flags, all flags or contradictory flags are refused inside an
+/// established connection, which goes on unharmed.
 #[test]
 fn impossible_flags_are_refused_inside_a_connection() {
     let mut talk = Conversation::established();
@@ -116,14 +120,15 @@ fn impossible_flags_are_refused_inside_a_connection() {
     talk.server("ACK seq 501 ack 111 len 10");
 }
 
-/// A reset from outside the window, as an attacker guesses it, is refused; one from where the next byte is expected ends the connection.
+/// A reset outside the window, as an attacker guesses it, is refused; a reset at the next
+/// expected byte ends the connection.
 #[test]
 pub(crate) fn resets_must_lie_in_the_window() {
     let mut talk = Conversation::established();
     talk.server_drops("RST seq 70000");
     talk.server_drops("RST seq 4000000000");
     talk.client_drops("RST seq 66000");
-    // Inside the window, but it acknowledges what was never sent.
+    // Inside the window, but it acknowledges a number that was never sent.
     talk.server_drops("RST ACK seq 501 ack 70000");
     talk.server_drops("RST ACK seq 600 ack 3000000000");
     assert_eq!(talk.0.state(), "established");
@@ -133,7 +138,8 @@ pub(crate) fn resets_must_lie_in_the_window() {
     assert_eq!(talk.0.state(), "reset");
 }
 
-/// A refused connection: the reset that acknowledges the SYN passes, one that does not is somebody else's.
+/// A refused connection: a reset that acknowledges the SYN passes, and any other is an
+/// attacker's.
 #[test]
 fn a_syn_is_refused_by_a_reset_that_acknowledges_it() {
     let mut talk = Conversation::new();
@@ -145,7 +151,8 @@ fn a_syn_is_refused_by_a_reset_that_acknowledges_it() {
     assert_eq!(talk.0.state(), "reset");
 }
 
-/// After a reset the client tries again from the same port at once, with a sequence number below the old one.
+/// After a reset the client tries again from the same port at once, with a sequence
+/// number below the old one.
 #[test]
 fn a_port_is_used_again_after_a_reset() {
     let mut talk = Conversation::new();
@@ -158,7 +165,8 @@ fn a_port_is_used_again_after_a_reset() {
     assert_eq!(talk.0.state(), "established");
 }
 
-/// A SYN-ACK into an established connection, and a SYN of the server's, is refused unless it is the handshake's own sent again.
+/// A SYN-ACK into an established connection, or a SYN of the server, is refused unless it
+/// repeats the handshake's own.
 #[test]
 fn foreign_syns_are_refused_inside_a_connection() {
     let mut talk = Conversation::established();
@@ -171,7 +179,7 @@ fn foreign_syns_are_refused_inside_a_connection() {
     assert_eq!(talk.0.state(), "established");
 }
 
-/// SYNs and their answers are sent again as often as they are lost.
+/// SYNs and their answers are repeated as often as they are lost.
 #[test]
 fn a_handshake_is_sent_again() {
     let mut talk = Conversation::new();
@@ -187,7 +195,8 @@ fn a_handshake_is_sent_again() {
     assert_eq!(talk.0.state(), "established");
 }
 
-/// Both sides send a SYN before either has the other's (RFC 9293, figure 7); both then send a burst as large as the window allows.
+/// Both sides send a SYN before either has the other's (RFC 9293, figure 7); both then
+/// send a burst as large as the window allows.
 #[test]
 pub(crate) fn a_simultaneous_open_is_an_open() {
     let mut talk = Conversation::new();
@@ -204,7 +213,8 @@ pub(crate) fn a_simultaneous_open_is_an_open() {
     talk.server("ACK seq 1501 ack 2101 len 1000");
 }
 
-/// One side finishes and the other goes on sending for hours (RFC 9293, section 3.6): the flow lives as an established one.
+/// A side finishes and the other goes on sending for hours (RFC 9293, section 3.6): the
+/// flow lives like an established one.
 #[test]
 fn a_half_closed_connection_carries_data_and_lives_long() {
     let mut talk = Conversation::established();
@@ -220,7 +230,8 @@ fn a_half_closed_connection_carries_data_and_lives_long() {
     assert_eq!(talk.0.state(), "closed");
 }
 
-/// A port in TIME_WAIT is used again: a SYN above what was sent opens anew (RFC 9293, section 3.6.1), but not the server's.
+/// A port in TIME_WAIT is reused: a SYN above the numbers sent opens anew (RFC 9293,
+/// section 3.6.1), but not the server's SYN.
 #[test]
 pub(crate) fn a_port_in_time_wait_is_used_again_by_a_newer_syn() {
     let mut talk = Conversation::established();
@@ -238,7 +249,8 @@ pub(crate) fn a_port_in_time_wait_is_used_again_by_a_newer_syn() {
     assert_eq!(talk.0.state(), "established", "the new connection lives as long as any");
 }
 
-/// Data beyond the window, acknowledgements of what was never sent and segments from long ago are refused.
+/// Data beyond the window, acknowledgements of unsent data and segments from long ago are
+/// refused.
 #[test]
 pub(crate) fn segments_must_fit_both_windows() {
     let mut talk = Conversation::new();
@@ -251,7 +263,7 @@ pub(crate) fn segments_must_fit_both_windows() {
     talk.server("ACK seq 501 ack 1101 win 1000 len 500");
     talk.server_drops("ACK seq 4294967290 ack 1101 win 1000 len 1");
     talk.client("ACK seq 1101 ack 1001 win 1000 len 1000");
-    // An acknowledgement as old as this can only be a blind attacker's (RFC 5961, section 5).
+    // An acknowledgement this old can only be a blind attacker's (RFC 5961, section 5).
     talk.server_drops("ACK seq 1001 ack 4294900000 win 1000 len 1");
 }
 
@@ -269,7 +281,7 @@ pub(crate) fn windows_are_scaled_if_both_sides_scale() {
     }
 }
 
-/// Sequence numbers run over their end in the middle of a connection.
+/// Sequence numbers wrap in the middle of a connection.
 #[test]
 fn sequence_numbers_wrap() {
     let mut talk = Conversation::new();
@@ -283,7 +295,8 @@ fn sequence_numbers_wrap() {
     talk.server("RST seq 1000");
 }
 
-/// A keep-alive repeats the byte before the next one, a zero window is probed with the byte behind it: both pass.
+/// A keep-alive repeats the byte before the next one, and a zero window is probed with
+/// the byte behind it: both pass.
 #[test]
 fn keep_alives_and_window_probes_pass() {
     let mut talk = Conversation::established();
@@ -293,8 +306,8 @@ fn keep_alives_and_window_probes_pass() {
     talk.server("ACK seq 500 ack 101 win 0");
 }
 
-/// TCP Fast Open (RFC 7413): the data in the SYN is not accepted. The answer acknowledges the SYN alone, or nothing comes and the
-/// client sends the SYN again without data.
+/// TCP Fast Open (RFC 7413): the data in the SYN is not accepted. The answer acknowledges
+/// the SYN alone, or there is no answer and the client repeats the SYN without data.
 #[test]
 fn data_in_a_syn_may_be_refused_by_the_server() {
     let mut talk = Conversation::new();
@@ -313,7 +326,8 @@ fn data_in_a_syn_may_be_refused_by_the_server() {
     assert_eq!(talk.0.state(), "established");
 }
 
-/// A server refuses a connection whose SYN carried data: its reset may acknowledge the SYN alone.
+/// A server refuses a connection whose SYN carried data: its reset may acknowledge the
+/// SYN alone.
 #[test]
 fn a_reset_may_leave_out_the_data_of_a_syn() {
     let mut talk = Conversation::new();
@@ -322,7 +336,8 @@ fn a_reset_may_leave_out_the_data_of_a_syn() {
     assert_eq!(talk.0.state(), "reset");
 }
 
-/// A segment travels in fragments, of which only the first has a header: the acknowledgement of all of it passes.
+/// A segment travels in fragments, of which only the first has a header: the
+/// acknowledgement of the whole segment passes.
 #[test]
 fn a_fragmented_segment_is_acknowledged() {
     let mut talk = Conversation::established();
@@ -333,7 +348,8 @@ fn a_fragmented_segment_is_acknowledged() {
     talk.server_drops("ACK seq 501 ack 90000");
 }
 
-/// A middle that missed everything but the SYN lets no data through before the other side has answered.
+/// A middle that has seen only the SYN lets no data through before the other side has
+/// answered.
 #[test]
 fn nothing_but_the_handshake_passes_before_it_is_complete() {
     let mut talk = Conversation::new();
@@ -345,7 +361,8 @@ fn nothing_but_the_handshake_passes_before_it_is_complete() {
     assert_eq!(talk.0.state(), "opening");
 }
 
-/// A connection's latest segments are forgotten, whichever they were: it goes on all the same, and is not open to everything.
+/// A connection's latest segments are forgotten, at any point of it: the connection goes
+/// on, and does not accept every segment.
 #[test]
 fn a_connection_that_was_set_back_goes_on() {
     let steps: [(bool, &str); 7] = [
@@ -367,7 +384,8 @@ fn a_connection_that_was_set_back_goes_on() {
             if *is_client { talk.client(segment) } else { talk.server(segment) }
         }
         let remembered = remembered.expect("a state to go back to");
-        // Without being told the firewall would hold fast to what it knows: the client acknowledges what it has never seen.
+        // Without `outdated` the firewall would stick to its old state: the client
+        // acknowledges data that the firewall has never seen.
         talk.0.set_back(remembered.clone(), FORGOTTEN);
         talk.client("ACK seq 2901 ack 3301");
         talk.client("ACK PSH seq 2901 ack 3301 len 1400");
@@ -375,8 +393,10 @@ fn a_connection_that_was_set_back_goes_on() {
         talk.server("ACK PSH FIN seq 3301 ack 4301 len 10");
         talk.client("ACK FIN seq 4301 ack 3312");
         assert_eq!(talk.0.state(), "closed", "after {kept} of the steps");
-        // The server speaks first. Nothing absurdly far passes: no more than a window of 65535 << 7 bytes. Who remembers only the SYN does
-        // not know how the server scales, and must let the client use nearly 1 GiB: less would cripple a connection that has such a window.
+        // The server speaks first. A segment absurdly far away is refused: the limit is a
+        // window of 65535 << 7 bytes. If only the SYN is remembered, the server's scale
+        // is unknown, and the client may use nearly 1 GiB: less would cripple a
+        // connection with such a window.
         talk.0.set_back(remembered, FORGOTTEN);
         talk.server_drops("ACK PSH seq 1901 ack 90000000 len 1400");
         talk.server("ACK PSH seq 1901 ack 2901 len 1400");
@@ -389,8 +409,9 @@ fn a_connection_that_was_set_back_goes_on() {
     }
 }
 
-/// A client gives up and tries again from the same port, with another sequence number above or below, before anything has answered: whichever SYN the server answers
-/// is the connection's.
+/// A client gives up before any answer and tries again from the same port, with a
+/// sequence number above or below. The SYN that the server answers becomes the
+/// connection's.
 #[test]
 pub(crate) fn another_syn_on_an_unanswered_flow_is_tracked() {
     for isn in [70_000u32, 200, 50, 4_000_000_000] {
@@ -401,7 +422,8 @@ pub(crate) fn another_syn_on_an_unanswered_flow_is_tracked() {
         assert_eq!(talk.0.state(), "opening");
         talk.server_drops(&format!("SYN ACK seq 500 ack {isn}"));
         talk.server_drops(&format!("RST ACK seq 0 ack {isn}"));
-        // The server had answered the first one, and that was lost: it challenges the second.
+        // The server had answered the first SYN, and the answer was lost: it challenges
+        // the second.
         talk.server("ACK seq 501 ack 101");
         talk.server(&format!("SYN ACK seq 500 ack {}", isn + 1));
         talk.client(&format!("ACK seq {} ack 501 len 1000", isn + 1));
@@ -441,8 +463,9 @@ pub(crate) fn another_syn_on_an_unanswered_flow_is_tracked() {
     }
 }
 
-/// The client has crashed and connects again from the same port (RFC 9293, section 3.5.1; RFC 5961, section 4): the server challenges its SYN, the client
-/// answers with a reset, and the SYN that it sends again opens the connection, wherever its sequence number lies.
+/// The client has crashed and connects again from the same port (RFC 9293, section 3.5.1;
+/// RFC 5961, section 4). The server challenges its SYN, the client answers with a reset,
+/// and its repeated SYN opens the connection with any sequence number.
 #[test]
 pub(crate) fn a_crashed_client_connects_again() {
     for isn in [90_000, 4_000_000_000u32, 5000] {
@@ -464,7 +487,8 @@ pub(crate) fn a_crashed_client_connects_again() {
     }
 }
 
-/// The server has lost the connection too, or finished it out of sight: it answers the new SYN at once, and is believed.
+/// The server has lost the connection too, or finished it unseen: it answers the new SYN
+/// at once, and the answer counts.
 #[test]
 fn a_syn_that_the_server_accepts_opens_anew() {
     let mut talk = Conversation::established();
@@ -477,7 +501,7 @@ fn a_syn_that_the_server_accepts_opens_anew() {
     assert_eq!(talk.0.state(), "established");
     talk.server("ACK seq 8008 ack 91001 len 1");
     talk.server_drops("ACK seq 8009 ack 91001 len 1");
-    // Nobody listens there any more: the refusal passes too, and is the client's affair.
+    // The server's port is closed now: the refusal passes too, and the client judges it.
     let mut talk = Conversation::established();
     talk.client("SYN seq 90000");
     talk.server_drops("RST ACK seq 0 ack 90000");
@@ -487,7 +511,8 @@ fn a_syn_that_the_server_accepts_opens_anew() {
     talk.server("SYN ACK seq 7 ack 91001");
 }
 
-/// A stranger sends SYNs in the client's name: the connection goes on, in the same windows, and lives as long as it would have.
+/// An attacker sends SYNs in the client's name: the connection goes on in the same
+/// windows, with the same lifetime.
 #[test]
 pub(crate) fn a_spoofed_syn_changes_nothing() {
     let mut talk = Conversation::established();
@@ -502,12 +527,13 @@ pub(crate) fn a_spoofed_syn_changes_nothing() {
     talk.0.wait(7000);
     talk.client("ACK seq 101 ack 501 len 10");
     talk.server("ACK seq 501 ack 111 len 10");
-    // What the offered SYN would have opened is no more.
+    // The offered SYN no longer counts.
     talk.server_drops("SYN ACK seq 7 ack 4000000001");
 }
 
-/// The box knows nothing of a connection that the server still has, as after a restart: the server answers the client's SYN with an acknowledgement of the old connection, the client
-/// resets that (RFC 9293, section 3.5.1, figure 9), and its SYN stands.
+/// The box does not know a connection that the server still has, as after a restart. The
+/// server answers the client's SYN with an acknowledgement of the old connection, the
+/// client resets that (RFC 9293, section 3.5.1, figure 9), and its SYN stands.
 #[test]
 pub(crate) fn a_challenge_answers_a_syn() {
     for old in [4000u32, 101_000, 3_000_000_000] {
@@ -525,7 +551,8 @@ pub(crate) fn a_challenge_answers_a_syn() {
     }
 }
 
-/// A stranger's SYN in the server's name comes first: the server's own answer, and its refusal, count all the same.
+/// An attacker's SYN in the server's name comes first: the server's own answer, and its
+/// refusal, still count.
 #[test]
 fn a_syn_that_crosses_keeps_no_answer_out() {
     let mut talk = Conversation::new();
@@ -539,7 +566,7 @@ fn a_syn_that_crosses_keeps_no_answer_out() {
     talk.server("SYN seq 90000");
     talk.server("RST ACK seq 0 ack 101");
     assert_eq!(talk.0.state(), "reset");
-    // The SYN had been sent twice, and meanwhile somebody listens.
+    // The SYN had been sent twice, and meanwhile the port was opened.
     talk.server_drops("SYN ACK seq 500 ack 102");
     let mut talk = Conversation::new();
     talk.client("SYN seq 100");
@@ -550,7 +577,8 @@ fn a_syn_that_crosses_keeps_no_answer_out() {
     assert_eq!(talk.0.state(), "established");
 }
 
-/// A port in TIME_WAIT is used again with a lower sequence number: time stamps may allow it (RFC 6191). The server says whether they do: it accepts, or it acknowledges the old
+/// A port in TIME_WAIT is reused with a lower sequence number, which time stamps may
+/// allow (RFC 6191). The server decides: it accepts, or it acknowledges the old
 /// connection's end, which the client resets.
 #[test]
 pub(crate) fn a_port_in_time_wait_is_used_again_by_a_lower_syn() {
@@ -574,7 +602,7 @@ pub(crate) fn a_port_in_time_wait_is_used_again_by_a_lower_syn() {
     talk.client("RST seq 102");
     talk.client("SYN seq 50");
     assert_eq!(talk.0.state(), "opening");
-    // The connection's own SYN that comes late opens nothing, and keeps the flow no longer than its end.
+    // The connection's own late SYN opens nothing, and does not prolong the flow.
     let mut talk = closed();
     talk.client("SYN seq 100");
     assert_eq!(talk.0.state(), "closed");
@@ -582,7 +610,8 @@ pub(crate) fn a_port_in_time_wait_is_used_again_by_a_lower_syn() {
     assert_eq!(talk.0.flows(), 0);
 }
 
-/// A server that keeps no state (SYN cookies, RFC 4987, section 3.6) answers a SYN that is sent again by another sequence number: the client takes either.
+/// A server without state (SYN cookies, RFC 4987, section 3.6) answers a repeated SYN
+/// with another sequence number: the client accepts either.
 #[test]
 pub(crate) fn a_second_answer_with_another_number() {
     for second in [60_000u32, 100, 3_000_000_000] {
@@ -602,8 +631,9 @@ pub(crate) fn a_second_answer_with_another_number() {
     }
 }
 
-/// A reset inside the window, but not where the receiver expects it, is the receiver's to challenge (RFC 5961, section 3.2): it passes, and the connection is what it was. The
-/// sender of a real one answers the challenge with one that is exact.
+/// A reset inside the window, but not at the next expected byte, is for the receiver to
+/// challenge (RFC 5961, section 3.2): it passes, and the connection's state stays. The
+/// sender of a real reset answers the challenge with an exact one.
 #[test]
 pub(crate) fn a_reset_that_is_not_exact_ends_nothing() {
     let mut talk = Conversation::established();
@@ -613,7 +643,7 @@ pub(crate) fn a_reset_that_is_not_exact_ends_nothing() {
         talk.server(&format!("RST seq {inexact}"));
         talk.client(&format!("RST seq {inexact}"));
     }
-    // What the receiver would not even challenge does not pass.
+    // A reset that the receiver would not even challenge does not pass.
     talk.client_drops("RST seq 200");
     talk.server_drops("RST seq 500");
     assert_eq!(talk.0.state(), "established");
@@ -623,14 +653,15 @@ pub(crate) fn a_reset_that_is_not_exact_ends_nothing() {
     assert_eq!(talk.0.state(), "reset");
 }
 
-/// A stranger has guessed the very number, but the receiver knew better: new data from the side that was said to have reset show it.
+/// An attacker has guessed the exact number, but the receiver knew better: new data from
+/// the side that seemed to reset prove it.
 #[test]
 pub(crate) fn data_after_a_reset_prove_that_the_connection_lives() {
     let mut talk = Conversation::established();
     talk.server("ACK seq 501 ack 101 len 100");
     talk.server("RST seq 601");
     assert_eq!(talk.0.state(), "reset");
-    // Those were on their way.
+    // Segments that were on their way.
     talk.server("ACK seq 501 ack 101 len 100");
     talk.client("ACK seq 101 ack 601 len 100");
     assert_eq!(talk.0.state(), "reset");
@@ -640,7 +671,8 @@ pub(crate) fn data_after_a_reset_prove_that_the_connection_lives() {
     talk.client("ACK seq 201 ack 701");
 }
 
-/// A connection is established when each side's SYN is acknowledged: a server that goes on talking without the client does not make it so.
+/// A connection is established when each side's SYN is acknowledged: a server that goes
+/// on talking without the client does not establish it.
 #[test]
 pub(crate) fn a_handshake_is_complete_when_both_have_answered() {
     let mut talk = Conversation::new();
@@ -653,11 +685,12 @@ pub(crate) fn a_handshake_is_complete_when_both_have_answered() {
     assert_eq!(talk.0.flows(), 0);
 }
 
-/// Packets that are forgotten where a connection is set back.
+/// Packets that are forgotten when a connection is set back.
 const FORGOTTEN: u32 = 10;
 
-/// A connection that was set back may have gone on by the packets that are forgotten, 65535 bytes each, and sent a window more, to the byte. The first
-/// segment of either side sets the other's window anew, and then the usual bounds hold.
+/// A connection that was set back may have advanced by the forgotten packets, 65535 bytes
+/// each, and have sent a window more, to the byte. The first segment of either side sets
+/// the other's window anew, and then the usual bounds hold.
 #[test]
 fn what_was_forgotten_has_a_bound() {
     let (seen, window) = (FORGOTTEN * 65_535, 65_535);
@@ -670,21 +703,24 @@ fn what_was_forgotten_has_a_bound() {
         talk.0.drops(&format!("tcp {side} RST seq {}", farthest + 1), StateInvalid);
         talk.0.drops(&format!("tcp {side} ACK seq {own} ack {}", theirs + seen + 1), StateInvalid);
         talk.0.unchanged(&format!("tcp {side} ACK seq {farthest} ack {theirs} len 1"));
-        // As much again may be on its way, and the other side says what is allowed now.
+        // As much again may be on its way, and the other side announces its present
+        // limit.
         talk.0.set_back(remembered, FORGOTTEN);
         talk.0.unchanged(&format!("tcp {other} ACK seq {theirs} ack {} win 1000", own + seen));
         talk.0.drops(&format!("tcp {side} ACK seq {} ack {theirs} len 1", own + seen + 1001), StateInvalid);
         talk.0.unchanged(&format!("tcp {side} ACK seq {} ack {} win 500", own + seen, theirs + 5000));
         talk.0.drops(&format!("tcp {other} ACK seq {} ack {} len 1", theirs + 5501, own + seen), StateInvalid);
-        // All that was forgotten is accounted for: the next acknowledgement is of what was sent, as ever.
+        // All forgotten data is accounted for: the next acknowledgement must cover sent
+        // data, as usual.
         talk.0.drops(&format!("tcp {other} ACK seq {} ack {} win 1000", theirs + 5000, own + seen + 1), StateInvalid);
         talk.0.unchanged(&format!("tcp {side} ACK seq {} ack {} len 1000", own + seen, theirs + 5000));
         talk.0.unchanged(&format!("tcp {other} ACK seq {} ack {} win 1000", theirs + 5000, own + seen + 1000));
     }
 }
 
-/// A window grew and the growth is forgotten. What comes first is far ahead, for the segments before it were lost while nobody served the flow: the
-/// receiver asks for those again, and they pass.
+/// A window grew and the growth is forgotten. The first segment is far ahead, because
+/// earlier segments were lost while no runtime served the flow. The receiver asks for
+/// those again, and they pass.
 #[test]
 fn segments_that_were_lost_before_a_set_back_come_again() {
     let mut talk = Conversation::new();
@@ -699,8 +735,9 @@ fn segments_that_were_lost_before_a_set_back_come_again() {
     talk.server("ACK seq 501 ack 1101 win 60000");
 }
 
-/// The answer to the SYN is forgotten, and a stranger guesses: a segment that does not fit what is known of the client tells nothing about the
-/// server either, and the connection goes on.
+/// The answer to the SYN is forgotten, and an attacker guesses. A segment that does not
+/// fit the client's known state does not set the server's either, and the connection goes
+/// on.
 #[test]
 fn a_refused_segment_says_nothing_about_a_connection_that_was_set_back() {
     let mut talk = Conversation::new();
@@ -717,7 +754,7 @@ fn a_refused_segment_says_nothing_about_a_connection_that_was_set_back() {
     assert_eq!(talk.0.state(), "established");
 }
 
-/// SYNs crossed, and nothing after them is remembered: the connection is as established as it was.
+/// SYNs crossed, and no later segment is remembered: the connection is still established.
 #[test]
 fn a_simultaneous_open_that_was_set_back_goes_on() {
     let mut talk = Conversation::new();

@@ -1,8 +1,10 @@
-//! Leases and counts under every function of the catalog: each is its flow's from beginning to
-//! end, wherever the flow is.
+//! Leases and counts under every function of the catalog: each belongs to its flow from
+//! beginning to end, wherever the flow is.
 //!
-//! The same check for every function ([`check`]): flows open, move to another instance, come to a third one because theirs has failed, and end. At each place
-//! exactly what they hold is held, and in the end nothing is. A function that is new in the catalog needs a row in [`rows`].
+//! The check is the same for every function ([`check`]): flows open, move to another
+//! instance, come to a third one because theirs has failed, and end. At each place
+//! exactly their holdings are held, and in the end none. A new function in the catalog
+//! needs a row in [`rows`].
 
 use crate::bench::{Bench, holds};
 use holdfast_functions::catalog;
@@ -14,7 +16,7 @@ use holdfast_nf::{
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
-/// A function, a configuration of it, and whether flows hold something then.
+/// A function, a configuration of it, and whether flows have holdings then.
 fn rows() -> Vec<(&'static str, Value, bool)> {
     let pool = json!({ "pool": ["198.51.100.4"], "publish": ["udp 198.51.100.4:5000 -> 10.0.0.9:53"] });
     let backends = ["198.51.100.11:80", "198.51.100.12:80"];
@@ -30,7 +32,7 @@ fn rows() -> Vec<(&'static str, Value, bool)> {
     ]
 }
 
-/// First packets of flows of all kinds that the functions tell apart; some open nothing.
+/// First packets of all kinds of flows that the functions distinguish; some open no flow.
 fn packets() -> Vec<String> {
     let fixed = [
         "icmp 10.0.0.3 > 203.0.113.10 echo id 4",
@@ -46,14 +48,16 @@ fn packets() -> Vec<String> {
     fixed.into_iter().map(str::to_owned).chain(web).chain(names).collect()
 }
 
-/// Whatever flows hold under this function, and if that `is_something`, it is theirs, once, as long as they live.
+/// Checks that a flow's holdings under this function are held exactly once while the flow
+/// lives. `is_something` says whether flows have any.
 fn check(build: &dyn Fn() -> Box<dyn Function>, is_something: bool) {
     let instance = || Bench::of(Chain::new(vec![build()]));
     let (mut first, mut second, mut third) = (instance(), instance(), instance());
     let nothing = first.books();
     let say = |bench: &mut Bench, count: usize| {
         for packet in packets().iter().cycle().take(count) {
-            // Some are refused: by the function, or because the reply key is taken.
+            // Some packets are refused: by the function, or because the reply key is
+            // taken.
             let _ = bench.send(packet);
         }
     };
@@ -76,7 +80,7 @@ fn check(build: &dyn Fn() -> Box<dyn Function>, is_something: bool) {
     let adopted = third.effects();
     third.wait(1_000_000);
     assert_eq!((third.flows(), third.books()), (0, nothing.clone()), "all flows have ended");
-    // As often as a number was told of, and no more.
+    // Each number is reported exactly as often as it was leased.
     let numbers = |effects: &[PoolEffect], of: fn(&PoolEffect) -> Option<u32>| {
         let mut numbers: Vec<u32> = effects.iter().filter_map(of).collect();
         numbers.sort_unstable();
@@ -94,7 +98,7 @@ fn check(build: &dyn Fn() -> Box<dyn Function>, is_something: bool) {
     all_but_one.takes_over(&mut one, true);
     assert_eq!((one.books(), all_but_one.books()), (nothing.clone(), left), "a flow was lost");
 
-    // Pools are empty: what is refused holds nothing.
+    // Pools are empty: refused flows hold nothing.
     let mut poor = instance();
     poor.is_poor = true;
     say(&mut poor, all);
@@ -135,7 +139,8 @@ holdfast_nf::flow_state! {
     }
 }
 
-/// Leases two numbers for every flow, and a third one that it does not keep; counts flows, even and odd. If it is `CARELESS` a flow's second packet overwrites all that.
+/// Leases two numbers for every flow, and a third one that it does not keep; counts
+/// flows, even and odd. If `CARELESS`, a flow's second packet overwrites all its state.
 struct Keeper<const CARELESS: bool>;
 
 impl<const CARELESS: bool> NetworkFunction for Keeper<CARELESS> {
@@ -176,7 +181,8 @@ fn keeper<const CARELESS: bool>() {
     check(&|| Box::new(Bound::<Keeper<CARELESS>>::new(()).expect("nothing to refuse")), true);
 }
 
-/// The check finds a function that loses what its flows hold, and nothing wrong with one that does not.
+/// The check finds a function that loses its flows' holdings, and accepts one that does
+/// not.
 #[test]
 fn what_is_overwritten_is_missed() {
     assert_eq!(holds(keeper::<false>), Ok(()));

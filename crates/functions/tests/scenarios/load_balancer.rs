@@ -1,4 +1,5 @@
-//! The load balancer: where connections go, that they stay there, and that clients only ever see the virtual address.
+//! The load balancer: the choice of a backend, its permanence, and the virtual address,
+//! which is all that clients see.
 
 use crate::bench::Bench;
 use holdfast_wire::DropReason::{NoBackend, StateInvalid};
@@ -17,7 +18,7 @@ fn balancer(policy: &str, backends: usize) -> Bench {
     Bench::new(&[("load_balancer", config(policy, backends))])
 }
 
-/// Opens connections from these client ports and says how many went where.
+/// Opens connections from these client ports and counts them by backend.
 fn spread(bench: &mut Bench, ports: std::ops::Range<u16>) -> BTreeMap<SocketAddr, usize> {
     let mut counts = BTreeMap::new();
     for port in ports {
@@ -27,7 +28,8 @@ fn spread(bench: &mut Bench, ports: std::ops::Range<u16>) -> BTreeMap<SocketAddr
     counts
 }
 
-/// A connection goes to one backend and stays there; the client sees the virtual address alone.
+/// A connection goes to one backend and stays there; the client sees the virtual address
+/// alone.
 #[test]
 fn a_connection_stays_with_its_backend() {
     for policy in ["least_load", "maglev"] {
@@ -48,7 +50,8 @@ fn a_connection_stays_with_its_backend() {
     }
 }
 
-/// Least load: live connections are shared out exactly, and who has lost the most gets the next ones.
+/// Least load: live connections are spread evenly, and the backend that has lost most
+/// gets the next ones.
 #[test]
 fn least_load_evens_out_live_connections() {
     let mut bench = balancer("least_load", 4);
@@ -63,7 +66,8 @@ fn least_load_evens_out_live_connections() {
     assert_eq!(bench.gauge().iter().sum::<i64>(), 2);
 }
 
-/// No lone segment but a SYN opens a connection to a backend, and none is counted for it.
+/// Only a SYN opens a connection to a backend; no other lone segment does, and none is
+/// counted.
 #[test]
 pub(crate) fn only_a_syn_opens_a_connection() {
     for policy in ["least_load", "maglev"] {
@@ -75,7 +79,8 @@ pub(crate) fn only_a_syn_opens_a_connection() {
     }
 }
 
-/// Connections live by their state: established ones for hours, others for minutes; a reset with a wrong number passes and shortens nothing.
+/// A connection's state decides its lifetime: hours when established, minutes otherwise.
+/// A reset with a wrong number passes and shortens nothing.
 #[test]
 fn connections_live_by_their_state() {
     let mut bench = balancer("least_load", 1);
@@ -95,7 +100,8 @@ fn connections_live_by_their_state() {
     assert_eq!(holdfast_functions::catalog::build("load_balancer", &timeouts).err().expect("refused").path, "timeouts.udp");
 }
 
-/// Maglev: shares are even within a few per cent over many connections, and two boxes that share nothing decide alike.
+/// Maglev: shares are even within a few per cent over many connections, and two boxes
+/// without shared state decide alike.
 #[test]
 fn maglev_spreads_evenly_and_alike_everywhere() {
     let mut bench = balancer("maglev", 5);
@@ -110,7 +116,8 @@ fn maglev_spreads_evenly_and_alike_everywhere() {
     }
 }
 
-/// Maglev needs no shared state, least load does: only the latter's choice would come out differently elsewhere.
+/// Maglev needs no shared state, least load does: only the choice of least load would
+/// differ elsewhere.
 #[test]
 fn only_least_load_depends_on_other_flows() {
     for (policy, depends) in [("least_load", true), ("maglev", false)] {
@@ -122,7 +129,8 @@ fn only_least_load_depends_on_other_flows() {
     }
 }
 
-/// Maglev: one backend of ten is taken away. Its connections move, and few of the others' do.
+/// Maglev: one backend of ten is removed. Its connections move, and few of the others'
+/// do.
 #[test]
 fn maglev_disturbs_few_when_a_backend_goes() {
     let (mut before, mut after) = (balancer("maglev", 10), balancer("maglev", 9));
@@ -137,7 +145,8 @@ fn maglev_disturbs_few_when_a_backend_goes() {
     assert!(moved >= gone && moved - gone < 200, "{moved} moved, of which {gone} had to");
 }
 
-/// Other ports, other protocols and pings of the virtual address have no backend; other addresses are none of the balancer's business.
+/// Other ports, other protocols and pings of the virtual address have no backend; packets
+/// to other addresses pass.
 #[test]
 fn what_is_not_for_the_virtual_port_is_refused_or_passes() {
     let mut bench = balancer("least_load", 2);
@@ -152,7 +161,7 @@ fn what_is_not_for_the_virtual_port_is_refused_or_passes() {
     assert_eq!(bench.gauge(), [0, 0], "flows that only pass count nowhere");
 }
 
-/// UDP over IPv6, both ways, with and without a checksum (RFC 6935 lets tunnels go without).
+/// UDP over IPv6, both ways, with and without a checksum (RFC 6935 lets tunnels omit it).
 #[test]
 fn udp_over_ipv6_is_balanced() {
     let config = json!({ "virtual": "[2001:db8::10]:443", "protocol": "udp", "backends": ["[2001:db8:1::1]:8443"] });
@@ -169,8 +178,9 @@ fn udp_over_ipv6_is_balanced() {
     }
 }
 
-/// A router between box and backend, and the backend itself, complain about a request: the client finds its own request quoted. The router
-/// keeps its address, the backend speaks as the virtual one.
+/// A router between box and backend, and the backend itself, send errors about a request:
+/// the client finds its own request quoted. The router keeps its address, and the
+/// backend's address becomes the virtual one.
 #[test]
 pub(crate) fn errors_towards_the_client_are_translated() {
     let mut bench = balancer("least_load", 1);
@@ -183,7 +193,8 @@ pub(crate) fn errors_towards_the_client_are_translated() {
     }
 }
 
-/// A router on the client's side complains about a reply to the virtual address: the backend gets it, with its own reply quoted.
+/// A router on the client's side sends an error about a reply to the virtual address: the
+/// backend gets it, with its own reply quoted.
 #[test]
 fn errors_towards_the_backend_are_translated() {
     let mut bench = balancer("least_load", 1);
@@ -221,7 +232,8 @@ fn ipv6_errors_are_translated_both_ways() {
     }
 }
 
-/// No error makes a backend or a client send packets that are shorter than every link carries (RFC 1191, section 3; RFC 8201, section 4).
+/// No error makes a backend or a client send packets shorter than every link carries (RFC
+/// 1191, section 3; RFC 8201, section 4).
 #[test]
 pub(crate) fn errors_ask_for_no_impossible_mtu() {
     let v6 = json!({ "virtual": "[2001:db8::10]:80", "backends": ["[2001:db8:1::1]:8080"] });
@@ -251,7 +263,8 @@ pub(crate) fn errors_ask_for_no_impossible_mtu() {
     }
 }
 
-/// A backend connects to the virtual address of its own service: it is never sent to itself, where its own address would come from outside.
+/// A backend that connects to the virtual address of its own service is never sent to
+/// itself: its own address would come from outside.
 #[test]
 pub(crate) fn a_backend_is_not_its_own_client() {
     for policy in ["least_load", "maglev"] {

@@ -1,6 +1,8 @@
-//! Scenarios for the functions that ship: packets in words go in, packets come out or a reason why not.
+//! Scenarios for the functions that ship: packets in words go in, and packets or drop
+//! reasons come out.
 //!
-//! What is sent and what is expected is made by etherparse ([`words`]), what comes out is read by it ([`reading`]); [`bench`] runs the chain.
+//! etherparse makes the sent and the expected packets ([`words`]) and reads the output
+//! ([`reading`]); [`bench`] runs the chain.
 
 mod bench;
 mod chain;

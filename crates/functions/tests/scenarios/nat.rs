@@ -1,4 +1,4 @@
-//! Translation: what becomes of packets, replies and errors, and that nothing leaves untranslated.
+//! Translation of packets, replies and errors; no packet leaves untranslated.
 
 use crate::bench::Bench;
 use crate::{reading, words};
@@ -9,7 +9,7 @@ fn nat() -> Bench {
     Bench::new(&[("nat", json!({ "pool": ["198.51.100.4/32"], "inside": ["10.0.0.0/8"] }))])
 }
 
-/// Opens a flow from 10.0.0.2:1000 and says what it is outside.
+/// Opens a flow from 10.0.0.2:1000 and returns its outside port.
 fn open(bench: &mut Bench, protocol: &str) -> u16 {
     let flags = if protocol == "tcp" { "SYN seq 1" } else { "len 3" };
     let (source, destination) = bench.passes(&format!("{protocol} 10.0.0.2:1000 > 203.0.113.10:80 {flags}"));
@@ -17,7 +17,8 @@ fn open(bench: &mut Bench, protocol: &str) -> u16 {
     source.port()
 }
 
-/// A connection through the translator: every segment is the same but for the inside end, in both directions.
+/// A connection through the translator: in both directions every segment changes in the
+/// inside end only.
 #[test]
 fn tcp_is_translated_both_ways() {
     let mut bench = nat();
@@ -38,7 +39,8 @@ fn tcp_is_translated_both_ways() {
     }
 }
 
-/// UDP without a checksum stays without one, both ways; an empty datagram is translated like any other.
+/// UDP without a checksum stays without one, both ways; an empty datagram is translated
+/// like any other.
 #[test]
 fn udp_without_a_checksum_stays_without() {
     let mut bench = nat();
@@ -55,7 +57,8 @@ fn udp_without_a_checksum_stays_without() {
     }
 }
 
-/// Over all values that two bytes of data can have, no datagram with a checksum leaves without one: a sum of 0 is sent as ffff.
+/// Over all values of two bytes of data, no datagram with a checksum leaves without one:
+/// a sum of 0 is sent as ffff.
 #[test]
 pub(crate) fn a_udp_checksum_never_turns_into_none() {
     let mut bench = nat();
@@ -63,7 +66,8 @@ pub(crate) fn a_udp_checksum_never_turns_into_none() {
     let mut all_ones = 0;
     for data in 0..=u16::MAX {
         frame[42..44].copy_from_slice(&data.to_be_bytes());
-        // The checksum without the data is a constant; etherparse does it right, so ask it once per value.
+        // The checksum without the data is a constant; etherparse computes the right one
+        // for each value.
         let header = etherparse::UdpHeader::with_ipv4_checksum(
             1000,
             80,
@@ -78,7 +82,8 @@ pub(crate) fn a_udp_checksum_never_turns_into_none() {
     assert!(all_ones > 0, "the case that this test is about has occurred");
 }
 
-/// A packet whose checksum is wrong when it comes is wrong when it leaves: the translator hides no damage.
+/// A packet that comes with a wrong checksum leaves with a wrong one: the translator
+/// hides no damage.
 #[test]
 fn damage_stays_visible() {
     let mut bench = nat();
@@ -90,7 +95,8 @@ fn damage_stays_visible() {
     assert!(reading::check(&out).is_err_and(|wrong| wrong.starts_with("TCP")));
 }
 
-/// Ping from inside: the identifier is translated and comes back; the same identifier from two hosts does not collide.
+/// Ping from inside: the identifier is translated and comes back; the same identifier
+/// from two hosts does not collide.
 #[test]
 fn echo_is_translated_with_its_identifier() {
     let mut bench = nat();
@@ -110,7 +116,8 @@ fn echo_is_translated_with_its_identifier() {
     }
 }
 
-/// After a ping from inside, nothing but its reply comes in under the identifier that it has outside (RFC 5508, REQ-1).
+/// After a ping from inside, only its reply comes in with its outside identifier (RFC
+/// 5508, REQ-1).
 #[test]
 pub(crate) fn no_other_message_is_translated_as_the_reply() {
     let mut bench = nat();
@@ -126,7 +133,8 @@ pub(crate) fn no_other_message_is_translated_as_the_reply() {
     );
 }
 
-/// A router outside complains about a packet of the flow: the error reaches the host inside, which finds its own packet quoted, whole or cut.
+/// A router outside sends an error about a packet of the flow: the error reaches the
+/// inside host, which finds its own packet quoted, whole or cut.
 #[test]
 pub(crate) fn errors_from_outside_are_translated_with_what_they_quote() {
     for protocol in ["tcp", "udp"] {
@@ -142,7 +150,8 @@ pub(crate) fn errors_from_outside_are_translated_with_what_they_quote() {
     }
 }
 
-/// A host inside complains about a reply: outside it is the translator that complains, about the reply as it was sent.
+/// An inside host sends an error about a reply: outside, the error comes from the
+/// translator, and quotes the reply as it was sent.
 #[test]
 pub(crate) fn errors_from_inside_are_translated_with_what_they_quote() {
     let mut bench = nat();
@@ -154,7 +163,7 @@ pub(crate) fn errors_from_inside_are_translated_with_what_they_quote() {
                 "icmp 198.51.100.4 > 203.0.113.10 unreachable quoting {cut} udp 203.0.113.10:80 > 198.51.100.4:{port} len 9"
             ),
         );
-        // A router on the way inside is not to be seen outside either.
+        // A router on the inside path must not be visible outside either.
         bench.becomes(
             &format!("icmp 10.9.9.9 > 203.0.113.10 unreachable quoting {cut} udp 203.0.113.10:80 > 10.0.0.2:1000 len 9"),
             &format!(
@@ -182,8 +191,9 @@ fn quoted_pings_and_datagrams_without_a_checksum_are_translated() {
     }
 }
 
-/// The transport header of a quoted packet lies behind its IP options (RFC 5508, REQ-3b), and what follows behind the packet, as the extensions of RFC
-/// 4884 do, is no part of it (REQ-3d).
+/// The transport header of a quoted packet lies behind its IP options (RFC 5508, REQ-3b).
+/// Data behind the quoted packet, such as the extensions of RFC 4884, are no part of it
+/// (REQ-3d).
 #[test]
 pub(crate) fn options_and_extensions_in_errors_are_no_ports() {
     let mut bench = nat();
@@ -197,7 +207,8 @@ pub(crate) fn options_and_extensions_in_errors_are_no_ports() {
     }
 }
 
-/// An error that quotes a packet with a source route is translated in neither direction: that would name the other side's addresses (RFC 5508, section 7.3).
+/// An error that quotes a packet with a source route is translated in neither direction:
+/// it would reveal the other side's addresses (RFC 5508, section 7.3).
 #[test]
 pub(crate) fn errors_about_source_routes_are_dropped() {
     let mut bench = nat();
@@ -214,8 +225,9 @@ pub(crate) fn errors_about_source_routes_are_dropped() {
     }
 }
 
-/// An error that was damaged on its way goes nowhere, nor one that quotes a damaged IP header (RFC 5508, REQ-3 and REQ-3a), from either side. The checksum of the quoted
-/// transport is not looked at (REQ-3c).
+/// A damaged error is dropped, and so is one that quotes a damaged IP header (RFC 5508,
+/// REQ-3 and REQ-3a), from either side. The checksum of the quoted transport is not
+/// checked (REQ-3c).
 #[test]
 pub(crate) fn damaged_errors_are_dropped() {
     let mut bench = nat();
@@ -233,7 +245,8 @@ pub(crate) fn damaged_errors_are_dropped() {
             damaged[at] ^= 0x10;
             assert!(bench.send_unchecked(&damaged).is_err(), "byte {at} of `{error}`");
         }
-        // The quoted packet may have been damaged before: the ICMP message itself is intact.
+        // The quoted packet may have been damaged before: the ICMP message itself is
+        // intact.
         let with_quote_damaged_at = |at: usize| {
             let mut frame = frame.clone();
             frame[at] ^= 0x10;
@@ -252,7 +265,8 @@ pub(crate) fn damaged_errors_are_dropped() {
     assert_eq!(bench.flows(), 1);
 }
 
-/// No error, whatever it says and from whichever side, ends a mapping (RFC 4787, REQ-12; RFC 5382, REQ-10) or makes it live longer (RFC 5508, REQ-6): UDP, TCP, ping.
+/// No error, of any kind and from either side, ends a mapping (RFC 4787, REQ-12; RFC
+/// 5382, REQ-10) or prolongs it (RFC 5508, REQ-6): UDP, TCP, ping.
 #[test]
 pub(crate) fn errors_neither_end_nor_keep_a_mapping() {
     let errors = ["unreachable", "exceeded", "too-big mtu 1280"];
@@ -303,7 +317,8 @@ pub(crate) fn errors_neither_end_nor_keep_a_mapping() {
     assert_eq!(bench.flows(), 0);
 }
 
-/// Packets from inside keep a mapping (RFC 4787, REQ-6), and so do its peer's (REQ-6a); nobody else's do.
+/// Packets from inside keep a mapping (RFC 4787, REQ-6), and so do its peer's (REQ-6a);
+/// other hosts' packets do not.
 #[test]
 pub(crate) fn either_side_keeps_a_mapping() {
     let mut bench = nat();
@@ -319,7 +334,8 @@ pub(crate) fn either_side_keeps_a_mapping() {
     assert_eq!(bench.flows(), 0);
 }
 
-/// A SYN that nobody asked for is not answered, whatever comes later (RFC 5382, REQ-4). If the inside host connects to the same place, the two SYNs that cross make a connection
+/// An unsolicited SYN is not answered, at any later time either (RFC 5382, REQ-4). If the
+/// inside host connects to the same peer, the two crossing SYNs make a connection
 /// (REQ-2a).
 #[test]
 fn syns_that_cross_make_a_connection() {
@@ -343,7 +359,7 @@ fn syns_that_cross_make_a_connection() {
     assert_eq!(bench.state(), "established");
 }
 
-/// Errors that quote no flow of the translator's go nowhere, in either direction.
+/// Errors that quote no flow of the translator are dropped, in either direction.
 #[test]
 fn errors_about_nothing_known_are_dropped() {
     let mut bench = nat();
@@ -364,8 +380,10 @@ fn errors_about_nothing_known_are_dropped() {
     }
 }
 
-/// An error that quotes a flow's packet, but is not for the flow's outside address, is delivered to nobody: neither is a redirect or a source quench, nor a too
-/// small MTU, whose receiver would not know that it was not his. Inside, an error about a reply goes to who sent that.
+/// An error that quotes a flow's packet, but is not addressed to the flow's outside
+/// address, is not delivered. A redirect or a source quench is not delivered either, nor
+/// an MTU that is too small, whose receiver could not tell that it was not meant. Inside,
+/// an error about a reply goes to the reply's sender.
 #[test]
 pub(crate) fn errors_that_are_not_the_flows_are_not_delivered() {
     let mut bench = Bench::new(&[("nat", json!({ "pool": ["198.51.100.4/31"], "inside": ["10.0.0.0/8"] }))]);
@@ -388,7 +406,8 @@ pub(crate) fn errors_that_are_not_the_flows_are_not_delivered() {
     assert_eq!(bench.flows(), 1);
 }
 
-/// Whatever the translator does not know stays inside: other protocols, IPv6, foreign sources, replies without a request, strange ICMP.
+/// A packet that the translator does not know stays inside: other protocols, IPv6,
+/// foreign sources, replies without a request, strange ICMP.
 #[test]
 pub(crate) fn nothing_leaves_untranslated() {
     let mut bench = nat();
@@ -411,7 +430,8 @@ pub(crate) fn nothing_leaves_untranslated() {
     assert_eq!(bench.flows(), 0);
 }
 
-/// Only the peer and port that a flow was opened to may answer it (address and port dependent filtering).
+/// Only the peer address and port that a flow was opened to may answer it (address and
+/// port dependent filtering).
 #[test]
 fn strangers_cannot_use_a_mapping() {
     let mut bench = nat();
@@ -421,7 +441,8 @@ fn strangers_cannot_use_a_mapping() {
     bench.drops(&format!("tcp 203.0.113.10:80 > 198.51.100.4:{port} SYN"), NoMapping);
 }
 
-/// Without `inside` private and shared addresses are inside (RFC 1918, RFC 6598): nobody else opens a mapping, from whatever port it comes.
+/// Without `inside`, private and shared addresses are inside (RFC 1918, RFC 6598): no
+/// other source opens a mapping, at any port.
 #[test]
 pub(crate) fn without_inside_private_and_shared_sources_are_translated() {
     let mut bench = Bench::new(&[("nat", json!({ "pool": ["198.51.100.4/31"] }))]);
@@ -458,7 +479,8 @@ pub(crate) fn without_inside_private_and_shared_sources_are_translated() {
     assert_eq!(bench.flows(), flows);
 }
 
-/// A pool of private addresses, inside or not as the operator says: its own are never translated once more.
+/// A pool of private addresses, inside or not as the operator says: its own addresses are
+/// never translated again.
 #[test]
 fn an_outside_address_is_never_inside() {
     for config in [json!({ "pool": ["10.9.0.4/32"] }), json!({ "pool": ["10.9.0.4/32"], "inside": ["10.0.0.0/8"] })] {
@@ -468,7 +490,7 @@ fn an_outside_address_is_never_inside() {
     }
 }
 
-/// Fragments after the first have no ports: their address is translated and they are otherwise as they were, both ways.
+/// Fragments after the first have no ports: only their address is translated, both ways.
 #[test]
 fn later_fragments_get_the_address_alone() {
     let mut bench = nat();
@@ -491,7 +513,8 @@ fn later_fragments_get_the_address_alone() {
     );
 }
 
-/// The first fragment found no port. A later one, which has no header, must not open a flow under whatever its data begins with.
+/// The first fragment got no port. A later one, which has no header, must not open a flow
+/// from the bytes at the header's place.
 #[test]
 pub(crate) fn a_later_fragment_opens_no_mapping() {
     let mut bench = Bench::new(&[("nat", json!({ "pool": ["198.51.100.4/32"], "ports": "1024-1279" }))]);

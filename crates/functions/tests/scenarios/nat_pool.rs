@@ -1,4 +1,5 @@
-//! The translator's ports: none twice, an end when there are no more, back when flows end.
+//! The translator's ports: each is leased once, the pool can run empty, and ports come
+//! back when flows end.
 
 use crate::bench::Bench;
 use holdfast_wire::DropReason::{PoolEmpty, StateInvalid};
@@ -16,7 +17,8 @@ fn fill(bench: &mut Bench) {
     }
 }
 
-/// As many flows as there are ports: each has a port of the configured range to itself, although all go to one place.
+/// As many flows as there are ports: each has a port of the configured range to itself,
+/// although all have one destination.
 #[test]
 pub(crate) fn every_flow_has_a_port_to_itself() {
     let mut bench = small();
@@ -27,7 +29,8 @@ pub(crate) fn every_flow_has_a_port_to_itself() {
     assert_eq!(seen, (5000..=5255).collect());
 }
 
-/// Ports that are drawn: each once, all of the range in the end, in no order; and such a flow's first packet would come out differently again.
+/// Random ports: each is leased once, and the whole range in the end, in no order. The
+/// first packet of such a flow is non-deterministic.
 #[test]
 pub(crate) fn random_ports_are_in_no_order() {
     let mut bench = Bench::new(&[("nat", json!({ "pool": ["198.51.100.4/32"], "ports": "random 5000-6023" }))]);
@@ -43,7 +46,8 @@ pub(crate) fn random_ports_are_in_no_order() {
     assert_eq!(seen.into_iter().collect::<BTreeSet<_>>(), (5000..=6023).collect());
 }
 
-/// What is no range and not the word is refused, and says what would be taken.
+/// Text that is neither a range nor a keyword is refused, and the error says what is
+/// accepted.
 #[test]
 fn what_ports_may_say() {
     let build = |ports: &str| holdfast_functions::catalog::build("nat", &json!({ "pool": ["198.51.100.4/32"], "ports": ports }));
@@ -66,7 +70,8 @@ fn what_ports_may_say() {
     }
 }
 
-/// The pool runs dry: the next flow is refused for that reason, and those that live go on as before, in both directions.
+/// The pool runs empty: the next flow is refused for that reason, and live ones go on in
+/// both directions.
 #[test]
 pub(crate) fn an_empty_pool_refuses_new_flows_and_harms_none() {
     let mut bench = small();
@@ -98,7 +103,8 @@ fn ports_come_back_when_flows_end() {
     }
 }
 
-/// A function behind the translator refuses the flow: there is no flow, and the port is free again.
+/// A function behind the translator refuses the flow: there is no flow, and the port is
+/// free again.
 #[test]
 fn a_port_comes_back_when_a_later_function_refuses_the_flow() {
     let mut bench = Bench::new(&[
@@ -112,7 +118,8 @@ fn a_port_comes_back_when_a_later_function_refuses_the_flow() {
     assert_eq!((bench.flows(), bench.free_ports()), (1, 255));
 }
 
-/// One inside host keeps one outside address while that has ports (RFC 4787, REQ-2), and gets another one after that.
+/// An inside host keeps one outside address while that has ports (RFC 4787, REQ-2), and
+/// gets another one after that.
 #[test]
 pub(crate) fn a_host_keeps_its_outside_address() {
     let mut bench = Bench::new(&[("nat", json!({ "pool": ["198.51.100.4/30"], "ports": "5000-5255" }))]);
@@ -134,7 +141,7 @@ pub(crate) fn a_host_keeps_its_outside_address() {
     assert!((2256..2300).all(|port| address(port) != first), "256 ports are on the first address");
 }
 
-/// The addresses of a pool need not be neighbours (RFC 6888, REQ-3): all have flows.
+/// The addresses of a pool need not be adjacent (RFC 6888, REQ-3): all get flows.
 #[test]
 pub(crate) fn a_pool_may_be_scattered() {
     let pool = ["198.51.100.4/31", "203.0.113.200/32", "192.0.2.64/32"];
@@ -148,7 +155,8 @@ pub(crate) fn a_pool_may_be_scattered() {
     assert_eq!(addresses.into_iter().collect::<Vec<_>>(), ["192.0.2.64", "198.51.100.4", "198.51.100.5", "203.0.113.200"]);
 }
 
-/// TCP mappings live for hours when established (RFC 5382, REQ-5), minutes before and after that.
+/// TCP mappings live for hours when established (RFC 5382, REQ-5), and minutes before and
+/// after that.
 #[test]
 fn mappings_live_as_long_as_the_rfcs_ask() {
     let mut bench = small();
@@ -172,7 +180,8 @@ fn mappings_live_as_long_as_the_rfcs_ask() {
     assert_eq!(bench.flows(), 0, "nothing came after the reset");
 }
 
-/// A connection that is closed or reset while its mapping had hours to live has minutes from then on (RFC 5382, REQ-5; RFC 7857, section 2.2).
+/// When a connection closes or is reset, its mapping's remaining hours become minutes
+/// (RFC 5382, REQ-5; RFC 7857, section 2.2).
 #[test]
 pub(crate) fn a_closed_connection_has_minutes_left() {
     let mut bench = small();
@@ -194,7 +203,8 @@ pub(crate) fn a_closed_connection_has_minutes_left() {
     }
 }
 
-/// The same inside port is used again while the old connection's mapping is closing: the mapping is the connection's again, for hours.
+/// The same inside port is reused while the old connection's mapping is closing: the
+/// mapping becomes the new connection's, for hours.
 #[test]
 fn a_closing_mapping_is_opened_again_by_a_syn() {
     let mut bench = small();
@@ -209,7 +219,8 @@ fn a_closing_mapping_is_opened_again_by_a_syn() {
     assert_eq!(bench.flows(), 1);
 }
 
-/// A mapping is established when the handshake is complete, and not by a SYN-ACK alone, however often it comes (RFC 5382, REQ-5).
+/// A mapping is established when the handshake is complete. A SYN-ACK alone does not
+/// establish it, however often it comes (RFC 5382, REQ-5).
 #[test]
 pub(crate) fn an_answer_alone_establishes_nothing() {
     let mut bench = small();
@@ -225,7 +236,9 @@ pub(crate) fn an_answer_alone_establishes_nothing() {
     assert_eq!(bench.flows(), 0);
 }
 
-/// Resets with numbers outside the window pass, as everything does, but shorten no mapping; nor do they keep one that the inside has left (RFC 7857, section 2.2; RFC 4787, REQ-6).
+/// Resets outside the window pass, as every segment does, but shorten no mapping. They do
+/// not keep a mapping either that the inside host has left (RFC 7857, section 2.2; RFC
+/// 4787, REQ-6).
 #[test]
 pub(crate) fn a_reset_with_a_wrong_number_shortens_nothing() {
     let mut bench = small();
@@ -243,7 +256,9 @@ pub(crate) fn a_reset_with_a_wrong_number_shortens_nothing() {
     assert_eq!(bench.flows(), 0);
 }
 
-/// Resets by which an inside host answers a stranger's segments keep no mapping that its connection has left (RFC 7857, section 7.1), nor does any other reset that changes nothing.
+/// Resets with which an inside host answers an attacker's segments do not keep a mapping
+/// that its connection has left (RFC 7857, section 7.1), nor does any other reset that
+/// changes nothing.
 #[test]
 pub(crate) fn resets_that_change_nothing_keep_no_mapping() {
     let mut bench = small();
@@ -255,7 +270,8 @@ pub(crate) fn resets_that_change_nothing_keep_no_mapping() {
             bench.passes("tcp 10.0.0.2:1 > 203.0.113.10:80 RST seq 101");
         }
         bench.wait(wait);
-        // Outside the window, inside it, and where the next byte is expected of a connection that is over.
+        // Outside the window, inside it, and at the next expected byte of a connection
+        // that is over.
         for reset in ["RST seq 90000", "RST seq 30000", "RST ACK seq 30000 ack 501", "RST seq 101"] {
             let is_end = reset.ends_with("101") && state != "reset";
             if from != "outside" && !is_end {
@@ -288,7 +304,8 @@ pub(crate) fn only_a_syn_opens_a_mapping() {
     assert_eq!(bench.flows(), 1);
 }
 
-/// What a translator's time-outs may be: as long as the RFCs ask, and not absurd; each mistake is named with its place and what would be right.
+/// Bounds of a translator's time-outs: as long as the RFCs ask, and not absurd. Each
+/// error is named with its place and the right range.
 #[test]
 pub(crate) fn time_outs_are_options_with_bounds() {
     let pool = json!(["198.51.100.4/32"]);
@@ -340,7 +357,7 @@ pub(crate) fn time_outs_are_options_with_bounds() {
     lives(&mut bench, 250);
 }
 
-/// Ports are drawn unless something else is said; in order only for who asks for it.
+/// Ports are drawn at random by default, and in order only on request.
 #[test]
 pub(crate) fn ports_are_random_unless_sequential() {
     let opened = |ports: Option<&str>| {
@@ -360,7 +377,8 @@ pub(crate) fn ports_are_random_unless_sequential() {
     assert_eq!(opened(Some("sequential 5000-5255")), (5000..5064).collect::<Vec<u16>>());
 }
 
-/// One host connects to one peer again and again through a pool that is nearly full: no port comes again soon, so the peer has long forgotten what it had there.
+/// A host connects to one peer again and again through a nearly full pool: no port
+/// comes again soon, so the peer has long forgotten its old connection.
 #[test]
 pub(crate) fn a_busy_small_pool_lets_ports_rest() {
     for ports in ["5000-5255", "sequential 5000-5255"] {

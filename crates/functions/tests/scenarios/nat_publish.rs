@@ -1,11 +1,12 @@
-//! Static mappings: who reaches what is published, from outside and from inside, and what can be written.
+//! Static mappings: reaching published ends from outside and from inside, and the
+//! configuration's text.
 
 use crate::bench::Bench;
 use holdfast_wire::DropReason::{NoMapping, NotTranslatable, PolicyDenied, StateInvalid};
 use holdfast_wire::zone::Zones;
 use serde_json::{Value, json};
 
-/// One port, a range, and a whole address outside the pool.
+/// A single port, a range, and a whole address outside the pool.
 fn config() -> Value {
     json!({
         "pool": ["198.51.100.4/32"],
@@ -22,7 +23,8 @@ fn nat() -> Bench {
     Bench::new(&[("nat", config())])
 }
 
-/// A client outside connects to a published port: the server sees the client, the client sees the outside address; without a lease.
+/// A client outside connects to a published port: the server sees the client, and the
+/// client sees the outside address; no port is leased.
 #[test]
 fn a_published_port_is_reached_from_outside() {
     let mut bench = nat();
@@ -47,12 +49,13 @@ fn a_published_port_is_reached_from_outside() {
         assert!(!bench.nondeterministic, "nothing is leased");
     }
     assert_eq!(bench.flows(), 1);
-    // Everybody may come; each is a flow.
+    // Any client may connect; each connection is a flow.
     bench.becomes("tcp 192.0.2.1:4000 > 198.51.100.4:2222 SYN", "tcp 192.0.2.1:4000 > 10.0.0.9:22 SYN");
     assert_eq!(bench.flows(), 2);
 }
 
-/// Ports of a range lead to as many ports of the host, the ends included; nothing beside it leads inside.
+/// Ports of a range lead to as many ports of the host, the ends included; a port beside
+/// the range leads nowhere.
 #[test]
 fn a_range_of_ports_is_published_port_by_port() {
     let mut bench = nat();
@@ -84,7 +87,8 @@ fn a_range_of_ports_is_published_port_by_port() {
     assert_eq!(bench.flows(), flows);
 }
 
-/// All of a whole address leads to its host, under the same ports and identifiers, in both directions and whoever begins.
+/// Every packet to a whole address leads to its host, with the same ports and
+/// identifiers, in both directions and from either initiator.
 #[test]
 fn a_whole_address_is_the_hosts() {
     let mut bench = nat();
@@ -95,7 +99,7 @@ fn a_whole_address_is_the_hosts() {
         bench.becomes(&format!("udp 203.0.113.11:9 > {outside}:{port}"), &format!("udp 203.0.113.11:9 > {host}:{port}"));
     }
     for id in [0, 8, 7, 65_535] {
-        // Who is asked under an identifier may ask under the same.
+        // A host that is pinged with an identifier may ping with the same.
         for (from, to) in [("203.0.113.10", outside), (host, "203.0.113.10")] {
             let translated = |address: &str| if address == outside { host.to_owned() } else { address.replace(host, outside) };
             bench.becomes(
@@ -119,7 +123,8 @@ fn a_whole_address_is_the_hosts() {
     bench.drops("icmp 203.0.113.10 > 198.51.100.7 reply id 1", NoMapping);
 }
 
-/// What a published end sends first leaves from its outside end, and the answer comes back; other ports of its host lease theirs.
+/// A packet that a published end sends first leaves from its outside end, and the answer
+/// comes back; other ports of its host lease theirs.
 #[test]
 fn a_published_end_sends_from_its_outside_end() {
     let mut bench = nat();
@@ -131,8 +136,9 @@ fn a_published_end_sends_from_its_outside_end() {
     assert!((5011..=5511).contains(&other.port()), "{other}");
 }
 
-/// Inside hosts reach what is published at its outside end (RFC 4787, REQ-9): the server sees an outside end of the host's, so that its answers come back
-/// this way, and the host sees the published end (REQ-9a).
+/// Inside hosts reach published ends by their outside ends (RFC 4787, REQ-9). The server
+/// sees an outside end of the host, so its answers come back this way, and the host sees
+/// the published end (REQ-9a).
 #[test]
 pub(crate) fn inside_hosts_reach_what_is_published() {
     let mut bench = nat();
@@ -146,7 +152,8 @@ pub(crate) fn inside_hosts_reach_what_is_published() {
         "tcp 10.0.0.2:1000 > 198.51.100.4:2222 ACK seq 2 ack 8 len 99",
         &format!("tcp {seen} > 10.0.0.9:22 ACK seq 2 ack 8 len 99"),
     );
-    // An error of the server's about the host's packet, and one of the host's about the server's (RFC 5508, REQ-7).
+    // An error from the server about the host's packet, and one from the host about the
+    // server's (RFC 5508, REQ-7).
     bench.becomes(
         &format!("icmp 10.0.0.9 > {} unreachable quoting cut 28 tcp {seen} > 10.0.0.9:22 seq 2", seen.ip()),
         "icmp 198.51.100.4 > 10.0.0.2 unreachable quoting cut 28 tcp 10.0.0.2:1000 > 198.51.100.4:2222 seq 2",
@@ -160,7 +167,8 @@ pub(crate) fn inside_hosts_reach_what_is_published() {
     assert_eq!((bench.flows(), bench.free_ports()), (0, held + 1), "the host's lease is given back");
 }
 
-/// The same with ping, whose one identifier is the host's inside, and leased outside; and from a host that has an outside address of its own, itself included.
+/// The same with ping, whose single identifier is the host's inside, and leased outside;
+/// also from a host that has an outside address of its own, itself included.
 #[test]
 pub(crate) fn pings_and_published_hosts_hairpin_too() {
     let mut bench = nat();
@@ -185,7 +193,8 @@ pub(crate) fn pings_and_published_hosts_hairpin_too() {
     bench.becomes("tcp 10.0.0.7:80 > 198.51.100.7:1000 SYN ACK ack 1", "tcp 198.51.100.7:80 > 10.0.0.7:1000 SYN ACK ack 1");
 }
 
-/// Errors about what went to or came from a published end are translated with what they quote, and hide the inside.
+/// Errors about packets to or from a published end are translated with their quoted
+/// packet, and hide the inside.
 #[test]
 pub(crate) fn errors_about_published_ends_are_translated() {
     let mut bench = nat();
@@ -218,11 +227,12 @@ fn fragments_reach_what_is_published() {
     );
 }
 
-/// All leases of an address that has published ports: none of them, and no identifier, is a published one.
+/// All leases of an address that has published ports: no leased port or identifier is a
+/// published one.
 #[test]
 pub(crate) fn no_flow_leases_what_is_published() {
     let mut bench = nat();
-    // Of 512 ports 11 are published; what is left is shared in blocks of 256.
+    // 11 of 512 ports are published; the rest is shared in blocks of 256.
     let mut ports: Vec<u16> =
         (0..128).map(|at| bench.passes(&format!("udp 10.0.0.2:{} > 203.0.113.10:53", 2000 + at)).0.port()).collect();
     ports.extend((0..128).map(|id| bench.passes(&format!("icmp 10.0.0.2 > 203.0.113.10 echo id {id}")).0.port()));
@@ -231,7 +241,8 @@ pub(crate) fn no_flow_leases_what_is_published() {
     assert_eq!(ports, (5011..5267).collect::<Vec<u16>>());
 }
 
-/// An address of the pool that is published whole is nobody else's, and another goes on.
+/// A pool address that is published whole is not leased to other hosts; the pool's other
+/// address goes on.
 #[test]
 fn a_whole_address_is_not_leased() {
     let mut bench = Bench::new(&[(
@@ -246,7 +257,8 @@ fn a_whole_address_is_not_leased() {
     bench.becomes("udp 10.0.0.4:1 > 203.0.113.10:53", "udp 198.51.100.4:1 > 203.0.113.10:53");
 }
 
-/// Flows to what is published end, and give nothing back that others hold: whoever leased first has his port alone.
+/// Flows to published ends end without giving back other flows' numbers: the flow that
+/// leased first keeps its port alone.
 #[test]
 pub(crate) fn the_end_of_a_published_flow_gives_nothing_back() {
     let mut config = config();
@@ -266,7 +278,8 @@ pub(crate) fn the_end_of_a_published_flow_gives_nothing_back() {
     }
 }
 
-/// The firewall in front of the translator sees what was asked for: a rule lets a published port in, and `default: deny` everything else.
+/// The firewall in front of the translator sees the original destination: a rule admits a
+/// published port, and `default: deny` drops everything else.
 #[test]
 fn the_firewall_decides_who_reaches_what_is_published() {
     let mut bench = Bench::new(&[
@@ -288,7 +301,7 @@ fn the_firewall_decides_who_reaches_what_is_published() {
     assert_eq!(bench.flows(), 2);
 }
 
-/// What cannot be is refused, with its place in the text.
+/// An impossible mapping is refused, with its place in the text.
 #[test]
 fn a_wrong_mapping_is_named_with_its_place() {
     let build = |publish: &[&str]| {
@@ -325,7 +338,7 @@ fn a_wrong_mapping_is_named_with_its_place() {
     assert!(whole.path == "publish" && whole.message.contains("leaves no address of the pool"), "{whole:?}");
 }
 
-/// The box answers for what is published, each address once.
+/// The box owns the outside addresses of static mappings, each listed once.
 #[test]
 fn outside_addresses_are_owned() {
     let owned = holdfast_functions::catalog::configured("nat", &config(), &Zones::default()).expect("right").owned_addresses();

@@ -1,5 +1,7 @@
-//! The tables of docs/correctness*.md are true as far as a program can tell: what they name is there (functions and files in `code`, tests in `test`, faults in `planted violation`), every requirement is shown or
-//! says why not, and the tests notice the violations beside them.
+//! The tables of docs/correctness*.md are true as far as a program can tell. Everything
+//! that they name exists: functions and files in `code`, tests in `test`, faults in
+//! `planted violation`. Every requirement is shown or has a reason why not, and the tests
+//! notice the violations beside them.
 
 use crate::planted::noticed_by;
 use holdfast_wire::fault::Fault;
@@ -33,17 +35,17 @@ impl Row {
         self.cell(column).unwrap_or_default().split('`').skip(1).step_by(2)
     }
 
-    /// Why the requirement is not met, if it is not: the reason.
+    /// The reason why the requirement is not met, if it is not.
     fn unmet(&self) -> Option<&str> {
         let state = [Column::Here, Column::Code].into_iter().filter_map(|column| self.cell(column));
         state.flat_map(|cell| UNMET.iter().filter_map(move |word| cell.strip_prefix(word))).next()
     }
 }
 
-/// How the state of a requirement begins that nothing here has to obey.
+/// Beginnings of the state of a requirement that no code has to obey.
 const UNMET: [&str; 3] = ["not met", "does not apply", "may be, and is not"];
 
-/// Source files by their paths, and who defines which name.
+/// Source files by their paths, and the files that define each name.
 struct Sources {
     files: Vec<PathBuf>,
     definitions: BTreeMap<String, BTreeSet<usize>>,
@@ -95,14 +97,15 @@ impl Sources {
         Sources { files, definitions }
     }
 
-    /// True if a file is this one, or has this directory in its path. Crates' `src` goes without saying.
+    /// True if the file has this path, or this directory in its path. Crates' `src` may
+    /// be omitted.
     fn is_at(&self, file: usize, path: &str) -> bool {
         let at = self.files[file].display().to_string().replace("/src/", "/");
         let path = path.replace("/src/", "/");
         at.ends_with(&format!("/{path}")) || at.ends_with(&format!("/{path}.rs")) || at.contains(&format!("/{path}/"))
     }
 
-    /// True if there is a file that has all parts of the name: in its path, or defined in it.
+    /// True if some file has all parts of the name: in its path, or defined in it.
     fn has(&self, name: &str) -> bool {
         let defines = |file: usize, part: &str| self.definitions.get(part).is_some_and(|files| files.contains(&file));
         let has = |file: usize| name.split("::").all(|part| self.is_at(file, part) || defines(file, part));
@@ -146,7 +149,7 @@ fn requirements() -> Vec<Row> {
     rows
 }
 
-/// A page that names what is not there, or not any more, is wrong.
+/// A page that names something missing is wrong.
 #[test]
 fn what_the_pages_name_is_there() {
     let sources = Sources::read();
@@ -161,7 +164,8 @@ fn what_the_pages_name_is_there() {
     let (mut wrong, mut seen) = (Vec::new(), 0);
     for row in requirements() {
         for column in [Column::Code, Column::Test, Column::Fault] {
-            // The code cell of an unmet requirement may hold the reason, which names nothing.
+            // The code cell of an unmet requirement may hold the reason, which names
+            // nothing.
             let is_reason = column == Column::Code && row.cell(Column::Here).is_none() && row.unmet().is_some();
             for word in row.words(column).filter(|_| !is_reason) {
                 seen += 1;
@@ -177,7 +181,7 @@ fn what_the_pages_name_is_there() {
 
 /// A requirement has code that obeys it and a test that shows it, or a reason why not. A
 /// requirement that only scenarios of functions show has a planted violation that they
-/// notice, or says that there is nothing to take away.
+/// notice, or says that there is no code to remove.
 #[test]
 fn every_requirement_is_shown_or_says_why_not() {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scenarios");
@@ -207,7 +211,7 @@ fn every_requirement_is_shown_or_says_why_not() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The violation that stands beside a requirement is noticed by a test beside it.
+/// The violation beside a requirement is noticed by a test beside it.
 #[test]
 fn a_planted_violation_is_noticed_by_a_test_beside_it() {
     let mut wrong = Vec::new();

@@ -1,6 +1,8 @@
-//! The scenarios are tested: of each fault that can be planted in a function there are some that notice it, each by itself.
+//! Tests of the scenarios: each fault that can be planted in a function is noticed by
+//! some scenarios, each by itself.
 //!
-//! Most of the faults were once real. A scenario here is one of the tests beside it: it has to hold, and not to hold any more once the fault is there.
+//! Most of the faults were once real. A scenario here is one of the tests beside it: it
+//! must hold, and must fail once the fault is planted.
 
 use crate::bench::holds;
 use crate::{firewall, firewall_tcp, load_balancer, nat, nat_pool, nat_publish};
@@ -15,7 +17,7 @@ macro_rules! scenarios {
     };
 }
 
-/// A fault, and who notices it.
+/// A fault, and the scenarios that notice it.
 type Row = (Fault, &'static [Scenario]);
 
 #[rustfmt::skip]
@@ -71,7 +73,8 @@ pub(crate) fn noticed_by(fault: &str) -> impl Iterator<Item = &'static str> {
     rows.flat_map(|(_, scenarios)| scenarios.iter().map(|(name, _)| *name))
 }
 
-/// Every scenario in a fault's row holds without the fault, and does not hold with it; `--nocapture` shows what it says then.
+/// Every scenario in a fault's row holds without the fault, and fails with it;
+/// `--nocapture` shows the failure's message.
 #[test]
 #[allow(clippy::print_stdout)]
 #[cfg_attr(not(debug_assertions), ignore = "there is nothing to plant without debug assertions")]

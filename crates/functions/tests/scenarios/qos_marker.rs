@@ -1,4 +1,5 @@
-//! The QoS marker: which class a flow is in, what its packets leave with, and that nothing else of them changes.
+//! The QoS marker: a flow's class, the marks of its packets, and that no other byte of
+//! them changes.
 
 use crate::bench::Bench;
 use crate::words;
@@ -26,7 +27,8 @@ fn one(class: Value) -> Bench {
     marker(json!({ "classes": { "one": class }, "default": "one" }))
 }
 
-/// The first rule that matches decides, then the default. What is marked is every packet of the flow, in both directions, IPv4 and IPv6.
+/// The first rule that matches decides, then the default. Every packet of the flow is
+/// marked, in both directions, IPv4 and IPv6.
 #[test]
 fn a_flows_class_is_that_of_the_first_rule_that_matches() {
     let mut bench = marker(json!({
@@ -53,7 +55,8 @@ fn a_flows_class_is_that_of_the_first_rule_that_matches() {
     }
 }
 
-/// Without a default, what no rule matches passes as it is; so does what is in a class that says nothing.
+/// Without a default, flows that no rule matches pass unchanged; so do flows in a class
+/// without marks.
 #[test]
 fn what_is_in_no_class_keeps_its_mark() {
     let mut bench = marker(json!({
@@ -66,7 +69,8 @@ fn what_is_in_no_class_keeps_its_mark() {
     bench.unchanged("tcp [2001:db8::1]:9 > [2001:db8::2]:5060 SYN tos 255");
 }
 
-/// Whatever DSCP comes is replaced, and the two bits of ECN beside it are not touched. IPv6's flow label is not, either.
+/// Any incoming DSCP is replaced, and the two ECN bits beside it stay. IPv6's flow label
+/// stays too.
 #[test]
 fn ecn_is_not_part_of_the_mark() {
     let mut bench = one(json!({ "dscp": "ef" }));
@@ -81,7 +85,7 @@ fn ecn_is_not_part_of_the_mark() {
     assert_eq!((&out[14..18], &out[18..]), (&[0x6b, 0x8f, 0xff, 0xff][..], &labelled[18..]));
 }
 
-/// What a direction says counts instead of what the class says for both; what it does not say is the class's.
+/// A direction's marks count instead of the class's; missing ones are the class's.
 #[test]
 fn each_direction_may_have_marks_of_its_own() {
     let mut bench = marker(json!({
@@ -99,7 +103,8 @@ fn each_direction_may_have_marks_of_its_own() {
     bench.becomes(&format!("{back} tos 73"), &format!("{back} tos 1 tag 24576"));
 }
 
-/// A frame without a tag gets one of no VLAN. Of a tag that is there, the outermost, only the priority changes: VLAN, drop eligibility and EtherType stay.
+/// A frame without a tag gets one with VLAN 0. In an existing tag, the outermost, only
+/// the priority changes: VLAN, drop eligibility and EtherType stay.
 #[test]
 fn a_tag_has_the_priority_and_no_vlan() {
     for pcp in 0..8u16 {
@@ -117,7 +122,7 @@ fn a_tag_has_the_priority_and_no_vlan() {
     }
 }
 
-/// Two markers in one chain: the second says what leaves, and there is one tag.
+/// Two markers in one chain: the second decides the marks, and there is one tag.
 #[test]
 fn a_second_marker_rewrites_the_tag() {
     let class = |pcp: u8, dscp: &str| json!({ "classes": { "c": { "pcp": pcp, "dscp": dscp } }, "default": "c" });
@@ -127,7 +132,8 @@ fn a_second_marker_rewrites_the_tag() {
     bench.becomes(back, &format!("{back} tos {LE} tag 8192"));
 }
 
-/// Fragments take the mark of their flow, the first like those that follow, which have no ports.
+/// Fragments take the mark of their flow: the first one, and later ones, which have no
+/// ports.
 #[test]
 fn fragments_are_marked_as_their_flow() {
     let mut bench =
@@ -142,7 +148,8 @@ fn fragments_are_marked_as_their_flow() {
     }
 }
 
-/// An ICMP error travels with its flow's replies and is marked as they are; the packet that it quotes stays as it was sent.
+/// An ICMP error travels with its flow's replies and is marked like them; its quoted
+/// packet stays as it was sent.
 #[test]
 fn errors_are_marked_as_their_flow() {
     let mut bench = one(json!({ "dscp": "ef", "reverse": { "dscp": "af11" } }));
@@ -153,7 +160,8 @@ fn errors_are_marked_as_their_flow() {
     }
 }
 
-/// IPv4 options and IPv6 extension headers, an authentication header and an unknown protocol among them, are no hindrance.
+/// IPv4 options and IPv6 extension headers, an authentication header and an unknown
+/// protocol among them, do not matter.
 #[test]
 fn what_stands_between_the_headers_does_not_matter() {
     let mut bench = one(json!({ "dscp": "ef", "pcp": 7 }));
@@ -188,7 +196,8 @@ fn what_stands_between_the_headers_does_not_matter() {
     assert_eq!((out[19], checksum(&out[18..46]), &out[46..]), (EF, 0, &options[42..]));
 }
 
-/// Both directions are counted together. So many packets leave with the class's mark, and all that follow with the lower one's, whichever way they go.
+/// Both directions are counted together. The first packets leave with the class's mark,
+/// and all later ones with the lower class's, in either direction.
 #[test]
 fn a_flow_that_had_its_packets_is_demoted_in_both_directions() {
     let config = json!({
@@ -201,7 +210,7 @@ fn a_flow_that_had_its_packets_is_demoted_in_both_directions() {
     let (there, back) = ("udp 10.0.0.2:5 > 203.0.113.10:53", "udp 203.0.113.10:53 > 10.0.0.2:5");
     for ways in [">>>>", "<<<<", "><><", "><<<", ">>><"] {
         let mut bench = marker(config.clone());
-        // The first packet is forward, and says which way that is.
+        // The first packet is forward, and defines that direction.
         bench.becomes(there, &format!("{there} tos {EF} tag 40960"));
         for way in ways[1..].chars() {
             let packet = if way == '>' { there } else { back };
@@ -219,7 +228,8 @@ fn a_flow_that_had_its_packets_is_demoted_in_both_directions() {
     }
 }
 
-/// Bytes are those of IP packets: neither Ethernet's header nor its padding nor a tag counts. The packet with which there are more than the limit is in the lower class.
+/// Bytes are those of IP packets: Ethernet's header, its padding and a tag do not count.
+/// The packet that exceeds the limit is in the lower class.
 #[test]
 fn a_flow_that_had_its_bytes_is_demoted() {
     // 28 bytes of headers each; padded to 60 bytes without its checksum.
@@ -245,7 +255,8 @@ fn a_flow_that_had_its_bytes_is_demoted() {
     }
 }
 
-/// Steps down from class to class, each limit counted from the flow's beginning. One packet that passes several limits takes all steps; the lowest class keeps what it has.
+/// Steps down from class to class, each limit counted from the flow's beginning. A packet
+/// that exceeds several limits takes all steps; the lowest class keeps its flows.
 #[test]
 fn classes_lead_to_lower_ones_step_by_step() {
     let classes = json!({
@@ -258,7 +269,7 @@ fn classes_lead_to_lower_ones_step_by_step() {
     for tos in [EF, EF, AF31, LE, LE, LE] {
         bench.becomes(packet, &format!("{packet} tos {tos}"));
     }
-    // More than 500 bytes are no matter for `a`, and are too many for `b` at once.
+    // More than 500 bytes do not matter for `a`, and exceed the limit of `b` at once.
     let mut bench = marker(json!({ "classes": classes, "default": "a" }));
     let long = format!("{packet} len 1000");
     for tos in [EF, EF, LE] {
@@ -268,7 +279,8 @@ fn classes_lead_to_lower_ones_step_by_step() {
     bench.becomes(&long, &format!("{long} tos {LE}"));
 }
 
-/// A weak protection may bring a flow back without its latest packets: it is demoted so many packets later, and nothing else happens.
+/// A weak protection may bring a flow back without its latest packets: it is demoted that
+/// many packets later, without another effect.
 #[test]
 fn a_flow_that_was_set_back_is_demoted_later() {
     let mut bench = marker(json!({
@@ -287,7 +299,7 @@ fn a_flow_that_was_set_back_is_demoted_later() {
     }
 }
 
-/// Marking depends on nothing that a replay would not see.
+/// Marking depends only on state that a replay sees too.
 #[test]
 fn marking_is_deterministic() {
     let mut bench = one(json!({ "dscp": "ef", "pcp": 5 }));
@@ -295,7 +307,8 @@ fn marking_is_deterministic() {
     assert!(!bench.nondeterministic);
 }
 
-/// Functions behind the marker find everything where the tag has moved it to: what they do is what they do without it, in both directions, with errors and fragments.
+/// Functions behind the marker find every field at its new offset behind the tag. Their
+/// results are those without the marker, in both directions, with errors and fragments.
 #[test]
 fn functions_behind_the_marker_do_what_they_do_without_it() {
     let others = [
@@ -346,7 +359,7 @@ fn functions_behind_the_marker_do_what_they_do_without_it() {
     }
 }
 
-/// A configuration that means nothing, or could mean two things, is refused with its place.
+/// A configuration that is meaningless or ambiguous is refused with its place.
 #[test]
 fn what_cannot_be_meant_is_refused() {
     let a = json!({ "dscp": "ef" });
@@ -461,7 +474,7 @@ fn what_cannot_be_meant_is_refused() {
     assert!(catalog::build("qos_marker", &Value::Null).err().is_some_and(|error| error.message.contains("classes")));
 }
 
-/// Only a marker that tags asks the network between hosts for more room.
+/// Only a marker that adds tags requires more room on the network between hosts.
 #[test]
 fn a_tag_needs_room_and_a_dscp_does_not() {
     let added = |class: Value| {
@@ -490,7 +503,8 @@ const GOOD: [&str; 12] = [
     "icmp 2001:db8::1 > 2001:db8::2 echo id 3",
 ];
 
-/// What left is what came, but for the marks; and the IPv4 header's checksum is as right or wrong as it was.
+/// The outgoing packet equals the incoming one except for the marks, and the IPv4
+/// header's checksum is as right or wrong as before.
 fn check_marked(came: &[u8], left: &[u8], mark: (Option<u8>, Option<u8>)) {
     let (before, after) = (Layers::parse(came).expect("it came through"), Layers::parse(left).expect("it left"));
     let (l3, moved) = (usize::from(before.l3), usize::from(after.l3));
@@ -522,7 +536,8 @@ fn check_marked(came: &[u8], left: &[u8], mark: (Option<u8>, Option<u8>)) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Packets of all kinds, cut anywhere and with bytes changed anywhere: no panic, and whatever passes has changed by its marks and nothing else.
+    /// Packets of all kinds, cut anywhere and with bytes changed anywhere: no panic, and
+    /// a packet that passes has changed in its marks only.
     #[test]
     fn nothing_but_the_marks_changes(
         good in 0..GOOD.len(),

@@ -1,4 +1,5 @@
-//! What a receiver would make of a frame, read by etherparse: who sent it, to whom, and whether every checksum in it is right.
+//! A receiver's view of a frame, read by etherparse: its sender, its destination, and
+//! whether every checksum in it is right.
 
 use etherparse::{
     Icmpv4Header, InternetSlice, Ipv4Header, Ipv6Header, SlicedPacket, TcpSlice, TransportSlice, UdpSlice, icmpv4, icmpv6,
@@ -59,7 +60,7 @@ fn transport_v6(tcp: Option<&TcpSlice<'_>>, udp: Option<&UdpSlice<'_>>, ends: ([
         compare("TCP", tcp.checksum(), tcp.calc_checksum_ipv6(ends.0, ends.1).map_err(|error| error.to_string())?)?;
     }
     match udp {
-        // RFC 6935: tunnels may go without.
+        // RFC 6935: tunnels may omit it.
         Some(udp) if udp.checksum() != 0 => {
             let computed = udp.to_header().calc_checksum_ipv6_raw(ends.0, ends.1, udp.payload());
             compare("UDP", udp.checksum(), computed.map_err(|error| error.to_string())?)
@@ -68,7 +69,8 @@ fn transport_v6(tcp: Option<&TcpSlice<'_>>, udp: Option<&UdpSlice<'_>>, ends: ([
     }
 }
 
-/// What an ICMP error quotes: the header's checksum, and the transport's if it is there whole.
+/// Checks the packet that an ICMP error quotes: the header's checksum, and the
+/// transport's if it is there whole.
 fn quoted(packet: &[u8]) -> Result<(), String> {
     if packet.first().map(|byte| byte >> 4) == Some(4) {
         let Ok((header, rest)) = Ipv4Header::from_slice(packet) else { return Ok(()) };

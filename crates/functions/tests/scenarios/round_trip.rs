@@ -1,22 +1,25 @@
 //! Properties of translation, over packets of all shapes.
 //!
-//! A translated packet is sent back with its ends exchanged, as a peer would that echoes everything: what then comes out, ends exchanged
-//! again, must be the packet that went in, byte for byte. Exchanging ends changes no checksum but a ping's, so nothing is made up on the way; the
-//! bench checks all checksums of both packets.
+//! A translated packet is sent back with its ends exchanged, like by a peer that echoes
+//! everything. The packet that then comes out, with its ends exchanged again, must be the
+//! one that went in, byte for byte. Exchanging ends changes no checksum but a ping's, so
+//! the test makes up no data on the way; the bench checks all checksums of both packets.
 
 use crate::bench::Bench;
 use crate::{reading, words};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-/// Corrects the checksum at the front of `place` for a sum that changed by so much (RFC 1071: modulo 65,535, and never 0 as a sum of something).
+/// Corrects the checksum at the front of `place` for a sum that changed by `change` (RFC
+/// 1071: modulo 65,535, and the sum of a non-zero packet is never 0).
 fn correct(place: &mut [u8], change: i64) {
     let Some(old) = place.get(..2).map(|old| u16::from_be_bytes([old[0], old[1]])) else { return };
     let sum = (i64::from(!old) + change - 1).rem_euclid(65_535) + 1;
     place[..2].copy_from_slice(&(!(sum as u16)).to_be_bytes());
 }
 
-/// Exchanges source and destination of an IP packet: addresses, and ports as far as they are there; of a ping, question and answer.
+/// Exchanges source and destination of an IP packet: addresses, and ports if they are
+/// there; request and reply of a ping.
 fn mirror_packet(packet: &mut [u8]) {
     let (addresses, len, l4, protocol) = match packet[0] >> 4 {
         4 => (12, 4, usize::from(packet[0] & 15) * 4, packet[9]),
@@ -30,7 +33,8 @@ fn mirror_packet(packet: &mut [u8]) {
             packet.swap(l4, l4 + 2);
             packet.swap(l4 + 1, l4 + 3);
         }
-        // An error also quotes a packet, whose own checksum makes up for what changes in it; who is asked under an identifier answers under it.
+        // An error also quotes a packet, whose own checksum compensates for its changes.
+        // A host that is pinged with an identifier answers with it.
         1 if matches!(packet[l4], 3 | 11) => mirror_packet(&mut packet[l4 + 8..]),
         58 if packet[l4] < 128 => mirror_packet(&mut packet[l4 + 8..]),
         1 if matches!(packet[l4], 0 | 8) => {
@@ -107,7 +111,8 @@ fn open(bench: &mut Bench, client: (&str, u16), service: (&str, u16), body: &Bod
     }
 }
 
-/// Sends a frame, sends back what comes out with its ends exchanged, and expects the frame. The translated frame is given to `look`.
+/// Sends a frame, sends the output back with its ends exchanged, and expects the frame
+/// again. `look` gets the translated frame.
 fn there_and_back(bench: &mut Bench, frame: &[u8], look: impl Fn(&[u8])) {
     let out = bench.send_frame(frame).expect("translated");
     assert_eq!(out.len(), frame.len());
@@ -116,7 +121,7 @@ fn there_and_back(bench: &mut Bench, frame: &[u8], look: impl Fn(&[u8])) {
     assert!(mirror(&back) == frame, "sent     {frame:02x?}\noutside  {out:02x?}\nreturned {:02x?}", mirror(&back));
 }
 
-/// An error by the client about a reply to it, of which a router leaves so much.
+/// An error by the client about a reply to it, whose quote a router cuts to `cut` bytes.
 fn error(client: (&str, u16), service: (&str, u16), body: &Body, cut: usize) -> Vec<u8> {
     let reply = body.between(service, client);
     words::frame(&format!("icmp {} > {} unreachable quoting cut {cut} {reply}", client.0, service.0))
@@ -134,7 +139,8 @@ fn chains() -> Vec<(&'static str, Vec<(&'static str, Value)>)> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
-    /// IPv4 packets, and errors that quote them whole or cut, through every chain of translators and back.
+    /// IPv4 packets, and errors that quote them whole or cut, through every chain of
+    /// translators and back.
     #[test]
     fn what_is_translated_back_is_what_was_sent(
         host in (1u8..255, any::<u8>(), 1u8..255),

@@ -7,7 +7,7 @@ use holdfast_wire::DropReason::QuotaExceeded;
 use holdfast_wire::zone::Zones;
 use serde_json::json;
 
-/// The monitor changes nothing and counts every packet, byte and flow, whatever it is.
+/// The monitor changes nothing and counts every packet, byte and flow of any kind.
 #[test]
 fn the_monitor_counts_and_changes_nothing() {
     let mut bench = Bench::new(&[("monitor", json!({}))]);
@@ -27,7 +27,8 @@ fn the_monitor_counts_and_changes_nothing() {
     assert_eq!((bench.counter("flows"), bench.counter("packets"), bench.counter("bytes")), (4, 6, bytes));
 }
 
-/// A flow may have so many packets, both directions together; who sends the next is told, at either end, and other flows are not affected.
+/// A flow may have this many packets, both directions together. The sender of the next
+/// one is told, at either end, and other flows are not affected.
 #[test]
 fn a_flow_has_its_packets_and_no_more() {
     let mut bench = Bench::new(&[("packet_limit", json!({ "packets": 3 }))]);
@@ -39,14 +40,14 @@ fn a_flow_has_its_packets_and_no_more() {
     bench.unchanged("udp 10.0.0.2:2 > 203.0.113.10:53");
 }
 
-/// A limit of no packets is a mistake, and said to be one.
+/// A limit of zero packets is an error that says so.
 #[test]
 fn a_limit_of_nothing_is_refused() {
     let error = holdfast_functions::catalog::build("packet_limit", &json!({ "packets": 0 })).err().expect("refused");
     assert_eq!(error.path, "packets");
 }
 
-/// `forward` lets pass what no other function would.
+/// `forward` lets packets pass that every other function would refuse.
 #[test]
 fn forward_forwards() {
     let mut bench = Bench::new(&[("forward", json!({}))]);
@@ -54,7 +55,7 @@ fn forward_forwards() {
     bench.unchanged("gre 10.0.0.2 > 203.0.113.10");
 }
 
-/// A configured function is made once, its shared state anew for each chain that binds it.
+/// A configured function is made once; each chain that binds it gets new shared state.
 #[test]
 fn a_function_is_bound_to_shared_state_of_its_own() {
     let monitor = holdfast_functions::catalog::configured("monitor", &json!({}), &Zones::default()).expect("right");
@@ -73,7 +74,8 @@ fn a_function_is_bound_to_shared_state_of_its_own() {
     assert_eq!(one.layout(), monitor.layout());
 }
 
-/// Every function has a name and a schema, and one that is not there is answered with those that are.
+/// Every function has a name and a schema; the error for an unknown name lists the known
+/// ones.
 #[test]
 fn the_catalog_knows_its_functions() {
     for name in holdfast_functions::catalog::names() {
@@ -83,7 +85,8 @@ fn the_catalog_knows_its_functions() {
     assert!(error.message.contains("firewall") && error.message.contains("nat"), "{}", error.message);
 }
 
-/// How flows stand, as all functions say that follow a connection: what comes in between from a router, or does not fit, changes nothing of it.
+/// The standing of flows, in all functions that follow a connection: a router's error, or
+/// a packet that does not fit, does not change it.
 #[test]
 fn functions_say_how_flows_stand() {
     let balancer = json!({ "virtual": "203.0.113.10:80", "backends": ["198.51.100.11:80"] });

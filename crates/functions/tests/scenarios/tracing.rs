@@ -1,9 +1,11 @@
-//! The functions' explanations of a traced packet: which rule decided, and where a connection went.
+//! The functions' explanations of a traced packet: the rule that decided, and the backend
+//! of a connection.
 
 use crate::bench::Bench;
 use serde_json::json;
 
-/// The explanations of a flow's first packet by the functions that it passes, and by the one that refuses it.
+/// The explanations of a flow's first packet by the functions that it passes, and by the
+/// one that refuses it.
 fn said(packet: &str) -> Vec<String> {
     let mut bench = Bench::new(&[
         ("firewall", json!({ "rules": ["deny tcp from any to any port 23", "allow tcp from 10.0.0.0/8 to any"] })),
@@ -27,7 +29,8 @@ fn a_trace_names_the_rule_and_the_backend() {
     assert_eq!(said("tcp 10.0.0.2:1000 > 192.0.2.1:80 SYN").len(), 1, "what only passes has no backend");
 }
 
-/// A connection of which nothing is known: a host inside is told, so that it opens another at once; nobody outside is, and a reset is never answered.
+/// Segments of an unknown connection: an inside host is told, so that it opens another at
+/// once. An outside host is not told, and a reset is never answered.
 #[test]
 fn hosts_inside_hear_that_their_connection_is_lost() {
     use holdfast_wire::DropReason::{NoMapping, StateInvalid};

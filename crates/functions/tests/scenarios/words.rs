@@ -1,10 +1,17 @@
-//! Packets in words, made by etherparse, so that nothing of the product has a hand in what it is tested with.
+//! Packets in words, made by etherparse, so that no code of the product makes its own
+//! test input.
 //!
-//! `tcp 10.0.0.2:1000 > 203.0.113.10:80 SYN seq 1`, `udp [2001:db8::1]:5 > [2001:db8::2]:53 len 4`, `icmp 10.0.0.2 > 192.0.2.1 echo id 7`,
-//! `icmp 10.0.0.2 > 192.0.2.1 type 200 id 7`, `icmp 192.0.2.9 > 10.0.0.2 unreachable quoting cut 28 udp 10.0.0.2:5 > 192.0.2.1:53`. Numbers that are left out are 0, a window 65535, TTLs 64.
-//! `tos 184` is the byte of DSCP and ECN, `tag 24576` the control information of an 802.1Q tag.
-//! Behind `quoting`, `cut 28` leaves so many bytes of the packet, `options 8` adds so many bytes of IP options, `routed` a source route, and `behind 12` puts so many bytes behind it all.
-//! `more` makes a first fragment, `fragment 10.0.0.2 > 192.0.2.1 udp offset 16 len 8` one that follows, `nosum` leaves a UDP checksum out.
+//! `tcp 10.0.0.2:1000 > 203.0.113.10:80 SYN seq 1`, `udp [2001:db8::1]:5 >
+//! [2001:db8::2]:53 len 4`, `icmp 10.0.0.2 > 192.0.2.1 echo id 7`, `icmp 10.0.0.2 >
+//! 192.0.2.1 type 200 id 7`, `icmp 192.0.2.9 > 10.0.0.2 unreachable quoting cut 28 udp
+//! 10.0.0.2:5 > 192.0.2.1:53`. Omitted numbers are 0, the window 65535, TTLs 64. `tos
+//! 184` is the byte of DSCP and ECN, `tag 24576` the control information of an 802.1Q
+//! tag.
+//!
+//! Behind `quoting`, `cut 28` leaves that many bytes of the packet, `options 8` adds as
+//! many bytes of IP options, `routed` adds a source route, and `behind 12` puts as many
+//! bytes behind all of it. `more` makes a first fragment, `fragment 10.0.0.2 > 192.0.2.1
+//! udp offset 16 len 8` a later one, and `nosum` omits a UDP checksum.
 
 use etherparse::{
     EtherType, Icmpv4Header, Icmpv4Type, Icmpv6Header, Icmpv6Type, IpFragOffset, IpNumber, Ipv4Header, Ipv6FragmentHeader,
@@ -12,7 +19,7 @@ use etherparse::{
 };
 use std::net::{IpAddr, SocketAddr};
 
-/// The words that are left.
+/// The words that have not been read yet.
 struct Words<'a> {
     text: &'a str,
     left: Vec<&'a str>,
@@ -24,7 +31,7 @@ impl<'a> Words<'a> {
         self.left.remove(0)
     }
 
-    /// True if the word is there; it is then gone.
+    /// Takes the word if it is there, and returns true then.
     fn flag(&mut self, word: &str) -> bool {
         let at = self.left.iter().position(|other| *other == word);
         at.map(|at| self.left.remove(at)).is_some()
@@ -53,12 +60,12 @@ impl<'a> Words<'a> {
     }
 }
 
-/// A payload whose bytes differ, so that one in the wrong place is seen.
+/// A payload whose bytes differ, so that a byte in the wrong place is noticed.
 fn payload(len: u64) -> Vec<u8> {
     (0..len).map(|at| at as u8 ^ 0x5a).collect()
 }
 
-/// Where a fragment lies: offset in bytes, and whether more follow.
+/// A fragment's offset in bytes, and whether more fragments follow.
 #[derive(Clone, Copy)]
 struct Fragment {
     offset: u64,

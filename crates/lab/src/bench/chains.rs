@@ -1,4 +1,4 @@
-//! The chains that are measured.
+//! The chains under test.
 
 use holdfast_nf::Chain;
 use serde_json::json;
@@ -9,7 +9,8 @@ pub(super) fn functions(flows: usize) -> [(String, serde_json::Value); 3] {
     let prefix = 32 - addresses.trailing_zeros();
     [
         ("firewall".to_owned(), json!({ "rules": ["allow udp from 10.0.0.0/8 to any port 80"], "default": "deny" })),
-        // What two of them make of the same packets is compared: no ports by chance.
+        // Sequential ports, not random ones: the benchmark compares two NATs' results for
+        // the same packets.
         ("nat".to_owned(), json!({ "pool": [format!("198.51.0.0/{prefix}")], "inside": ["10.0.0.0/8"], "ports": "sequential" })),
         (
             "load_balancer".to_owned(),
@@ -18,23 +19,23 @@ pub(super) fn functions(flows: usize) -> [(String, serde_json::Value); 3] {
     ]
 }
 
-/// One that only counts.
+/// A chain that only counts.
 pub(super) fn monitor() -> [(String, serde_json::Value); 1] {
     [("monitor".to_owned(), serde_json::Value::Null)]
 }
 
-/// The chain under test, with room for so many flows.
+/// The chain under test, with room for `flows` flows.
 ///
 /// # Errors
-/// If there is no such chain.
+/// Fails if there is no such chain.
 pub(super) fn chain(flows: usize) -> Result<Chain, String> {
     holdfast_functions::catalog::chain(&functions(flows)).map_err(|(_, error)| error.to_string())
 }
 
-/// One function of it.
+/// A function of the chain, by itself.
 ///
 /// # Errors
-/// If there is no such function.
+/// Fails if there is no such function.
 pub(super) fn function(name: &str, flows: usize) -> Result<Chain, String> {
     let only: Vec<_> = functions(flows).into_iter().filter(|(function, _)| function == name).collect();
     holdfast_functions::catalog::chain(&only).map_err(|(_, error)| error.to_string())

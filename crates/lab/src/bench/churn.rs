@@ -1,32 +1,37 @@
-//! Flows that begin and end: so many are there at a time, each has its share of packets, and the next one takes its place.
+//! Flows that begin and end: a fixed number of flows is active, each sends its share of
+//! packets, and then a new flow takes its place.
 //!
-//! Stamps advance by as much per packet that flows expire as quickly as they begin, and fill half of a large table. So they go up to some hundred times as quickly as time, by how long flows are: what is to be done
-//! every so often has to be told ([`Lengths::haste`]), or it is done by every other packet.
+//! Stamps advance per packet so far that flows expire as quickly as they begin, and fill
+//! half of a large table. Depending on the flows' length, stamps run up to some hundred
+//! times as fast as time. Periodic work must know this factor ([`Lengths::haste`]);
+//! without it, every other packet would trigger that work.
 
 use super::traffic;
 use holdfast_sim::Random;
 use holdfast_wire::Packet;
 
-/// Flows that are there at a time.
+/// Flows that are active at a time.
 const ACTIVE: usize = 1000;
-/// So long after its last packet a flow ends, ns: of a UDP flow, in every function.
+/// A flow ends so long after its last packet, ns: the time-out of a UDP flow in every
+/// function.
 const LIFETIME: u64 = 300_000_000_000;
-/// Time passes no quicker than this, ns by packet: what waits for a moment is not to seem to wait for seconds.
+/// Upper limit of the stamps' advance, ns per packet: a short wait must not look like
+/// seconds.
 const LONGEST_STEP: u64 = 200_000;
-/// From one packet to the next where they come as quickly as they are taken, about, ns.
+/// Approximate time between two packets at full speed, ns.
 const APART: u64 = 500;
 /// Packets of a flow that is long, and of one that is short (RESCue, section VI).
 const LONG: u32 = 1000;
 const SHORT: u32 = 10;
 
-/// How many packets flows have.
+/// The number of packets of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lengths {
-    /// A thousand.
+    /// 1000 packets.
     Long,
-    /// Ten.
+    /// 10 packets.
     Short,
-    /// Of five flows one has a thousand, the others ten.
+    /// 1000 packets in every fifth flow, 10 in the others.
     Empirical,
 }
 
@@ -49,13 +54,14 @@ impl Lengths {
         }
     }
 
-    /// From one stamp to the next, ns: see [`Churn::new`].
+    /// Advance of the stamps per packet, ns: see [`Churn::new`].
     fn step(self, flows: usize) -> u64 {
         let silent = (flows / 2).saturating_sub(ACTIVE).max(1) as u64;
         (LIFETIME / silent / self.mean()).min(LONGEST_STEP)
     }
 
-    /// How many times as quickly as time stamps go, where packets come as quickly as they are taken; 1 if they go more slowly.
+    /// Speed of the stamps relative to time, while packets come at full speed; 1 if the
+    /// stamps are slower than time.
     pub(crate) fn haste(self, flows: usize) -> u64 {
         (self.step(flows) / APART).max(1)
     }
@@ -76,25 +82,26 @@ struct Active<const L: usize> {
     is_new: bool,
 }
 
-/// See the module.
+/// Generates packets of flows that begin and end, as the module's head says.
 pub(crate) struct Churn<const L: usize> {
     lengths: Lengths,
     random: Random,
     active: Vec<Active<L>>,
     /// The next flow's number.
     next: usize,
-    /// Ns between two packets.
+    /// Advance of the stamps per packet, ns.
     pub(crate) step: u64,
 }
 
 impl<const L: usize> Churn<L> {
-    /// The first flow has this number; those that are there, and those that have not expired, are half of `flows`, if that is 151,000 at least.
+    /// `first` is the first flow's number. Active flows and flows that have not expired
+    /// yet fill half of `flows`, if `flows` is at least 151,000.
     pub(crate) fn new(lengths: Lengths, first: usize, flows: usize) -> Churn<L> {
         let mut random = Random::new(7);
         let mut churn =
             Churn { lengths, active: Vec::with_capacity(ACTIVE), next: first, step: lengths.step(flows), random: Random::new(8) };
         for _ in 0..ACTIVE {
-            // As if they had been there for a while.
+            // Random remaining lengths, as if the flows had been active for a while.
             let length = lengths.draw(&mut random);
             let left = 1 + random.range(0, length.into()) as u32;
             let begun = churn.begin(left);
@@ -109,12 +116,12 @@ impl<const L: usize> Churn<L> {
         Active { frame, left, is_new: true }
     }
 
-    /// Flows that have begun, from the first number on.
+    /// Flows that have begun, counted from the first number on.
     pub(crate) fn begun(&self) -> usize {
         self.next
     }
 
-    /// The next packet, of any of the flows. True if it is its first.
+    /// Receives the next packet, of any active flow. True if it is the flow's first.
     #[inline]
     pub(crate) fn receive(&mut self, packet: &mut Packet) -> bool {
         let at = self.random.range(0, self.active.len() as u64) as usize;

@@ -1,4 +1,4 @@
-//! `holdfast bench`: what the machinery costs.
+//! `holdfast bench`: the cost of the machinery.
 
 use super::chains::{chain, function, functions, monitor};
 use super::{
@@ -244,10 +244,10 @@ impl Churning {
 }
 
 impl Plan {
-    /// Measures, and prints what came out.
+    /// Runs the measurement and prints its result.
     ///
     /// # Errors
-    /// What to tell the user, and the exit code.
+    /// The message for the user, and the exit code.
     pub fn run(self, json: bool) -> Result<(), Failure> {
         match self {
             Plan::Datapath { flows, rounds } => bench(flows, rounds, json),
@@ -278,7 +278,7 @@ impl Plan {
     }
 }
 
-/// One line of JSON per row, or a table.
+/// Prints one line of JSON per row, or a table.
 fn tell<T: serde::Serialize>(rows: &[T], json: bool, head: &[&str], cells: impl Fn(&T) -> Vec<String>) -> Result<(), Failure> {
     if json {
         for row in rows {
@@ -290,7 +290,7 @@ fn tell<T: serde::Serialize>(rows: &[T], json: bool, head: &[&str], cells: impl 
     print(&Table::of(head, rows.iter().map(cells)).text(Style::of_stdout()))
 }
 
-/// What a plan found wrong.
+/// The failure for a wrong result.
 fn wrong(error: String) -> Failure {
     Failure::new(exit::NEGATIVE, format!("the result is wrong, so no time counts: {error}"))
 }

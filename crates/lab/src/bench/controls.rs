@@ -1,8 +1,12 @@
-//! `holdfast bench controls`: what a control message of four bytes costs on each of the ways between a runtime and a state server.
+//! `holdfast bench controls`: the cost of a control message of four bytes on each
+//! transport between a runtime and a state server.
 //!
-//! Two threads on two cores, each with its side of the way; neither sleeps. One message goes there and one comes back, again and again; then as many as go through are sent one way. Every case first
-//! sends numbered messages and looks whether each has come once, in order, both ways; what comes while time is taken is looked at too. On the fabric the two endpoints' frames
-//! go from thread to thread directly: in a box the manager carries them, which takes two more steps.
+//! Two threads run on two cores, each with its side of the transport, and neither sleeps.
+//! First a message goes there and back, again and again; then messages go one way at full
+//! speed. Every case begins with numbered messages both ways, and checks that each
+//! arrives once and in order; messages during the timed part are checked too. On the
+//! fabric the endpoints' frames go from thread to thread directly: in a box the manager
+//! carries them, which takes two more steps.
 
 use holdfast_io::words::libfabric::{self, LibfabricWords};
 use holdfast_io::words::shared_memory::{SharedMemoryWords, Side};
@@ -16,47 +20,47 @@ use std::time::{Duration, Instant};
 
 const SERVER: Peer = Peer { node: 7, incarnation: 1 };
 const RUNTIME: Peer = Peer { node: 16, incarnation: 1 };
-/// libfabric's providers that every machine has.
+/// The providers of libfabric that every machine has.
 const PROVIDERS: [&str; 2] = ["tcp;ofi_rxm", "net"];
-/// Words that are sent at a time.
+/// Words that are sent at once.
 const BURST: usize = 200;
 const KIND: u8 = 40;
-/// Frames between the threads.
+/// Capacity of the channel of frames between the threads.
 const FRAMES: usize = 1024;
-/// Nothing takes longer.
+/// Time limit of every wait.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// After so many looks in vain somebody else may have the processor.
+/// After this many looks in vain the thread yields the processor.
 const SPINS: u32 = 200;
 
-/// What to measure.
+/// The plan of a measurement.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// There and back, so often.
+    /// Number of round trips.
     pub round_trips: usize,
     /// Messages one way.
     pub messages: usize,
 }
 
-/// One row of the result.
+/// A row of the result.
 #[derive(Debug, Clone, Serialize)]
 pub struct Row {
     /// Version of this object.
     pub version: u32,
     /// `fabric`, `shared-memory`, or `libfabric` with the provider.
     pub transport: String,
-    /// There and back, half of the times.
+    /// Median of the round-trip times, µs.
     pub round_trip_us_p50: f64,
-    /// There and back, 99 of 100 times.
+    /// 99th percentile of the round-trip times, µs.
     pub round_trip_us_p99: f64,
-    /// One way.
+    /// Messages per second, one way.
     pub messages_per_second: f64,
 }
 
-/// One side.
+/// A side of a transport.
 trait End: Send {
-    /// Sends what there is room for, and says how many that were.
+    /// Sends as many words as there is room for, and returns their number.
     fn send(&mut self, words: &[u32]) -> Result<usize, String>;
-    /// Takes what has come.
+    /// Takes the words that have arrived.
     fn receive(&mut self, into: &mut Vec<u32>) -> Result<(), String>;
 }
 
@@ -136,7 +140,7 @@ impl End for ByFabric {
     }
 }
 
-/// Looks again and again until so many words are there.
+/// Looks again and again until `count` words are there.
 fn wait(end: &mut dyn End, got: &mut Vec<u32>, count: usize) -> Result<(), String> {
     let (mut looks, begin) = (0u32, Instant::now());
     while got.len() < count {
@@ -154,7 +158,7 @@ fn wait(end: &mut dyn End, got: &mut Vec<u32>, count: usize) -> Result<(), Strin
     Ok(())
 }
 
-/// A message's number as a message: all bits are used.
+/// A message's number as a word that uses all bits.
 fn word(number: usize) -> u32 {
     (number as u32).wrapping_mul(0x9e37_79b9)
 }
@@ -170,7 +174,7 @@ fn send_all(end: &mut dyn End, words: &[u32]) -> Result<(), String> {
     Ok(())
 }
 
-/// Takes so many messages, each the next one.
+/// Takes `count` messages and checks that they arrive in order.
 fn take_all(end: &mut dyn End, count: usize) -> Result<(), String> {
     let (mut got, mut next) = (Vec::with_capacity(2 * BURST), 0);
     while next < count {
@@ -196,7 +200,8 @@ fn send_numbers(end: &mut dyn End, count: usize) -> Result<(), String> {
     Ok(())
 }
 
-/// Acknowledgements of the way itself come back meanwhile.
+/// Sends all words, and looks for received ones meanwhile: acknowledgements of the
+/// transport itself come back.
 fn send_all_looking(end: &mut dyn End, words: &[u32], got: &mut Vec<u32>) -> Result<(), String> {
     let (mut done, begin) = (0, Instant::now());
     while done < words.len() {
@@ -212,7 +217,8 @@ fn send_all_looking(end: &mut dyn End, words: &[u32], got: &mut Vec<u32>) -> Res
     Ok(())
 }
 
-/// The server's thread: numbered messages each way, echoes, and then as many as come; one message says that all have.
+/// The server's thread: takes and sends numbered messages, echoes the round trips, then
+/// takes the one-way messages. A last message says that all have arrived.
 fn serve(mut end: Box<dyn End>, plan: &Plan) -> Result<(), String> {
     let checked = plan.messages.min(100_000);
     take_all(&mut *end, checked)?;
@@ -225,7 +231,7 @@ fn serve(mut end: Box<dyn End>, plan: &Plan) -> Result<(), String> {
     }
     take_all(&mut *end, plan.messages)?;
     send_all(&mut *end, &[word(0)])?;
-    // What was sent may wait for this side to look again.
+    // Sent messages may wait until this side looks again.
     let begin = Instant::now();
     while begin.elapsed() < Duration::from_millis(50) && end.receive(&mut got).is_ok() {}
     Ok(())
@@ -256,7 +262,7 @@ fn row(transport: String, (server, runtime): Pair, plan: &Plan) -> Result<Row, S
         let serving = scope.spawn(|| serve(server, plan));
         let measured = measure(runtime, plan);
         let served = serving.join().unwrap_or_else(|_| Err("the server's thread has ended".to_owned()));
-        // Whoever failed first knows more.
+        // The side that failed first knows more about the cause.
         measured.and_then(|measured| served.map(|()| measured))
     });
     let (mut times, messages_per_second) = outcome.map_err(|why| format!("{transport}: {why}"))?;
@@ -275,10 +281,10 @@ fn tied<T: Driver + Send + 'static>(mut server: T, mut runtime: T) -> Result<Pai
     Ok((Box::new(ByWords { driver: server, other: RUNTIME.node }), Box::new(ByWords { driver: runtime, other: SERVER.node })))
 }
 
-/// Runs the plan. What a way needs and this machine lacks is said to `skip`.
+/// Runs the plan. `skip` gets the requirements that this machine lacks for a transport.
 ///
 /// # Errors
-/// What is wrong with the result.
+/// The result is wrong; the error says how.
 pub fn run(plan: &Plan, mut skip: impl FnMut(&str)) -> Result<Vec<Row>, String> {
     if plan.messages == 0 || plan.round_trips == 0 {
         return Err("there is nothing to measure".to_owned());
@@ -302,7 +308,8 @@ pub fn run(plan: &Plan, mut skip: impl FnMut(&str)) -> Result<Vec<Row>, String> 
 mod tests {
     use super::*;
 
-    /// Every way brings everything, once and in order, and the figures are figures.
+    /// Every transport delivers every message, once and in order, and the figures are
+    /// plausible.
     #[test]
     fn every_way_is_whole() {
         let rows = run(&Plan { round_trips: 20, messages: 2000 }, |_| {}).unwrap();
@@ -311,7 +318,7 @@ mod tests {
         assert!(run(&Plan { round_trips: 0, messages: 1 }, |_| {}).is_err());
     }
 
-    /// A message that is missing is found.
+    /// A missing message is found.
     #[test]
     fn what_is_missing_is_found() {
         let (mut server, mut runtime) = ByFabric::pair();

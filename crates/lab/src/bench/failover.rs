@@ -1,8 +1,13 @@
-//! `holdfast bench failover`: how long a flow is not served when the runtime that owns it is killed, with everything else that a box consists of.
+//! `holdfast bench failover`: how long a flow is not served when the runtime that owns it
+//! is killed, in a whole box.
 //!
-//! A whole box in the laboratory's namespaces, three runtimes, numbered datagrams through it and back at a steady rate. A runtime is killed, by SIGKILL and without a word to anybody; what its flows get is
-//! looked at, and when all is protected again the next one is; and after some of them another box is begun, because runtimes that keep dying are started again with longer and longer pauses. A ledger of the datagrams says that none came back twice or changed, or no time counts; what had reached the dead
-//! runtime and nobody else is lost, as on any network, and counted.
+//! The box runs in the laboratory's namespaces with three runtimes; numbered datagrams go
+//! through it and back at a steady rate. A runtime is killed with SIGKILL, and no other
+//! process is told. The datagrams of its flows are watched, and when everything is
+//! protected again the next runtime is killed. After some kills a new box is started,
+//! because runtimes that keep dying are restarted with longer and longer pauses. No time
+//! counts unless a ledger shows that no datagram came back twice or changed. Datagrams
+//! that only the dead runtime had are lost, as on any network, and counted.
 
 use super::traffic::percentile;
 use crate::demo::PROTECTED;
@@ -27,7 +32,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// What to measure.
+/// The plan of a measurement.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// Kills under each protection.
@@ -38,53 +43,55 @@ pub struct Plan {
     pub packets_per_second: u64,
 }
 
-/// One row of the result. Times in µs.
+/// A row of the result. Times in µs.
 #[derive(Debug, Clone, Serialize)]
 pub struct Row {
     /// Version of this object.
     pub version: u32,
     /// `nfvactor` or `reinforce`, with a standby on another runtime.
     pub protection: &'static str,
-    /// From the kill until the first datagram comes back that was sent after it, of any of the dead runtime's flows, and of the last of them; until the coordinator knows; and from then until it
-    /// has the account of all.
+    /// The time of this row. From the kill until the first later datagram comes back: of
+    /// any of the dead runtime's flows, or of the last of them. From the kill until the
+    /// coordinator detects the failure; from then until it has the account of all.
     pub case: &'static str,
     /// Kills.
     pub kills: usize,
-    /// Flows of the runtimes that were killed, by kill.
+    /// Flows of the killed runtimes, per kill.
     pub flows_each: f64,
-    /// Per second.
+    /// Datagrams per second.
     pub packets_per_second: u64,
-    /// Median.
+    /// Median, µs.
     pub p50_us: f64,
-    /// 90 of 100 kills took no longer.
+    /// 90th percentile over the kills, µs.
     pub p90_us: f64,
-    /// 99 of 100.
+    /// 99th percentile, µs.
     pub p99_us: f64,
-    /// The longest.
+    /// Maximum, µs.
     pub max_us: f64,
     /// Datagrams sent.
     pub packets: u64,
-    /// Of these, by kill, so many did not come back.
+    /// Datagrams that did not come back, per kill.
     pub lost_each: f64,
-    /// Datagrams that came back behind a later one of their flow. The kernel queues what a process sends by processor, so that a box whose processes move between processors
-    /// may be overtaken by itself.
+    /// Datagrams that came back behind a later one of their flow. The kernel queues sent
+    /// packets by processor, so packets of a process that moves between processors may
+    /// overtake one another.
     pub late: u64,
 }
 
 /// Kills of one box: each of its runtimes is started again twice without a pause.
 const KILLS_OF_A_BOX: usize = 6;
 const PROTECTIONS: [&str; 2] = ["nfvactor", "reinforce"];
-/// Where datagrams come back from.
+/// Address of the echo server.
 const ECHO: &str = "198.51.100.11:7007";
 /// The processes of the box end within this time.
 const END: Duration = Duration::from_secs(10);
-/// Between two looks at the sockets.
+/// Time between two looks at the sockets.
 const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000 };
 
-/// Runs the plan with `binary` as the box. It takes root.
+/// Runs the plan with `binary` as the box. Needs root.
 ///
 /// # Errors
-/// What is missing, or what came out wrong: then no time counts.
+/// A program or privilege is missing, or the result is wrong; no time counts then.
 pub fn run(plan: &Plan, binary: &Path) -> Result<Vec<Row>> {
     ensure!(plan.kills > 0 && plan.flows > 0 && plan.packets_per_second > 0, "there is nothing to measure");
     requirements::require(&[requirements::IP, requirements::ETHTOOL, requirements::NFT])?;
@@ -104,15 +111,15 @@ struct Times {
     recovered: u64,
 }
 
-/// What was seen of one box.
+/// Measurements of one box.
 struct Seen {
     kills: Vec<Times>,
-    /// Flows of the runtimes that were killed.
+    /// Flows of the killed runtimes.
     owned: usize,
     counts: Counts,
 }
 
-/// One box, of which so many runtimes are killed.
+/// Starts a box and kills `kills` of its runtimes.
 fn look_at(kills: usize, plan: &Plan, protection: &str, binary: &Path, interrupt: &Interrupt) -> Result<Seen> {
     let mut lab = Lab::new(interrupt.clone())?;
     let topology = Topology::build(&mut lab, &addresses())?;
@@ -146,7 +153,7 @@ fn look_at(kills: usize, plan: &Plan, protection: &str, binary: &Path, interrupt
         let shared = &probe.shared;
         let killed = shared.clock.now();
         signal_pid(victim.pid, Signal::KILL)?;
-        // What is sent from now on the dead one cannot have had.
+        // The dead runtime cannot have had a datagram that is sent after this.
         shared.watch();
         until("its flows are served", RECOVERY_LIMIT, interrupt, || Ok(shared.are_served(&its).then_some(())))?;
         let times = its.iter().map(|at| shared.served_at[*at].load(Ordering::Relaxed).saturating_sub(killed));
@@ -212,20 +219,21 @@ fn measure(plan: &Plan, protection: &'static str, binary: &Path, interrupt: &Int
     ])
 }
 
-/// What the sender and who kills share.
+/// State that the sender and the killing thread share.
 struct Shared {
     clock: Clock,
-    /// Only what was sent from this time on counts, ns.
+    /// Only datagrams sent from this time on count, ns.
     since: AtomicU64,
-    /// When the first of these came back, by flow; 0 if none has.
+    /// Time of the first such datagram that came back, by flow; 0 for none.
     served_at: Vec<AtomicU64>,
     stop: AtomicBool,
 }
 
 impl Shared {
-    /// From now on.
+    /// Starts to watch from now on.
     fn watch(&self) {
-        // What comes back meanwhile is older than any time that could be meant.
+        // Datagrams that come back meanwhile are older than this time, so they do not
+        // count.
         self.since.store(u64::MAX, Ordering::SeqCst);
         self.served_at.iter().for_each(|at| at.store(0, Ordering::SeqCst));
         self.since.store(self.clock.now(), Ordering::SeqCst);
@@ -236,10 +244,10 @@ impl Shared {
     }
 }
 
-/// A sender under way.
+/// A running sender.
 struct Probe {
     shared: Arc<Shared>,
-    /// Of each flow the client's port.
+    /// The client's port, by flow.
     ports: Vec<u16>,
     thread: JoinHandle<Counts>,
 }
@@ -271,25 +279,25 @@ impl Probe {
     }
 }
 
-/// What became of the datagrams.
+/// Counts of the datagrams.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Counts {
     sent: u64,
     returned: u64,
-    /// Of these so many behind a later one of their flow.
+    /// Datagrams that came back behind a later one of their flow.
     late: u64,
-    /// Came back twice, or changed.
+    /// Datagrams that came back twice or changed.
     wrong: u64,
 }
 
-/// Bytes of a datagram: its flow, its number, and when it was sent, and these once more.
+/// Bytes of a datagram: its flow, its number and its send time, and the same again.
 const LEN: usize = 40;
 
 struct Sender {
     sockets: Vec<UdpSocket>,
-    /// By flow: whether each datagram has come back.
+    /// Whether each datagram has come back, by flow.
     returned: Vec<Vec<bool>>,
-    /// By flow: the number of the last one that came back, and 1.
+    /// The highest number that came back, plus 1, by flow.
     latest: Vec<u64>,
     counts: Counts,
 }
@@ -324,7 +332,7 @@ impl Sender {
     fn send(&mut self, shared: &Shared) {
         let flow = (self.counts.sent % self.sockets.len() as u64) as usize;
         let number = self.returned[flow].len() as u64;
-        // What the socket refuses is sent and lost.
+        // A datagram that the socket refuses counts as sent and lost.
         let _ = self.sockets[flow].send(&datagram(flow, number, shared.clock.now()));
         self.returned[flow].push(false);
         self.counts.sent += 1;
@@ -338,7 +346,8 @@ impl Sender {
         let ready: Vec<usize> = ready.enumerate().filter(|(_, is_ready)| *is_ready).map(|(flow, _)| flow).collect();
         let mut block = [0; 2048];
         for flow in ready {
-            // Ends with an error, which is that there is no more, or an ICMP error, which reading has cleared.
+            // Ends with an error: no more datagrams, or an ICMP error, which reading has
+            // cleared.
             while let Ok(len) = self.sockets[flow].recv(&mut block) {
                 if let Some(sent_at) = self.take(flow, &block[..len])
                     && sent_at >= shared.since.load(Ordering::SeqCst)
@@ -350,7 +359,7 @@ impl Sender {
         }
     }
 
-    /// When it was sent, if it is as it should be.
+    /// The send time of a right datagram.
     fn take(&mut self, flow: usize, bytes: &[u8]) -> Option<u64> {
         let word = |at: usize| bytes.get(at..at + 8).and_then(|word| word.try_into().ok()).map(u64::from_be_bytes);
         let found = word(8).zip(word(16)).filter(|(number, sent_at)| bytes == datagram(flow, *number, *sent_at));
@@ -378,7 +387,8 @@ fn datagram(flow: usize, number: u64, sent_at: u64) -> [u8; LEN] {
 mod tests {
     use super::*;
 
-    /// Of a flow's datagrams: all; one missing; one twice, one late, one changed, one of another flow, one that was never sent.
+    /// Datagrams of a flow: all; one missing; one twice, one late, one changed, one of
+    /// another flow, one that was never sent.
     #[test]
     fn the_ledger_finds_what_is_wrong() {
         let sockets = || (0..2).map(|_| UdpSocket::bind("127.0.0.1:0").expect("a socket")).collect();

@@ -1,10 +1,14 @@
-//! `holdfast bench growth`: what it costs to move flows, and to recover from a death, in clusters of more and more runtimes.
+//! `holdfast bench growth`: the cost of moving flows, and of recovering from a death, in
+//! clusters of more and more runtimes.
 //!
-//! A whole box in one thread: coordinator, hub and as many runtimes as are asked for, with as many flows each, and a clock of their own. A step of that
-//! clock lasts as long as the busiest part of the box needed for its turn, and never less than a frame needs on its way: as if every part had a core to itself. So
-//! the times are a model's, from measured work; how they grow is what counts. NFVactor's evaluation ends at some ten runtimes.
+//! A whole box runs in one thread: coordinator, hub and the wanted number of runtimes,
+//! with as many flows each and a simulated clock. A step of that clock lasts as long as
+//! the turn of the busiest part, and at least as long as a frame's way: as if every part
+//! had a core to itself. The times are thus a model's, computed from measured work; their
+//! growth is what counts. NFVactor's evaluation ends at some ten runtimes.
 //!
-//! A row counts only if every flow is owned where it should be, once, by runtimes that the switch's routes lead to, and everything is protected again.
+//! A row counts only if every flow has one owner, at the right place, to which the
+//! switch's route leads, and everything is protected again.
 
 use super::traffic::FRAME_LEN;
 use super::world::{MakeChain, first_packet};
@@ -24,7 +28,7 @@ use holdfast_wire::{FlowKey, MemoryPool, Packet, PacketPool};
 use serde::Serialize;
 use std::time::Instant;
 
-/// What to measure.
+/// The plan of a measurement.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// Sizes of the cluster.
@@ -33,7 +37,7 @@ pub struct Plan {
     pub flows: usize,
 }
 
-/// One row of the result.
+/// A row of the result.
 #[derive(Debug, Clone, Serialize)]
 pub struct Row {
     /// Version of this object.
@@ -44,37 +48,37 @@ pub struct Row {
     pub flows: usize,
     /// Bytes per flow of the tables of switch and runtimes, once all flows are open.
     pub table_bytes_per_flow: f64,
-    /// From the first start until every runtime knew every other one, ms.
+    /// Time from the first start until every runtime knew every other one, ms.
     pub start_milliseconds: f64,
-    /// Flows that one runtime gave another.
+    /// Flows that one runtime gave to another.
     pub moved: usize,
-    /// From the order until the last had gone, ms.
+    /// Time from the order until the last flow had gone, ms.
     pub move_milliseconds: f64,
-    /// Work of all parts for that, by flow, ns.
+    /// Work of all parts for the move, per flow, ns.
     pub move_ns_per_flow: f64,
     /// Flows of the runtime that was killed.
     pub recovered: usize,
-    /// Runtimes that took them over.
+    /// Runtimes that took over these flows.
     pub heirs: usize,
-    /// From the death until the last was served elsewhere, ms.
+    /// Time from the death until the last flow was served elsewhere, ms.
     pub recover_milliseconds: f64,
-    /// Work of all parts for that, by flow, ns.
+    /// Work of all parts for the recovery, per flow, ns.
     pub recover_ns_per_flow: f64,
-    /// Of it the coordinator's, ms.
+    /// The coordinator's part of this work, ms.
     pub coordinator_milliseconds: f64,
-    /// Of it the hub's, with the switch, ms.
+    /// The part of hub and switch, ms.
     pub hub_milliseconds: f64,
-    /// From the death until everything was protected again and the runtime was back, ms.
+    /// Time from the death until the runtime was back and everything protected again, ms.
     pub safe_milliseconds: f64,
-    /// Bytes of messages between all parts from the death until then, by recovered flow.
+    /// Bytes of messages between all parts in that time, per recovered flow.
     pub message_bytes_per_flow: f64,
 }
 
 const MICROSECOND: u64 = 1_000;
 const MILLISECOND: u64 = 1_000_000;
-/// A frame's way, ns.
+/// Time of a frame on its way, ns.
 const STEP: u64 = 5 * MICROSECOND;
-/// What does not happen within such a time never will, ns.
+/// Time limit of every wait, ns.
 const LIMIT: u64 = 120_000 * MILLISECOND;
 const BUFFERS: usize = 131_072;
 const OPENED_AT_ONCE: usize = 64;
@@ -82,11 +86,11 @@ const OPENED_AT_ONCE: usize = 64;
 /// Runs the plan.
 ///
 /// # Errors
-/// What is wrong with the result: then no time counts.
+/// The result is wrong; no time counts then.
 pub fn run(plan: &Plan, make: &dyn Fn(usize) -> Result<holdfast_nf::Chain, String>) -> Result<Vec<Row>, String> {
     let rows = plan.runtimes.iter().map(|runtimes| {
         let flows = usize::from(*runtimes) * plan.flows;
-        // A fifth more than is needed: a pool is divided in blocks.
+        // A fifth more than needed: a pool is divided into blocks.
         let make = move || make(flows + flows / 5);
         measure(*runtimes, plan.flows, &make).map_err(|error| format!("{runtimes} runtimes: {error}"))
     });
@@ -129,7 +133,7 @@ struct Cluster<'a> {
     coordinator: Coordinator,
     me: Peer,
     coordinator_due: u64,
-    /// By node, the first one first.
+    /// By node number, from the first runtime on.
     processes: Vec<Option<Process>>,
     pool: MemoryPool,
     tx: Vec<Packet>,
@@ -218,7 +222,7 @@ impl<'a> Cluster<'a> {
         self.coordinator.is_ready() && self.coordinator.protected() == Protected::Yes
     }
 
-    /// Everybody who has something to do takes a turn.
+    /// Gives every part that has work a turn.
     fn step(&mut self) -> Result<(), String> {
         let mut longest = self.turn_coordinator();
         let began = Instant::now();
@@ -282,7 +286,7 @@ impl<'a> Cluster<'a> {
         took
     }
 
-    /// What the hub has for others.
+    /// Delivers the hub's output.
     fn deliver(&mut self) -> Result<(), String> {
         for (peer, packet) in self.out.to_runtime.drain(..) {
             if peer.node == COORDINATOR {
@@ -318,7 +322,8 @@ impl<'a> Cluster<'a> {
     }
 
     fn start(&mut self, peer: Peer) -> Result<(), String> {
-        // As many replicas as flows, and twice that when another's flows have come.
+        // Room for as many replicas as flows, and twice that after another runtime's
+        // flows have come.
         let config =
             RuntimeConfig { me: peer, flows: self.flows * 4 + 64, seed: 7, report_interval: 100 * MILLISECOND, fabric: fabric() };
         let protection = Preset::NFVACTOR.build();
@@ -340,7 +345,7 @@ impl<'a> Cluster<'a> {
         self.hub.handle_ended(peer);
     }
 
-    /// Goes on until this is so. Returns how long that took, ns.
+    /// Advances until the condition holds. Returns the time, ns.
     fn until(&mut self, what: &str, mut is_so: impl FnMut(&Self) -> bool) -> Result<u64, String> {
         let began = self.now;
         while !is_so(self) {
@@ -360,7 +365,7 @@ impl<'a> Cluster<'a> {
         Ok(())
     }
 
-    /// Begins all flows: the switch spreads them.
+    /// Opens all flows: the switch spreads them over the runtimes.
     fn open(&mut self) -> Result<(), String> {
         let all = self.flows * self.processes.len();
         for flow in 0..all {
@@ -373,7 +378,7 @@ impl<'a> Cluster<'a> {
         self.check(all)
     }
 
-    /// Every flow has one owner, to whom its route leads.
+    /// Checks that every flow has one owner, to which its route leads.
     fn check(&self, all: usize) -> Result<(), String> {
         let (owned, routes) = (self.all_owned(), self.hub.switch().len());
         if owned != all || routes != all {
@@ -390,7 +395,7 @@ impl<'a> Cluster<'a> {
     }
 }
 
-/// Bytes of a frame that are messages.
+/// Bytes of a frame, if it carries messages.
 fn bytes_of_messages(frame: &[u8]) -> u64 {
     if Overheard::read(frame).is_some() { frame.len() as u64 } else { 0 }
 }
@@ -471,9 +476,9 @@ mod tests {
         assert!((10..=23).contains(&rows[1].heirs), "{:?}", rows[1]);
     }
 
-    /// Table memory of one flow of firewall, NAT and load balancer under `nfvactor`: its owner, its
-    /// replica and its route. The number is the same on every machine, and part of what is promised
-    /// for a whole box.
+    /// Table memory of one flow of firewall, NAT and load balancer under `nfvactor`: its
+    /// owner, its replica and its route. The number is the same on every machine, and
+    /// part of what is promised for a whole box.
     #[test]
     fn a_flows_place_in_all_tables_has_a_size() {
         let rows = run(&Plan { runtimes: vec![3], flows: 2_000 }, &crate::bench::chains::chain).unwrap();

@@ -1,9 +1,15 @@
 //! `holdfast bench instances`: more and more NAT instances that share one pool of ports.
+//! The plan is that of RESCue's figures on scaling and on returning flows (section VI).
 //!
-//! The plan of RESCue's figures on scaling and on returning flows (section VI). Throughput: as many instances as are asked for and as many state servers, each in one thread, each part's work measured by itself,
-//! and the busiest part's is the time: as if every part had a core. Returning flows: each instance opens flows as quickly as it can, and then every flow's answer comes back to whoever has the port
-//! that it comes to; if two flows have one port, one of them never hears of it. Under `rescue` the server assigns the ports; `stateless` takes them from a Redis, each with one command; and
-//! `unsynchronised` looks there which is free before it takes it away, which several do at a time.
+//! Throughput: all instances and state servers take turns in one thread, and each part's
+//! work is measured by itself. The busiest part's work is the time: as if every part had
+//! a core.
+//!
+//! Returning flows: each instance opens flows as quickly as it can, and then every flow's
+//! answer comes back to the instance that has the answer's port. If two flows have one
+//! port, one of them never gets its answer. Under `rescue` the server assigns the ports.
+//! `stateless` takes them from a Redis, each with one command. `unsynchronised` looks for
+//! a free port there before it takes it away, and several instances do so at a time.
 
 use super::churn::{Churn, Lengths};
 use super::datapath::{BURST, Beside, LEASE, PlaysOnce, SERVER, Sink, Stateless, ToRuntime, introduce, missing, runtime, server};
@@ -23,22 +29,23 @@ use serde::Serialize;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// What to measure.
+/// The plan of a measurement.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// How many instances, in each row.
+    /// Number of instances, per row.
     pub instances: Vec<u16>,
-    /// State servers among which the flows are divided, in each row of `rescue`; if these are fewer than the rows, the last one is also the others'.
+    /// State servers among which the flows are divided, in each row of `rescue`. If there
+    /// are fewer numbers than rows, the last number counts for the remaining rows.
     pub servers: Vec<u16>,
     /// Flows whose answers come back, of all instances together.
     pub flows: usize,
-    /// Packets of each instance by which throughput is measured, per round.
+    /// Packets of each instance for measuring throughput, per round.
     pub packets: usize,
     /// Rounds; the median counts.
     pub rounds: usize,
 }
 
-/// One row of the result.
+/// A row of the result.
 #[derive(Debug, Clone, Serialize)]
 pub struct Row {
     /// Version of this object.
@@ -47,17 +54,18 @@ pub struct Row {
     pub case: &'static str,
     /// Instances.
     pub instances: u16,
-    /// State servers; 0 of those that have none.
+    /// State servers; 0 in cases without them.
     pub servers: u16,
-    /// Packets per second of all of them, millions, if every part had a core: median over the rounds. Of `rescue` only.
+    /// Packets per second of all instances, millions, as if every part had a core: median
+    /// over the rounds. `rescue` only.
     pub mpps: Option<f64>,
-    /// By that of the first row and as many instances.
+    /// Ratio to the first row's throughput per instance, times the instances.
     pub ratio_to_ideal: Option<f64>,
-    /// How busy the busiest server was while the busiest part worked all the time.
+    /// Load of the busiest server while the busiest part worked all the time, percent.
     pub server_percent: Option<f64>,
-    /// Flows whose answers came back.
+    /// Flows whose answers were sent back.
     pub flows: usize,
-    /// Of them those whose answer did not come to who had asked.
+    /// Flows whose answer did not arrive at their client.
     pub dropped: usize,
 }
 
@@ -65,7 +73,7 @@ pub struct Row {
 const ROOM: usize = 327_680;
 /// Packets of an instance that are under way at a time.
 const UNDER_WAY: u64 = 1024;
-/// What does not come out in such a time never will.
+/// Time limit of every wait.
 const LIMIT: Duration = Duration::from_secs(60);
 
 type Frame = [u8; FRAME_LEN];
@@ -73,7 +81,7 @@ type Frame = [u8; FRAME_LEN];
 /// Runs the plan.
 ///
 /// # Errors
-/// What came out wrong: then no time counts.
+/// The output was wrong; no time counts then.
 pub fn run(plan: &Plan, make: &dyn Fn(usize) -> Result<Chain, String>) -> Result<Vec<Row>, String> {
     if plan.servers.iter().any(|servers| !(1..=MAX_STATE_SERVERS).contains(servers)) {
         return Err(format!("there are 1 to {MAX_STATE_SERVERS} state servers"));
@@ -108,7 +116,7 @@ pub fn run(plan: &Plan, make: &dyn Fn(usize) -> Result<Chain, String>) -> Result
     Ok(rows)
 }
 
-/// One instance, and what stands for the switch in front of it.
+/// An instance, and the stand-in for its switch.
 struct Instance {
     peer: Peer,
     runtime: Runtime,
@@ -119,14 +127,14 @@ struct Instance {
     work: Duration,
 }
 
-/// One of the state servers.
+/// A state server.
 struct Server {
     server: StateServer,
     rx: Vec<Packet>,
     work: Duration,
 }
 
-/// Everybody, in turns.
+/// All instances and servers, which take turns.
 struct Cluster {
     instances: Vec<Instance>,
     servers: Vec<Server>,
@@ -179,7 +187,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// What this instance has sent.
+    /// Delivers this instance's output.
     fn deliver(&mut self, from: usize) {
         for packet in self.tx.drain(..) {
             let to = packet.bytes().first_chunk().and_then(node_of).and_then(state_server_number);
@@ -192,7 +200,8 @@ impl Cluster {
         }
     }
 
-    /// Everybody has a turn; each instance gets so many packets more, if not too many are under way.
+    /// Gives every part a turn; each instance gets `burst` more packets, unless too many
+    /// are under way.
     fn turn(&mut self, burst: usize) {
         let now = self.began.elapsed().as_nanos() as u64 + 1;
         for at in 0..self.instances.len() {
@@ -221,7 +230,7 @@ impl Cluster {
         }
     }
 
-    /// These frames, by instance, once; what came out, by instance.
+    /// Plays these frames, by instance, once; returns the output, by instance.
     fn play(&mut self, frames: &[Vec<Frame>], flags: u8) -> Result<Vec<Vec<Frame>>, String> {
         for (instance, frames) in self.instances.iter_mut().zip(frames) {
             instance.sink.kept = Some(Vec::with_capacity(frames.len()));
@@ -247,7 +256,8 @@ impl Cluster {
         Ok(self.instances.iter_mut().map(|instance| instance.sink.kept.take().unwrap_or_default()).collect())
     }
 
-    /// Waits for what is under way. If `all` of it has to come out, what does not is a mistake.
+    /// Waits for packets under way. With `all`, a packet that does not come out is an
+    /// error.
     fn drain(&mut self, all: bool) -> Result<(), String> {
         let deadline = Instant::now() + LIMIT;
         let mut idle = 0;
@@ -259,7 +269,7 @@ impl Cluster {
                 if all {
                     return Err(missing(under_way(late), &late.runtime));
                 }
-                // What was dropped does not come out any more.
+                // A dropped packet will not come out any more.
                 self.instances.iter_mut().for_each(|instance| instance.taken = instance.sink.released);
                 return Ok(());
             }
@@ -286,7 +296,7 @@ fn rescue(
     let dropped = flows - came_back(&forward, &back);
 
     for (at, instance) in cluster.instances.iter_mut().enumerate() {
-        // Nobody's clients are another one's.
+        // Instances have no clients in common.
         instance.input.churn(Churn::new(Lengths::Empirical, 1_000_000 * (at + 1), ROOM));
     }
     let (mut mpps, mut busy) = (Vec::new(), Vec::new());
@@ -323,7 +333,7 @@ fn rescue(
     })
 }
 
-/// Flows and how many of their answers were lost, with instances in threads of their own.
+/// Number of flows and of lost answers, with instances in threads of their own.
 fn stateless(
     plan: &Plan,
     count: u16,
@@ -331,7 +341,7 @@ fn stateless(
     store: &Redis,
     is_synchronised: bool,
 ) -> Result<(usize, usize), String> {
-    // What is taken and lost is nobody's.
+    // Room for numbers that are taken and then lost.
     let room = plan.flows * 2 + 65_536;
     drop(Stateless::<FRAME_LEN>::new(make(room)?, store)?);
     let mut instances = Vec::new();
@@ -359,13 +369,14 @@ fn in_threads(instances: &mut [Stateless<FRAME_LEN>], frames: &[Vec<Frame>], fla
     })
 }
 
-/// Of each instance its flows' first packets.
+/// The first packets of each instance's flows.
 fn first_packets(flows: usize, instances: u16) -> Vec<Vec<Frame>> {
     let of = |at: u16| (usize::from(at)..flows).step_by(instances.into());
     (0..instances).map(|at| of(at).map(|flow| traffic::udp(traffic::client(flow), traffic::VIRTUAL)).collect()).collect()
 }
 
-/// Of each instance the answers that come to its ports, by port. A port is whose flow had it last, as with a switch that has one route for it.
+/// The answers to each instance's ports, by port. A port belongs to the flow that had it
+/// last, as with a switch that has one route for it.
 fn answers(opened: &[Vec<Frame>]) -> Vec<Vec<([u8; 6], Frame)>> {
     let mut owners: HashMap<[u8; 6], (usize, Frame)> = HashMap::new();
     for (at, frames) in opened.iter().enumerate() {
@@ -380,7 +391,7 @@ fn answers(opened: &[Vec<Frame>]) -> Vec<Vec<([u8; 6], Frame)>> {
     answers
 }
 
-/// Address and port that a frame comes from.
+/// Source address and port of a frame.
 fn source_of(frame: &Frame) -> [u8; 6] {
     let mut source = [0; 6];
     source[..4].copy_from_slice(&frame[26..30]);
@@ -388,7 +399,7 @@ fn source_of(frame: &Frame) -> [u8; 6] {
     source
 }
 
-/// Of how many flows a sound answer has come to the client.
+/// The number of flows whose client got a sound answer.
 fn came_back(forward: &[Vec<Frame>], back: &[Vec<Frame>]) -> usize {
     let mut clients: HashMap<Frame, bool> =
         forward.iter().flatten().map(|frame| (to_client(&traffic::reply_to(frame)), false)).collect();
@@ -400,7 +411,7 @@ fn came_back(forward: &[Vec<Frame>], back: &[Vec<Frame>]) -> usize {
     clients.values().filter(|is_there| **is_there).count()
 }
 
-/// What identifies an answer: its addresses and ports.
+/// The identity of an answer: its addresses and ports.
 fn to_client(frame: &Frame) -> Frame {
     let mut only = [0; FRAME_LEN];
     only[26..38].copy_from_slice(&frame[26..38]);
@@ -411,7 +422,8 @@ fn to_client(frame: &Frame) -> Frame {
 mod tests {
     use super::*;
 
-    /// A short run, if there is a Redis: nothing is dropped where ports are assigned by one, and much where everybody takes what he sees.
+    /// A short run, if there is a Redis: no answer is dropped if one server assigns
+    /// ports, and many are if every instance takes ports as it sees them.
     #[test]
     fn answers_come_back_where_ports_are_nobody_elses() {
         if Redis::start().is_err() {

@@ -1,9 +1,10 @@
 //! `holdfast bench box`: a whole box beside the kernel's firewall and NAT.
 //!
-//! The same namespaces, links, clients and servers are built once per case and round. In between
-//! stands either the kernel, which forwards through nftables with conntrack, or a box with the
-//! same rules under one of the protections. Cases take turns within a round, and a ratio is taken
-//! within its round: all see the same machine. No time counts if an answer is missing or wrong.
+//! The same namespaces, links, clients and servers are built once per case and round. In
+//! between stands either the kernel, which forwards through nftables with conntrack, or a
+//! box with the same rules under one of the protections. Cases take turns within a round,
+//! and a ratio is taken within its round: all see the same machine. No time counts if an
+//! answer is missing or wrong.
 
 use super::median;
 use super::memory::open;
@@ -28,7 +29,8 @@ use std::time::{Duration, Instant};
 pub struct Plan {
     /// Protections, by the names of their presets.
     pub protections: Vec<String>,
-    /// Flows that are there meanwhile, beside those of the load; each case once for every number.
+    /// Flows that are there meanwhile, beside those of the load; each case once for every
+    /// number.
     pub flows: Vec<usize>,
     /// Rounds; medians count.
     pub rounds: usize,
@@ -36,7 +38,8 @@ pub struct Plan {
     pub seconds: u32,
 }
 
-/// A row of the result. Ratios are to the kernel's, with as many flows, in the same round.
+/// A row of the result. Ratios are to the kernel's, with as many flows, in the same
+/// round.
 #[derive(Debug, Clone, Serialize)]
 pub struct Row {
     /// Version of this object.
@@ -57,8 +60,8 @@ pub struct Row {
     pub ping_us: f64,
     /// Ratio to the kernel's.
     pub ping_ratio: f64,
-    /// How often the coordinator, which is on no packet's way, was woken per second of the HTTP
-    /// load; 0 for the kernel.
+    /// How often the coordinator, which is on no packet's way, was woken per second of
+    /// the HTTP load; 0 for the kernel.
     pub coordinator_wakes_per_second: f64,
 }
 
@@ -74,8 +77,8 @@ const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
 const OUTSIDE: &str = "100.64.0.1";
 const BOX_OUTSIDE: &str = "198.51.100.1";
 const BOX_INSIDE: &str = "10.0.0.1";
-/// The lowest port of the flows that are there meanwhile; the load's are above the kernel's lowest
-/// ephemeral port, and TCP.
+/// The lowest port of the flows that are there meanwhile; the load's are above the
+/// kernel's lowest ephemeral port, and TCP.
 const FIRST_PORT: usize = 10_000;
 /// The most flows of that kind: ports of one client.
 const MOST_FLOWS: usize = 50_000;

@@ -1,8 +1,11 @@
-//! `holdfast bench local`: what it costs that a runtime has a local standby.
+//! `holdfast bench local`: the cost of a runtime's local standby.
 //!
-//! The same functions over the same frames, each case in processes of its own as in a box: `none`, a runtime without protection, and `local`, one whose worker could be
-//! replaced after any turn. This process fills the runtime's ring, and then takes what comes out as fast as it comes. Every case first plays each flow in both
-//! directions, and what comes out is compared; only then, and if it is the same afterwards, do times count. The cases take turns, so that a noisy machine disturbs both alike. Frames come
+//! The same functions run over the same frames, each case in processes of its own, as in
+//! a box. `none` is a runtime without protection; `local` one whose worker could be
+//! replaced after any turn. This process fills the runtime's ring, and then takes the
+//! output as fast as it comes. Every case first plays each flow in both directions, and
+//! the outputs are compared, as they are again at the end; times count only if both
+//! agree. The cases take turns, so that a noisy machine disturbs both alike. Frames come
 //! in an order without locality.
 
 use super::served::{Functions, Served};
@@ -14,12 +17,12 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
-/// What to measure.
+/// The plan of a measurement.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// Flows, each played in both directions.
     pub flows: usize,
-    /// How long each case is timed per round and length.
+    /// Duration of each case per round and length.
     pub time: Duration,
     /// Rounds; the median counts.
     pub rounds: usize,
@@ -28,16 +31,16 @@ pub struct Plan {
 /// A chain to measure: its name, its functions, and how it is made.
 pub type NamedChain<'a> = (&'static str, Functions, MakeChain<'a>);
 
-/// One row of the result.
+/// A row of the result.
 #[derive(Debug, Clone, Serialize)]
 pub struct Row {
     /// Version of this object.
     pub version: u32,
-    /// Which functions.
+    /// Name of the chain.
     pub chain: &'static str,
     /// `none` or `local`.
     pub case: &'static str,
-    /// Of a packet on the wire, frame check sequence included.
+    /// Bytes of a packet on the wire, frame check sequence included.
     pub bytes: usize,
     /// Flows.
     pub flows: usize,
@@ -51,16 +54,16 @@ pub struct Row {
 
 /// Packets that are put into the ring before the runtime sees any.
 const VOLLEY: usize = 5_000;
-/// Of these so many are not timed: the runtime wakes up.
+/// The first packets of a volley, which are not timed: the runtime wakes up.
 const WAKING: usize = 500;
-/// Longest time between two looks at what has come out, ns.
+/// Longest time between two looks at the output, ns.
 const LOOK: u64 = 50_000;
 const CASES: [&str; 2] = ["none", "local"];
 
 /// Runs the plan.
 ///
 /// # Errors
-/// What came out wrong: then no time counts.
+/// The output was wrong; no time counts then.
 pub fn run(plan: &Plan, chains: &[NamedChain<'_>]) -> Result<Vec<Row>, String> {
     if plan.flows == 0 || plan.rounds == 0 {
         return Err("there is nothing to measure".to_owned());
@@ -107,7 +110,8 @@ fn measure<const L: usize>(plan: &Plan, chain: &'static str, cases: &mut [Served
             while Instant::now() < until {
                 volleys.push(volley(case, &both, &mut at)?);
             }
-            // Of a time that this process slept through it knows nothing, unless it has no better ones.
+            // A volley during which this process slept is not measured reliably; it
+            // counts only if no volley is better.
             let is_any_seen = volleys.iter().any(|volley| volley.is_seen);
             let volleys: Vec<f64> =
                 volleys.into_iter().filter(|volley| volley.is_seen || !is_any_seen).map(|volley| volley.ns_per_packet).collect();
@@ -142,11 +146,11 @@ fn measure<const L: usize>(plan: &Plan, chain: &'static str, cases: &mut [Served
 
 struct Volley {
     ns_per_packet: f64,
-    /// This process was there all the time.
+    /// True if this process did not sleep meanwhile.
     is_seen: bool,
 }
 
-/// The next packets, all there at once.
+/// Sends the next packets, all at once.
 fn volley<const L: usize>(case: &mut Served, frames: &[[u8; L]], at: &mut usize) -> Result<Volley, String> {
     for _ in 0..VOLLEY {
         if !case.send(&frames[*at], 0) {
@@ -159,7 +163,8 @@ fn volley<const L: usize>(case: &mut Served, frames: &[[u8; L]], at: &mut usize)
     case.flush();
     let deadline = now + 10_000_000_000;
     let (mut began, mut looked, mut is_seen) = (None, now, true);
-    // Only looked at, so that the runtime is not disturbed: the ring has room for all of them.
+    // Only counts the output, so that the runtime is not disturbed: the ring has room for
+    // all packets.
     let ns_per_packet = loop {
         let (count, now) = (case.waiting(), case.now());
         is_seen &= now - looked < LOOK;
@@ -167,7 +172,8 @@ fn volley<const L: usize>(case: &mut Served, frames: &[[u8; L]], at: &mut usize)
         match began {
             None if count >= WAKING => began = Some((count, now)),
             Some((first, began)) if count >= VOLLEY => {
-                // Whoever slept until nearly all were there has seen nothing.
+                // If this process slept until nearly all packets were there, it has
+                // measured too little.
                 is_seen &= first < VOLLEY / 2;
                 break (now - began) as f64 / VOLLEY.saturating_sub(first).max(1) as f64;
             }

@@ -1,9 +1,10 @@
-//! `holdfast bench memory`: memory of a whole box, idle, with many flows, and after a runtime was killed.
+//! `holdfast bench memory`: memory of a whole box, idle, with many flows, and after a
+//! runtime was killed.
 //!
-//! The box runs in the laboratory's namespaces: firewall, NAT and load balancer under `nfvactor`,
-//! with an echo server behind it. Each flow is opened by a datagram that has to come back. Memory
-//! is the sum of the proportional set sizes of all processes of the box, so shared pages count
-//! once. A row counts only if the box has every flow.
+//! The box runs in the laboratory's namespaces: firewall, NAT and load balancer under
+//! `nfvactor`, with an echo server behind it. Each flow is opened by a datagram that has
+//! to come back. Memory is the sum of the proportional set sizes of all processes of the
+//! box, so shared pages count once. A row counts only if the box has every flow.
 
 use super::world::room_for;
 use crate::demo::scenario::addresses;
@@ -73,8 +74,8 @@ const WINDOW: usize = 256;
 /// Retransmission timeout, and the most attempts per flow.
 const PATIENCE: Duration = Duration::from_millis(250);
 const ATTEMPTS: usize = 40;
-/// The longest that the box may take to have every flow, and to have it safe: this, and as much
-/// again for every million flows.
+/// Time limit for the box to have every flow, and to have every flow safe: this, and as
+/// much again for every million flows.
 const LIMIT: Duration = Duration::from_secs(120);
 const END: Duration = Duration::from_secs(20);
 
@@ -148,7 +149,7 @@ pub(super) fn topology(lab: &mut Lab) -> Result<Topology> {
     Ok(topology)
 }
 
-/// The echoes behind the balancer.
+/// The echo servers behind the balancer.
 pub(super) fn echoes(topology: &Topology) -> Result<Vec<Echo>> {
     BACKENDS.iter().map(|at| Echo::start(&topology.server, at.parse()?)).collect()
 }
@@ -174,8 +175,9 @@ pub(super) fn configuration(plan: &Plan) -> Value {
         "rules": [{ "chain": "web" }],
         "runtimes": plan.runtimes,
         "limits": { "flows": limit },
-        // Detection is not measured here, and a runtime that takes over hundreds of thousands of flows on
-        // a busy machine is slow: a long timeout keeps it from being given up.
+        // Detection is not measured here, and a runtime that takes over hundreds of
+        // thousands of flows on a busy machine is slow: a long timeout keeps it from
+        // being given up.
         "detection": { "hang_ms": 10_000 },
     })
 }
@@ -185,14 +187,14 @@ pub(super) fn client(flow: usize) -> SocketAddr {
     (Ipv4Addr::from(FIRST_CLIENT + (flow / PORTS) as u32), (FIRST_PORT + flow % PORTS) as u16).into()
 }
 
-/// Opens so many flows of the plan's clients from the current namespace; returns when each has had an
-/// answer.
+/// Opens `flows` flows of the plan's clients from the current namespace; returns when
+/// each has had an answer.
 pub(super) fn begin(flows: usize, interrupt: &Interrupt) -> Result<()> {
     open(flows, client, VIRTUAL.parse().context("an address")?, interrupt)
 }
 
-/// Opens so many flows to an echo from the current namespace, each from the end that `client` names;
-/// returns when each has had an answer.
+/// Opens `flows` flows to an echo server from the current namespace, each from the
+/// address that `client` names; returns when each has had an answer.
 pub(super) fn open(flows: usize, client: impl Fn(usize) -> SocketAddr, server: SocketAddr, interrupt: &Interrupt) -> Result<()> {
     for first in (0..flows).step_by(WINDOW) {
         interrupt.check()?;
@@ -221,8 +223,9 @@ fn wait(flow: usize, socket: &UdpSocket) -> Result<()> {
             match socket.recv(&mut block) {
                 Ok(len) if block[..len] == flow.to_be_bytes() => return Ok(()),
                 Ok(len) => bail!("something else came back: {:?}", &block[..len]),
-                // A time-out, or an ICMP error from before the server's neighbour entry was resolved. Reading has
-                // cleared the error. Errors come at once: they must not use up the attempts.
+                // A time-out, or an ICMP error from before the server's neighbour entry
+                // was resolved. Reading has cleared the error. Errors come at once: they
+                // must not use up the attempts.
                 Err(_) => {}
             }
         }
@@ -271,7 +274,8 @@ mod tests {
 
     #[test]
     fn memory_is_counted_by_role() {
-        // The echo says that it runs: its command line is there only some time after `spawn` returns.
+        // The child echoes a byte: its command line is there only some time after `spawn`
+        // returns.
         let mut command = Command::new("cat");
         let mut child = command.arg("-").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         child.stdin.as_mut().unwrap().write_all(b"!").unwrap();
@@ -289,8 +293,8 @@ mod tests {
         assert_eq!(ends.len(), 120_000);
         assert_eq!(client(50_000), "10.64.0.2:10000".parse().unwrap());
     }
-    /// Ten million flows: each has an end inside the clients' network and a port at the NAT, and
-    /// a configuration may have so many.
+    /// Ten million flows: each has an address inside the clients' network and a port at
+    /// the NAT, and a configuration may have so many.
     #[test]
     fn ten_million_flows_have_room() {
         let flows = 10_000_000;

@@ -1,8 +1,10 @@
-//! `holdfast bench messages`: what messages between processes cost.
+//! `holdfast bench messages`: the cost of messages between processes.
 //!
-//! Two endpoints of the fabric on one core, and nothing between them: records of 64, 256 and 1024 bytes go one way in full windows, acknowledgements come
-//! back, with keys and without. Every case first sends a numbered round and looks whether all of it has come, in order and unharmed; only then
-//! is time taken. The cases take turns, so that a noisy machine disturbs all alike.
+//! Two endpoints of the fabric run on one core, joined directly. Records of 64, 256 and
+//! 1024 bytes go one way in full windows, and acknowledgements come back, with keys and
+//! without. Every case first sends a numbered round and checks that it arrives
+//! completely, in order and unharmed; only then are times taken. The cases take turns, so
+//! that a noisy machine disturbs all alike.
 
 use holdfast_node::channel::{Fabric, FabricConfig, Key, KeyRing};
 use holdfast_protection::Peer;
@@ -13,11 +15,11 @@ use std::time::Instant;
 const SIZES: [usize; 3] = [64, 256, 1024];
 const LEFT: Peer = Peer { node: 16, incarnation: 1 };
 const RIGHT: Peer = Peer { node: 17, incarnation: 1 };
-/// Bytes of records that are queued before they go out.
+/// Bytes of records that are queued before they are sent.
 const BURST_BYTES: usize = 64 << 10;
 const KIND: u8 = 40;
 
-/// What to measure.
+/// The plan of a measurement.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// Messages per case and round.
@@ -26,24 +28,24 @@ pub struct Plan {
     pub rounds: usize,
 }
 
-/// One row of the result.
+/// A row of the result.
 #[derive(Debug, Clone, Serialize)]
 pub struct Row {
     /// Version of this object.
     pub version: u32,
     /// `sealed` or `plain`.
     pub case: &'static str,
-    /// Of a message.
+    /// Bytes of a message.
     pub bytes: usize,
     /// True with keys.
     pub authenticated: bool,
-    /// From the median time.
+    /// Messages per second, from the median time.
     pub messages_per_second: f64,
     /// Median over the rounds.
     pub ns_per_message: f64,
-    /// How many share a frame.
+    /// Messages that share a frame.
     pub messages_per_frame: f64,
-    /// Allocations while time was taken, by message.
+    /// Allocations during the timed part, per message.
     pub allocations_per_message: f64,
 }
 
@@ -74,7 +76,7 @@ impl Case {
         Ok(Case { bytes, authenticated, left, right, body: vec![0; bytes], now: 1, times: Vec::new(), frames: 0, allocations: 0 })
     }
 
-    /// Sends so many messages and waits for them; `look` sees each.
+    /// Sends `messages` messages and waits for them; `look` sees each.
     fn play(&mut self, messages: usize, mut look: impl FnMut(usize, &[u8]) -> bool) -> Result<(), String> {
         let (mut sent, mut got, mut idle) = (0, 0, 0);
         let burst = (BURST_BYTES / self.bytes).max(1);
@@ -109,7 +111,8 @@ impl Case {
             if let Some(reason) = refused {
                 return Err(format!("a frame was refused: {reason}"));
             }
-            // Who lives there is asked and answered first; after that something arrives every time.
+            // The peer's incarnation is asked and answered first; after that every round
+            // brings something.
             idle = if got > before { 0 } else { idle + 1 };
             if idle > 4 {
                 return Err(format!("{got} of {messages} messages of {} bytes arrived", self.bytes));
@@ -118,7 +121,7 @@ impl Case {
         Ok(())
     }
 
-    /// Everything arrives once and in order.
+    /// Checks that everything arrives once and in order.
     fn check(&mut self, messages: usize) -> Result<(), String> {
         let bytes = self.bytes;
         self.play(messages, |number, body| body.len() == bytes && body[..8] == (number as u64).to_be_bytes())?;
@@ -132,7 +135,7 @@ impl Case {
 /// Runs the plan. `allocations` reads the process's count of allocations.
 ///
 /// # Errors
-/// What is wrong with the result.
+/// The result is wrong; the error says how.
 pub fn run(plan: &Plan, allocations: &dyn Fn() -> u64) -> Result<Vec<Row>, String> {
     if plan.messages == 0 || plan.rounds == 0 {
         return Err("there is nothing to measure".to_owned());
@@ -169,7 +172,7 @@ fn row(mut case: Case, plan: &Plan) -> Row {
         messages_per_second: 1e9 / ns_per_message,
         ns_per_message,
         messages_per_frame: messages / case.frames as f64,
-        // The list of times grows too.
+        // The list of times allocates too.
         allocations_per_message: case.allocations as f64 / messages,
     }
 }
@@ -188,7 +191,7 @@ mod tests {
         assert!(run(&Plan { messages: 0, rounds: 1 }, &|| 0).is_err());
     }
 
-    /// A message that is not what was sent is found before any time is taken.
+    /// A wrong message is found before any time is taken.
     #[test]
     fn a_wrong_message_is_found() {
         let mut case = Case::new(64, true).unwrap();

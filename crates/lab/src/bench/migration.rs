@@ -1,7 +1,8 @@
-//! `holdfast bench migration`: what it costs to move flows between two runtimes under load.
+//! `holdfast bench migration`: the cost of moving flows between two runtimes under load.
 //!
-//! Each flow carries numbered datagrams at its pace; a ledger by flow says whether one was lost or reordered. The plan of NFVactor's figure on
-//! migration, and a check before the time counts: every flow must be where it was sent, and the ledger clean.
+//! Each flow carries numbered datagrams at its pace; a ledger by flow shows whether a
+//! datagram was lost or reordered. The plan is that of NFVactor's figure on migration.
+//! The time counts only if every flow is where it was sent, and the ledger is clean.
 
 use super::median;
 use super::traffic::{self, FRAME_LEN, percentile};
@@ -12,16 +13,16 @@ use holdfast_protection::Plan as Preset;
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
-/// What to measure.
+/// The plan of a measurement.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// Flows to move: a pair of rows for each of these.
+    /// Numbers of flows to move, with a pair of rows for each.
     pub flows: Vec<usize>,
-    /// How often; the median counts.
+    /// Rounds; the median counts.
     pub rounds: usize,
 }
 
-/// One row of the result.
+/// A row of the result.
 #[derive(Debug, Clone, Serialize)]
 pub struct Row {
     /// Version of this object.
@@ -30,39 +31,41 @@ pub struct Row {
     pub case: &'static str,
     /// Flows moved.
     pub flows: usize,
-    /// Packets per second that they carried meanwhile, all together.
+    /// Packets per second of all flows together during the move.
     pub packets_per_second: u64,
-    /// From the order until the source had forgotten the last flow, ms: the median of the rounds.
+    /// Time from the order until the source had forgotten the last flow, ms: median over
+    /// the rounds.
     pub milliseconds: f64,
-    /// The same by flow, µs.
+    /// The same per flow, µs.
     pub microseconds_per_flow: f64,
-    /// The same when the flows carry nothing, µs.
+    /// The same per flow without load, µs.
     pub idle_microseconds_per_flow: f64,
-    /// The longest that a packet of the flow was in the box meanwhile, µs: median over the flows that had a packet.
+    /// The longest time of a packet of the flow in the box during the move, µs: median
+    /// over the flows that had a packet.
     pub pause_p50_us: f64,
     /// The same, 99th percentile.
     pub pause_p99_us: f64,
-    /// Packets sent meanwhile, in all rounds.
+    /// Packets sent during the moves, in all rounds.
     pub packets: u64,
-    /// Of these lost.
+    /// Packets lost.
     pub lost: u64,
     /// Packets that left after a later one of their flow.
     pub reordered: u64,
 }
 
-/// Packets a second of one flow.
+/// Packets per second of one flow.
 const PACE: u64 = 10;
-/// Packets a second altogether that one thread can make, carry and check beside the work.
+/// Limit of packets per second that one thread can make, carry and check beside the work.
 const MOST: u64 = 200_000;
 /// Packets that come in during one turn.
 const BURST: u64 = 64;
-/// Where the flow's number and the packet's are in a frame: the payload.
+/// Offset of the flow's number and the packet's in a frame: the payload.
 const NUMBER_AT: usize = 42;
 
-/// Moves flows, for each protection, and says what it took.
+/// Moves flows under each protection, and returns the times.
 ///
 /// # Errors
-/// What went wrong: then there is no result.
+/// The move or the check failed; there is no result then.
 pub fn run(plan: &Plan, make: MakeChain<'_>) -> Result<Vec<Row>, String> {
     if plan.flows.contains(&0) || plan.rounds == 0 {
         return Err("there is nothing to measure".to_owned());
@@ -101,23 +104,24 @@ fn row(case: &'static str, flows: usize, packets_per_second: u64, rounds: &[Roun
 
 struct Round {
     took: Duration,
-    /// Without a load.
+    /// Time without a load.
     idle: Duration,
-    /// Per flow that had a packet, ns, in order.
+    /// The longest time under way of each flow that had a packet, ns, in order.
     pauses: Vec<u64>,
     packets: u64,
     lost: u64,
     reordered: u64,
 }
 
-/// What became of each flow's packets.
+/// The record of each flow's packets.
 struct Book {
-    /// Per flow: the next number to send, and the next that is due.
+    /// Per flow: the next number to send, and the next that is expected.
     sent: Vec<u32>,
     due: Vec<u32>,
-    /// When the packet under way went in, ns; one at a time, because a flow's pace is slow.
+    /// Time when the packet under way went in, ns; one packet at a time, because a flow's
+    /// pace is slow.
     since: Vec<u64>,
-    /// The longest that one was under way, ns.
+    /// The longest time that a packet was under way, ns.
     pauses: Vec<u64>,
     reordered: u64,
     released: u64,
@@ -149,7 +153,7 @@ struct Bench {
     world: World,
     book: Book,
     next: usize,
-    /// The latest order.
+    /// Number of the latest order.
     request: u32,
 }
 
@@ -172,7 +176,7 @@ impl Bench {
         Ok(Bench { world, book, next: 0, request: 0 })
     }
 
-    /// The next flow's next datagram.
+    /// Sends the next flow's next datagram.
     fn send_next(&mut self) {
         let flow = self.next;
         self.next = (self.next + 1) % self.book.sent.len();
@@ -183,7 +187,7 @@ impl Bench {
         }
     }
 
-    /// Moves all flows to the other runtime under this load, and says how long it took.
+    /// Moves all flows to the other runtime under this load, and returns the time.
     fn migrate(&mut self, packets_per_second: u64) -> Result<Duration, String> {
         let flows = self.book.sent.len();
         let (from, to) = if self.world.owned(0) == flows { (0, 1) } else { (1, 0) };
@@ -228,7 +232,7 @@ impl Bench {
         world.turn(&mut |now, frame| book.check(now, frame));
     }
 
-    /// What the source has told of the order, once it is carried out.
+    /// Flows moved, as the source tells when the order is carried out.
     fn moved(&self) -> Option<u64> {
         self.world.heard.iter().find_map(|message| match message {
             Control::Migrated { request, moved, refused: 0, last: true } if *request == self.request => Some(*moved),
@@ -236,7 +240,9 @@ impl Bench {
         })
     }
 
-    /// There and back once, so that what moving needs has been made; then there without a load, back, and there with it.
+    /// Moves the flows there and back once, so that everything needed for a move has been
+    /// allocated. The timed moves go there without a load, and, after a move back, there
+    /// with the load.
     fn measure(mut self, packets_per_second: u64) -> Result<Round, String> {
         self.migrate(0)?;
         self.migrate(0)?;
@@ -271,7 +277,7 @@ mod tests {
         }
     }
 
-    /// A packet that leaves behind a later one of its flow is in the book.
+    /// A packet that leaves behind a later one of its flow is found.
     #[test]
     fn a_reordered_packet_is_found() {
         let mut book = Book::new(2);

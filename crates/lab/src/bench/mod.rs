@@ -1,6 +1,7 @@
 //! `holdfast bench`: measurements that check their results before they take their times.
 //!
-//! What is compared is compared within one run on one machine; absolute times are of that machine.
+//! Figures are compared within one run on one machine; absolute times are of that
+//! machine.
 
 mod chains;
 mod churn;
@@ -42,7 +43,7 @@ fn median(values: &[f64]) -> f64 {
     sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// The key of UDP datagrams from one end to another.
+/// The key of UDP datagrams from one address to another.
 fn between(source: ([u8; 4], u16), destination: ([u8; 4], u16)) -> FlowKey {
     FlowKey {
         source: map_v4(source.0),

@@ -1,10 +1,10 @@
-//! `holdfast bench questions`: what packets notice of somebody who asks.
+//! `holdfast bench questions`: the effect of control requests on packets.
 //!
-//! A whole box in the laboratory's namespaces, as in `bench memory`, with as many flows as are
-//! wanted, and a load of datagrams whose ways there and back are timed. Windows with a
+//! A whole box runs in the laboratory's namespaces, as in `bench memory`, with a given
+//! number of flows and a load of datagrams whose round trips are timed. Windows with a
 //! question, asked again and again, and windows without one take turns: both see the same
-//! machine. The box says how much processor time the longest step for a question has taken:
-//! of its packet loop, and of a runtime's turn. Every answer is looked at.
+//! machine. The box tells the processor time of the longest step for a question: of its
+//! packet loop, and of a runtime's turn. Every answer is checked.
 
 use super::memory::{self, VIRTUAL, client};
 use super::traffic::percentile;
@@ -32,7 +32,7 @@ use std::time::{Duration, Instant};
 /// The plan of a measurement.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// Flows that are there.
+    /// Flows of the box.
     pub flows: usize,
     /// Rules of the configurations that are applied.
     pub rules: usize,
@@ -40,11 +40,11 @@ pub struct Plan {
     pub packets_per_second: u64,
     /// Windows with each question, and as many without one.
     pub rounds: usize,
-    /// How long a window is; one with a question is as long as its answer at least.
+    /// Length of a window; a window with a question lasts at least until its answer.
     pub window: Duration,
 }
 
-/// A row of the result. Times of packets are there and back, µs.
+/// A row of the result. Times of packets are round trips, µs.
 #[derive(Debug, Clone, Serialize)]
 pub struct Row {
     /// Version of this object.
@@ -53,25 +53,26 @@ pub struct Row {
     pub question: &'static str,
     /// Flows of the box.
     pub flows: usize,
-    /// How often it was answered.
+    /// Number of answers.
     pub answers: usize,
     /// Mean time until an answer, ms.
     pub answer_ms: f64,
     /// Processor time of the longest step of the packet loop for it, µs.
     pub longest_us: u64,
-    /// Processor time of the longest turn of a runtime for it, µs; 0 if no runtime is asked.
+    /// Processor time of the longest turn of a runtime for it, µs; 0 if no runtime is
+    /// asked.
     pub runtimes_longest_us: u64,
-    /// Median of packets meanwhile.
+    /// Median of packets' times in windows with the question.
     pub p50_us: f64,
-    /// Median of packets in the windows between.
+    /// Median in the windows without.
     pub idle_p50_us: f64,
-    /// 99 of 100, meanwhile.
+    /// 99th percentile in windows with the question.
     pub p99_us: f64,
-    /// 99 of 100, in the windows between.
+    /// 99th percentile in the windows without.
     pub idle_p99_us: f64,
-    /// 999 of 1000, meanwhile.
+    /// 99.9th percentile in windows with the question.
     pub p999_us: f64,
-    /// 999 of 1000, in the windows between.
+    /// 99.9th percentile in the windows without.
     pub idle_p999_us: f64,
     /// Datagrams that did not come back, in windows of both kinds.
     pub lost: u64,
@@ -86,7 +87,7 @@ const TRACED: u32 = 1_000;
 const LIMIT: Duration = Duration::from_secs(300);
 const END: Duration = Duration::from_secs(20);
 const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000 };
-/// A datagram that has not come back for so long is lost.
+/// Time after which a datagram that has not come back is lost.
 const LATE: Duration = Duration::from_secs(1);
 
 /// Runs the plan with `binary` as the box. Needs root.
@@ -227,7 +228,7 @@ impl Asker<'_> {
 
     /// Processor times of the longest steps for questions since the last call, µs.
     fn longest(&self) -> Result<(u64, u64)> {
-        // A runtime says it with its next report.
+        // A runtime tells its time with its next report.
         std::thread::sleep(Duration::from_millis(300));
         let pong = self.client.ping()?;
         Ok((pong.longest_us, pong.runtimes_longest_us))
@@ -272,7 +273,7 @@ impl Asker<'_> {
                 ensure!(progress.moved > 0 && !progress.failed, "{progress:?}");
             }
             Question::Apply => {
-                // Other rules than before: each set has another port.
+                // Rules must differ from the previous ones: each set has another port.
                 let version = running.status()?.rules.map_or(0, |rules| rules.version);
                 let port = 1000 + version % 2;
                 let rule = |at: usize| {
@@ -311,7 +312,7 @@ impl Asker<'_> {
 #[derive(Debug, Default)]
 struct Window {
     sent: u64,
-    /// There and back, of those that have returned, ns.
+    /// Round-trip times of the datagrams that returned, ns.
     times: Vec<u64>,
 }
 
@@ -326,11 +327,11 @@ impl Window {
     }
 }
 
-/// State that the load's thread and the thread that asks share.
+/// State that the load's thread and the asking thread share.
 #[derive(Debug, Default)]
 struct Shared {
     stop: AtomicBool,
-    /// The window that has been opened last.
+    /// Number of the window that was opened last.
     window: AtomicU64,
     windows: Mutex<Vec<Window>>,
 }
@@ -341,7 +342,7 @@ impl Shared {
     }
 }
 
-/// A load under way.
+/// A running load.
 struct Load {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -365,7 +366,7 @@ impl Load {
         windows.len() - 1
     }
 
-    /// The datagrams that were sent during `act`.
+    /// Returns the datagrams that were sent during `act`.
     fn window(&self, act: impl FnOnce() -> Result<()>) -> Result<Window> {
         let at = self.open_window();
         act()?;

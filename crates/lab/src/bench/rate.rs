@@ -1,8 +1,12 @@
-//! `holdfast bench rate`: what TCP transfers get while the balancer in front of their servers is killed again and again.
+//! `holdfast bench rate`: the rate of TCP transfers while the balancer in front of their
+//! servers is killed again and again.
 //!
-//! The plan of RESCue's figure on failures (section VI): a whole box in the laboratory's namespaces, three instances of firewall, NAT and load balancer; connections through which servers send as much as goes
-//! through; and every ten seconds the instance that has the most of them is killed, by SIGKILL and without a word to anybody. What arrives is counted every ten milliseconds. Each connection's bytes are numbered, or
-//! no time counts: none may be missing, and no connection break.
+//! The plan is that of RESCue's figure on failures (section VI). A whole box runs in the
+//! laboratory's namespaces, with three instances of firewall, NAT and load balancer.
+//! Servers send through TCP connections at full speed. Every ten seconds the instance
+//! that has most connections is killed with SIGKILL, and no other process is told.
+//! Received bytes are counted every ten milliseconds. Each connection's bytes are
+//! numbered; no time counts if a byte is missing or a connection breaks.
 
 use crate::demo::PROTECTED;
 use crate::demo::scenario::{RECOVERY_LIMIT, addresses};
@@ -24,37 +28,39 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// What to measure.
+/// The plan of a measurement.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// For how long, s, under each protection.
+    /// Duration under each protection, s.
     pub seconds: u64,
-    /// An instance is killed as often, s.
+    /// Time between two kills of an instance, s.
     pub every: u64,
     /// Connections.
     pub connections: usize,
 }
 
-/// One second of the result.
+/// A second of the result.
 #[derive(Debug, Clone, Serialize)]
 pub struct Row {
     /// Version of this object.
     pub version: u32,
     /// `rescue`, `rescue-at-once` or `nfvactor`.
     pub protection: &'static str,
-    /// Which second, from 1.
+    /// Number of the second, from 1.
     pub second: u64,
-    /// What arrived in it, megabits.
+    /// Data that arrived in this second, megabits.
     pub mbps: f64,
-    /// The longest time in it in which nothing arrived, ms; 0 if something did in all.
+    /// The longest time in this second in which no data arrived, ms; 0 if data arrived
+    /// all the time.
     pub gap_ms: u64,
-    /// How many of the connections were the instance's that was killed when it began.
+    /// Connections of the instance that was killed at the start of this second.
     pub killed: Option<usize>,
-    /// From the kill until it was noticed, ms.
+    /// Time from the kill until its detection, ms.
     pub detected_ms: Option<f64>,
-    /// And from then until all flows were served again, ms.
+    /// Time from the detection until all flows were served again, ms.
     pub recovered_ms: Option<f64>,
-    /// Of these connections, until the next kill: the longest time in which nothing of any of them arrived, ms.
+    /// The longest time until the next kill in which no data arrived on any of the killed
+    /// instance's connections, ms.
     pub gap_of_its_ms: Option<u64>,
 }
 
@@ -62,19 +68,19 @@ const PROTECTIONS: [(&str, &str); 3] =
     [("rescue", "rescue"), ("rescue-at-once", "{ preset: rescue, release: at-once }"), ("nfvactor", "nfvactor")];
 const SERVERS: [&str; 2] = ["198.51.100.11:80", "198.51.100.12:80"];
 const VIRTUAL: &str = "203.0.113.10:80";
-/// What arrives is counted by this, ms.
+/// Length of a counting interval, ms.
 const BIN: u64 = 10;
 const BINS_OF_SECOND: usize = (1000 / BIN) as usize;
 /// The processes of the box end within this time.
 const END: Duration = Duration::from_secs(10);
-/// Numbers are written as often as this.
+/// Bytes of a number in the transferred data.
 const WORD: usize = 8;
 const CHUNK: usize = 64 * 1024;
 
-/// Runs the plan with `binary` as the box. It takes root.
+/// Runs the plan with `binary` as the box. Needs root.
 ///
 /// # Errors
-/// What is missing, or what came out wrong: then no time counts.
+/// A program or privilege is missing, or the result is wrong; no time counts then.
 pub fn run(plan: &Plan, binary: &Path) -> Result<Vec<Row>> {
     ensure!(plan.every >= 2 && plan.seconds > plan.every && plan.connections > 0, "there is nothing to measure, or too often");
     requirements::require(&[requirements::IP, requirements::ETHTOOL, requirements::NFT])?;
@@ -86,7 +92,7 @@ pub fn run(plan: &Plan, binary: &Path) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// What a kill was to the box.
+/// A kill and its recovery.
 struct Kill {
     bin: usize,
     its: Vec<usize>,
@@ -129,7 +135,7 @@ fn measure(plan: &Plan, name: &'static str, protection: &str, binary: &Path, int
     Ok(rows(plan, name, &seen, first, &kills))
 }
 
-/// Kills who has the most connections.
+/// Kills the instance that has the most connections.
 fn kill(running: &RunningBox, transfers: &Transfers, interrupt: &Interrupt) -> Result<Kill> {
     let said: Flows = serde_json::from_str(&running.ask("flows --limit 10000 tcp from any to any port 80")?)?;
     let of = |owner: u32| {
@@ -141,7 +147,7 @@ fn kill(running: &RunningBox, transfers: &Transfers, interrupt: &Interrupt) -> R
     let its = of(victim.id);
     ensure!(!its.is_empty(), "nobody has a connection: {status:?}");
     let bin = transfers.shared.bin();
-    // The box's clock is the host's.
+    // The box's clock is the host's, so times can be compared.
     let killed = Clock::new().now();
     signal_pid(victim.pid, Signal::KILL)?;
     let status = running.wait_for("it is recovered", RECOVERY_LIMIT, interrupt, |status| {
@@ -153,7 +159,7 @@ fn kill(running: &RunningBox, transfers: &Transfers, interrupt: &Interrupt) -> R
     Ok(Kill { bin, its, detected_ms, recovered_ms: failover.recovered_us.unwrap_or_default() as f64 / 1e3 })
 }
 
-/// By connection, what arrived in each bin.
+/// Bytes that arrived in each interval, by connection.
 type Seen = Vec<Vec<u64>>;
 
 fn rows(plan: &Plan, protection: &'static str, seen: &Seen, began: usize, kills: &[Kill]) -> Vec<Row> {
@@ -188,7 +194,7 @@ fn rows(plan: &Plan, protection: &'static str, seen: &Seen, began: usize, kills:
     (0..plan.seconds).map(row).collect()
 }
 
-/// Sends numbers to whoever connects, as many as go through.
+/// A server that sends numbers at full speed to every client.
 struct Source {
     address: SocketAddr,
     namespace: Namespace,
@@ -199,7 +205,7 @@ struct Source {
 impl Drop for Source {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        // It waits for somebody.
+        // Connects once, because the thread waits for a connection.
         let _ = self.namespace.enter(|| TcpStream::connect_timeout(&self.address, Duration::from_secs(1)));
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -217,7 +223,7 @@ impl Source {
                 if stopped.load(Ordering::Relaxed) {
                     return;
                 }
-                // It ends with its connection.
+                // The thread ends with its connection.
                 std::thread::spawn(move || send(connection));
             }
         };
@@ -243,7 +249,7 @@ fn send(mut connection: TcpStream) {
 struct Shared {
     began: Instant,
     stop: AtomicBool,
-    /// By connection.
+    /// Bytes per interval, by connection.
     bins: Vec<Vec<AtomicU64>>,
 }
 
@@ -252,7 +258,7 @@ impl Shared {
         self.began.elapsed()
     }
 
-    /// Now.
+    /// The present interval.
     fn bin(&self) -> usize {
         (self.elapsed().as_millis() as u64 / BIN) as usize
     }
@@ -262,17 +268,17 @@ impl Shared {
     }
 }
 
-/// Connections under way.
+/// Running transfers.
 struct Transfers {
     shared: Arc<Shared>,
-    /// Of each the client's port.
+    /// The client's port, by connection.
     ports: Vec<u16>,
     threads: Vec<JoinHandle<Result<()>>>,
 }
 
 impl Transfers {
     fn start(client: &Namespace, to: SocketAddr, plan: &Plan) -> Result<Transfers> {
-        // Time to begin, and for kills to be recovered from.
+        // Room for the start, and for recoveries from kills.
         let bins = (plan.seconds as usize + 120) * BINS_OF_SECOND;
         let shared = Arc::new(Shared {
             began: Instant::now(),
@@ -303,7 +309,7 @@ impl Transfers {
 /// Reads until it is told to stop.
 ///
 /// # Errors
-/// The connection broke or stood still, or what came is not what was sent.
+/// The connection broke or stood still, or the bytes were not those that were sent.
 fn receive(mut connection: TcpStream, at: usize, shared: &Shared) -> Result<()> {
     let mut buffer = vec![0; CHUNK + WORD];
     let (mut have, mut next) = (0, 0u64);
@@ -329,7 +335,8 @@ fn receive(mut connection: TcpStream, at: usize, shared: &Shared) -> Result<()> 
 mod tests {
     use super::*;
 
-    /// A transfer without a box: numbers arrive in order; what breaks is an error.
+    /// A transfer without a box: numbers arrive in order; a broken connection is an
+    /// error.
     #[test]
     fn what_arrives_is_what_was_sent() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -362,7 +369,7 @@ mod tests {
         assert!(wrong.to_string().contains("in the place of number 1"), "{wrong}");
     }
 
-    /// Of two connections one stands still for 50 ms after the kill, and the other one does not.
+    /// The second of two connections stands still for 50 ms after the kill.
     #[test]
     fn gaps_are_counted() {
         let plan = Plan { seconds: 2, every: 1, connections: 2 };

@@ -1,8 +1,11 @@
 //! `holdfast bench recovery`: how long a dead runtime's flows are without an owner.
 //!
-//! One runtime opens the flows, another has their replicas; the first is killed, and the coordinator says so. The time runs from its word until the last flow's
-//! route was claimed and the flow is served. The plan of NFVactor's table on recovery. The time counts only if every flow is
-//! owned then, leaves as what it left as before, and of some of them packets in both directions came through with their counters right.
+//! A runtime opens the flows, another has their replicas. The first is killed, and the
+//! coordinator announces it. The time runs from the announcement until the last flow's
+//! route was claimed and the flow is served. The plan is that of NFVactor's table on
+//! recovery. The time counts only if every flow is owned at its end and leaves with the
+//! same addresses as before; of some flows, packets in both directions must come through
+//! with their counters right.
 
 use super::traffic::{self, FRAME_LEN};
 use super::world::{FIRST, MakeChain, SECOND, World, first_packet};
@@ -13,16 +16,16 @@ use holdfast_protection::Plan as Preset;
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
-/// What to measure.
+/// The plan of a measurement.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// Flows of the runtime that is killed.
     pub flows: usize,
-    /// How often; the median counts.
+    /// Rounds; the median counts.
     pub rounds: usize,
 }
 
-/// One row of the result.
+/// A row of the result.
 #[derive(Debug, Clone, Serialize)]
 pub struct Row {
     /// Version of this object.
@@ -31,21 +34,24 @@ pub struct Row {
     pub case: &'static str,
     /// Flows recovered.
     pub flows: usize,
-    /// From the coordinator's word until the last flow was served, ms: the median of the rounds.
+    /// Time from the coordinator's announcement until the last flow was served, ms:
+    /// median over the rounds.
     pub milliseconds: f64,
-    /// The same of the fastest round and of the slowest.
+    /// The same in the fastest round, and in the slowest.
     pub least_milliseconds: f64,
     /// See `least_milliseconds`.
     pub most_milliseconds: f64,
-    /// The median by flow, ns.
+    /// The median per flow, ns.
     pub ns_per_flow: f64,
-    /// Until half of the flows were served, ms.
+    /// Time until half of the flows were served, ms.
     pub half_milliseconds: f64,
-    /// Until the coordinator had the account, with every number that the flows hold, ms.
+    /// Time until the coordinator had the account, with every number that the flows hold,
+    /// ms.
     pub accounted_milliseconds: f64,
-    /// The longest that the runtime did nothing but recover, ms.
+    /// The longest time for which the runtime did nothing but recover, ms.
     pub longest_turn_milliseconds: f64,
-    /// Flows of which packets were sent afterwards, in both directions, and came out right.
+    /// Flows of which packets were sent afterwards in both directions, and came out
+    /// right.
     pub checked: usize,
 }
 
@@ -55,7 +61,7 @@ const SAMPLE: usize = 1000;
 /// Runs the plan.
 ///
 /// # Errors
-/// What is wrong with the result: then no time counts.
+/// The result is wrong; no time counts then.
 pub fn run(plan: &Plan, make: MakeChain<'_>) -> Result<Row, String> {
     if plan.flows == 0 || plan.rounds == 0 {
         return Err("there is nothing to measure".to_owned());
@@ -86,7 +92,7 @@ struct Round {
     checked: usize,
 }
 
-/// What a flow leaves as: addresses and ports.
+/// The addresses and ports with which a flow leaves.
 type Leaves = [u8; 12];
 
 impl Round {
@@ -136,7 +142,7 @@ impl Round {
     }
 }
 
-/// What the new owner's account says.
+/// The number of flows in the new owner's account.
 fn recovered(heard: &[Control]) -> Option<u64> {
     heard.iter().find_map(|message| match message {
         Control::Recovered { node, incarnation, flows, .. } if (*node, *incarnation) == (FIRST.node, FIRST.incarnation) => {
@@ -152,8 +158,8 @@ fn ends(frame: &[u8]) -> Leaves {
     ends
 }
 
-/// Sends a packet and a reply of some flows, spread over all of them. Both come out as if nothing had happened, and are counted behind those
-/// before.
+/// Sends a packet and a reply of some flows, spread over all of them. Both must come out
+/// as before the kill, and counters must continue.
 fn check(world: &mut World, leaves: &[Leaves]) -> Result<usize, String> {
     let step = (leaves.len() / SAMPLE).max(1);
     let sample: Vec<usize> = (0..leaves.len()).step_by(step).collect();
@@ -178,7 +184,7 @@ fn check(world: &mut World, leaves: &[Leaves]) -> Result<usize, String> {
     Ok(sample.len())
 }
 
-/// What becomes of one frame.
+/// Sends one frame, and returns it as it comes out.
 fn one(world: &mut World, frame: &[u8; FRAME_LEN]) -> Result<[u8; FRAME_LEN], String> {
     world.send(frame);
     let mut out = None;
@@ -200,7 +206,8 @@ mod tests {
         crate::bench::chains::chain(300)
     }
 
-    /// 300 flows are recovered, twice: every one has an owner, and those that were looked at are as they were.
+    /// 300 flows are recovered, twice: every flow has an owner, and the checked flows are
+    /// unchanged.
     #[test]
     fn flows_are_recovered_and_looked_at() {
         let row = run(&Plan { flows: 300, rounds: 2 }, &chain).unwrap();
@@ -209,7 +216,7 @@ mod tests {
         assert!(row.least_milliseconds > 0.0 && row.least_milliseconds <= row.most_milliseconds);
     }
 
-    /// A flow that does not leave as it left before is found.
+    /// A flow that leaves with other addresses than before is found.
     #[test]
     fn a_flow_that_changed_is_found() {
         let mut world = World::new(10, &chain, &|| Preset::NFVACTOR.build()).unwrap();

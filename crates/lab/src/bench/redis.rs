@@ -1,4 +1,5 @@
-//! A Redis of the benchmark's own, with its socket in a directory that goes with it. It writes nothing to a disk.
+//! A Redis of the benchmark's own, with its socket in a directory that is removed with
+//! it. The Redis writes nothing to a disk.
 
 use redis::{Client, Connection};
 use std::path::PathBuf;
@@ -7,10 +8,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 const PROGRAM: &str = "redis-server";
-/// Longest wait for it to begin.
+/// Longest wait for its start.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// See the module.
+/// A running Redis. Dropping it ends it and removes its directory.
 pub(super) struct Redis {
     process: Child,
     directory: PathBuf,
@@ -26,10 +27,10 @@ impl Drop for Redis {
 }
 
 impl Redis {
-    /// Starts one.
+    /// Starts a Redis.
     ///
     /// # Errors
-    /// It is not installed, or does not answer.
+    /// Redis is not installed, or does not answer.
     pub(super) fn start() -> Result<Redis, String> {
         static STARTED: AtomicU32 = AtomicU32::new(0);
         let number = STARTED.fetch_add(1, Ordering::Relaxed);
@@ -56,10 +57,10 @@ impl Redis {
         }
     }
 
-    /// Another connection.
+    /// Opens another connection.
     ///
     /// # Errors
-    /// It does not answer.
+    /// Redis does not answer.
     pub(super) fn connect(&self) -> Result<Connection, String> {
         self.client.get_connection().map_err(|error| format!("`{PROGRAM}`: {error}"))
     }

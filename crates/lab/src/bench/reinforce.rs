@@ -1,8 +1,13 @@
-//! `holdfast bench reinforce`: what the remote standby costs, by what its cost depends on.
+//! `holdfast bench reinforce`: the cost of the remote standby, and its dependence on the
+//! settings.
 //!
-//! The machinery of `bench replication`, with one thing varied at a time: the time between two rounds of checkpoints, how often a packet is non-deterministic (REINFORCE, Table II), how many
-//! packets begin a flow, for which the NAT takes a port, and the length of the chain. Stamps are the clock's here, because rounds go by them. Every case first plays each flow in
-//! both directions, and what comes out is compared with what comes out without protection; only then is time taken, in turns, and at the end everything that went in has come out.
+//! The machinery is that of `bench replication`, with one setting varied at a time: the
+//! time between two rounds of checkpoints; how often a packet is non-deterministic
+//! (REINFORCE, Table II); how many packets begin a flow, for which the NAT takes a port;
+//! and the length of the chain. Stamps follow the clock here, because checkpoint rounds
+//! depend on them. Every case first plays each flow in both directions, and the output is
+//! compared with that of an unprotected chain. Only then are times taken, in turns, and
+//! at the end every packet must have come out.
 
 use super::datapath::{Alone, Pair, PlaysOnce, Runs};
 use super::median;
@@ -14,60 +19,64 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// What to measure.
+/// The plan of a measurement.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// Flows, each played in both directions.
     pub flows: usize,
-    /// How long each case is timed per round, once for throughput and once for latency.
+    /// Duration of each case per round, once for throughput and once for latency.
     pub time: Duration,
     /// Rounds; the median counts.
     pub rounds: usize,
     /// Packets per second at which latency is measured.
     pub packets_per_second: u64,
-    /// Flows that may begin while time is taken.
+    /// Flows that may begin during the timed part.
     pub fresh: usize,
 }
 
-/// One row of the result.
+/// A row of the result.
 #[derive(Debug, Clone, Serialize)]
 pub struct Row {
     /// Version of this object.
     pub version: u32,
-    /// What is varied: `checkpoint-ms`; `nondeterministic-every` and `new-flow-every` so many packets, 0 for never; `functions`.
+    /// The varied setting: `checkpoint-ms`; `nondeterministic-every` and `new-flow-every`
+    /// so many packets, 0 for never; `functions`.
     pub varied: &'static str,
-    /// Its value.
+    /// The setting's value.
     pub value: u64,
-    /// Flows that are there from the beginning.
+    /// Flows that exist from the beginning.
     pub flows: usize,
     /// Packets per second, millions: median over the rounds.
     pub mpps: f64,
-    /// Without protection.
+    /// The same without protection.
     pub none_mpps: f64,
     /// Median of the ratios taken round by round.
     pub ratio_to_none: f64,
-    /// From when a packet was due to when the switch has it again, µs, at `packets_per_second`.
+    /// Time from when a packet was due until the switch has it again, µs, at
+    /// `packets_per_second`.
     pub latency_p50_us: f64,
     /// See `latency_p50_us`.
     pub latency_p99_us: f64,
-    /// See `latency_p50_us`. Median of the rounds' longest.
+    /// See `latency_p50_us`. Median of the rounds' maxima.
     pub latency_max_us: f64,
-    /// What that is more than without protection.
+    /// The difference to the latency without protection.
     pub added_p50_us: f64,
     /// See `added_p50_us`.
     pub added_p99_us: f64,
     /// See `added_p50_us`.
     pub added_max_us: f64,
-    /// At which latency was measured.
+    /// The rate at which latency was measured.
     pub packets_per_second: u64,
-    /// Bytes of frames between the two runtimes, by packet, while throughput was measured.
+    /// Bytes of frames between the two runtimes, per packet, while throughput was
+    /// measured.
     pub replication_bytes_per_packet: f64,
 }
 
-/// How long rounds are in which flows begin: so short that there is room for them.
+/// Duration of rounds in which flows begin: short enough that there is room for all of
+/// them.
 const FRESH_TIME: Duration = Duration::from_millis(50);
 
-/// One thing to measure.
+/// A setting to measure.
 struct Setting<'a> {
     varied: &'static str,
     value: u64,
@@ -76,13 +85,13 @@ struct Setting<'a> {
     make: &'a dyn Fn() -> Result<Chain, String>,
 }
 
-/// Makes the functions under test, for so many flows.
+/// Makes the functions under test, for a number of flows.
 pub type MakeFunctions<'a> = &'a dyn Fn(usize) -> Result<Vec<Box<dyn Function>>, String>;
 
 /// Runs the plan.
 ///
 /// # Errors
-/// What came out wrong: then no time counts.
+/// The output was wrong; no time counts then.
 pub fn run(plan: &Plan, heavy: MakeFunctions<'_>) -> Result<Vec<Row>, String> {
     if plan.flows == 0 || plan.rounds == 0 || plan.packets_per_second == 0 {
         return Err("there is nothing to measure".to_owned());
@@ -95,7 +104,7 @@ pub fn run(plan: &Plan, heavy: MakeFunctions<'_>) -> Result<Vec<Row>, String> {
     for milliseconds in [1, 5, 10, 50, 100, 1000] {
         measure("checkpoint-ms", milliseconds, milliseconds * 1_000_000, 0, &|| Ok(Chain::new(heavy(plan.flows)?)))?;
     }
-    // The last is once per second when latency is measured.
+    // The last rate is one packet per second when latency is measured.
     for every in [1, 10, 100, 1_000, 10_000, plan.packets_per_second, 0] {
         measure("nondeterministic-every", every, Preset::REINFORCE.checkpoint_every, 0, &|| {
             with_dice(heavy(plan.flows)?, every)
@@ -190,20 +199,22 @@ fn measure(plan: &Plan, setting: &Setting<'_>) -> Result<Row, String> {
 
 const PERCENTS: [f64; 3] = [50.0, 99.0, 100.0];
 
-/// What was measured of one case: by round throughput, and latency at each of [`PERCENTS`], µs.
+/// The measurements of one case: throughput by round, and latency at each of
+/// [`PERCENTS`], µs.
 #[derive(Default)]
 struct Found {
     mpps: Vec<f64>,
     latencies: [Vec<f64>; 3],
 }
 
-/// Functions that count, so many.
+/// A chain of counting functions, `length` long.
 fn monitors(length: usize) -> Result<Chain, String> {
     let functions = vec![("monitor".to_owned(), serde_json::Value::Null); length];
     holdfast_functions::catalog::chain(&functions).map_err(|(_, error)| error.to_string())
 }
 
-/// These functions, and behind them one that asks for a random number with one of so many packets.
+/// These functions, followed by one that asks for a random number with one of `every`
+/// packets.
 fn with_dice(mut functions: Vec<Box<dyn Function>>, every: u64) -> Result<Chain, String> {
     functions.push(Box::new(Bound::<Dice>::new(DiceConfig { every }).map_err(|error| error.to_string())?));
     Ok(Chain::new(functions))
@@ -214,7 +225,7 @@ struct DiceConfig {
     every: u64,
 }
 
-/// Makes one of so many packets non-deterministic, and remembers what it has drawn.
+/// Makes one of `every` packets non-deterministic, and remembers the number that it drew.
 struct Dice {
     every: u64,
 }
@@ -244,7 +255,8 @@ impl NetworkFunction for Dice {
 
     fn process(&self, _packet: &mut Packet, flow: &mut Drawn, _shared: &mut (), cx: &mut Context) -> Verdict {
         flow.packets += 1;
-        // Stamps are as good as drawn by lot, and the same whoever processes the packet.
+        // A hash of the stamp is as good as random, and the same for every process that
+        // handles the packet.
         if self.every > 0 && cx.now().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32 < (1 << 32) / self.every {
             flow.number = cx.random();
         }
@@ -256,7 +268,8 @@ impl NetworkFunction for Dice {
 mod tests {
     use super::*;
 
-    /// A short run of everything. States travel with every packet that could come out differently, and with few of those that could not.
+    /// A short run of every setting. States travel with every non-deterministic packet,
+    /// and with few deterministic ones.
     #[test]
     fn every_setting_is_measured() {
         let build = |(name, config): &(String, serde_json::Value)| holdfast_functions::catalog::build(name, config);
@@ -275,7 +288,8 @@ mod tests {
             let found = rows.iter().find(|row| row.varied == varied && row.value == value);
             found.map(|row| row.replication_bytes_per_packet).unwrap()
         };
-        // A state is some hundred bytes; of a slow machine's packets checkpoints are a larger part.
+        // A state is some hundred bytes; on a slow machine checkpoints take a larger
+        // share per packet.
         let (every, none) = (bytes("nondeterministic-every", 1), bytes("nondeterministic-every", 0));
         assert!(every > none + 50.0, "{every} {none}");
         assert!(bytes("new-flow-every", 10) > bytes("new-flow-every", 0));

@@ -1,10 +1,14 @@
-//! `holdfast bench replication`: what it costs that every packet's state is elsewhere before the packet leaves.
+//! `holdfast bench replication`: the cost of saving every packet's state elsewhere before
+//! the packet leaves.
 //!
-//! The same functions over the same frames: `none`, a runtime without protection, `nfvactor` in both of its ways, `reinforce` and `rescue`, with the replica, standby or state
-//! server in a second thread.
-//! The plan of NFVactor's figures on flow replication: throughput with it and without, latency added, bytes added. Every case first plays
-//! each flow in both directions, and what comes out is compared; only then is time taken. The cases take turns, so that a noisy machine
-//! disturbs all alike. Frames come in an order without locality: no two of a burst share a flow, and every packet has a state of its own to send.
+//! The same functions run over the same frames: `none`, a runtime without protection;
+//! `nfvactor` in both of its ways; `reinforce` and `rescue`. The replica, standby or
+//! state server is in a second thread. The plan is that of NFVactor's figures on flow
+//! replication: throughput with it and without, latency added, bytes added. Every case
+//! first plays each flow in both directions, and the output is compared; only then are
+//! times taken. The cases take turns, so that a noisy machine disturbs all alike. Frames
+//! come in an order without locality: no two of a burst share a flow, and every packet
+//! has a state of its own to send.
 
 use super::datapath::{Alone, BURST, Pair, PlaysOnce, Runs};
 use super::median;
@@ -15,12 +19,12 @@ use holdfast_wire::nsh::ENCAPSULATION_LEN;
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
-/// What to measure.
+/// The plan of a measurement.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// Flows, each played in both directions.
     pub flows: usize,
-    /// How long each case is timed per round, once for throughput and once for latency.
+    /// Duration of each case per round, once for throughput and once for latency.
     pub time: Duration,
     /// Rounds; the median counts.
     pub rounds: usize,
@@ -28,15 +32,16 @@ pub struct Plan {
     pub packets_per_second: u64,
 }
 
-/// One row of the result.
+/// A row of the result.
 #[derive(Debug, Clone, Serialize)]
 pub struct Row {
     /// Version of this object.
     pub version: u32,
-    /// `none`, `nfvactor-replica` (the replica releases), `nfvactor-source` (the owner does) `reinforce` (with what its standby costs, without the switch's log), `rescue`
-    /// (written back before it leaves) or `rescue-at-once`.
+    /// `none`; `nfvactor-replica` (the replica releases), `nfvactor-source` (the owner
+    /// releases); `reinforce` (with the cost of its standby, without the switch's log);
+    /// `rescue` (written back before the packet leaves) or `rescue-at-once`.
     pub case: &'static str,
-    /// Of a packet on the wire, frame check sequence included.
+    /// Bytes of a packet on the wire, frame check sequence included.
     pub bytes: usize,
     /// Flows.
     pub flows: usize,
@@ -44,39 +49,41 @@ pub struct Row {
     pub mpps: f64,
     /// Median of the ratios of throughput to that of `none`, taken round by round.
     pub ratio_to_none: f64,
-    /// From when a packet was due to when the switch has it again, µs, at `packets_per_second`.
+    /// Time from when a packet was due until the switch has it again, µs, at
+    /// `packets_per_second`.
     pub latency_p50_us: f64,
     /// See `latency_p50_us`.
     pub latency_p99_us: f64,
     /// See `latency_p50_us`.
     pub latency_p999_us: f64,
-    /// What that is more than with `none`.
+    /// The difference to the latency with `none`.
     pub added_p50_us: f64,
     /// See `added_p50_us`.
     pub added_p99_us: f64,
     /// See `added_p50_us`.
     pub added_p999_us: f64,
-    /// At which latency was measured.
+    /// The rate at which latency was measured.
     pub packets_per_second: u64,
-    /// Bytes of frames between the two runtimes, by packet, while throughput was measured.
+    /// Bytes of frames between the two runtimes, per packet, while throughput was
+    /// measured.
     pub replication_bytes_per_packet: f64,
-    /// The same with the way from the switch and back to it.
+    /// The same, plus the way from the switch and back to it.
     pub fabric_bytes_per_packet: f64,
 }
 
-/// As long as 1400 bytes on the wire.
+/// Frame length that gives 1400 bytes on the wire.
 const LONG_LEN: usize = 1396;
 
 const CASES: [&str; 6] = ["none", "nfvactor-replica", "nfvactor-source", "reinforce", "rescue", "rescue-at-once"];
 
-/// Of the cases behind the first.
+/// The presets of all cases but the first.
 const PROTECTIONS: [Preset; CASES.len() - 1] =
     [Preset::NFVACTOR, Preset::NFVACTOR_AT_SOURCE, Preset::REINFORCE, Preset::RESCUE, Preset::RESCUE_AT_ONCE];
 
 /// Runs the plan.
 ///
 /// # Errors
-/// What came out wrong: then no time counts.
+/// The output was wrong; no time counts then.
 pub fn run(plan: &Plan, make: MakeChain<'_>) -> Result<Vec<Row>, String> {
     if plan.flows == 0 || plan.rounds == 0 || plan.packets_per_second == 0 {
         return Err("there is nothing to measure".to_owned());
@@ -86,11 +93,11 @@ pub fn run(plan: &Plan, make: MakeChain<'_>) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-/// What was measured of one case.
+/// The measurements of one case.
 #[derive(Default)]
 struct Found {
     mpps: Vec<f64>,
-    /// By round: of all its packets, ns, in order.
+    /// Latencies of all packets, ns, in order, by round.
     latencies: Vec<Vec<u64>>,
     packets: u64,
     exchanged: u64,
@@ -157,7 +164,8 @@ fn measure<const L: usize>(plan: &Plan, make: MakeChain<'_>) -> Result<Vec<Row>,
     Ok((0..CASES.len()).map(|case| row::<L>(plan, case, &found)).collect())
 }
 
-/// As much as goes through. What came out, and the rate, millions per second.
+/// Runs a case at full speed. Returns the packets that came out, and the rate, millions
+/// per second.
 pub(super) fn flat_out<const L: usize>(case: &mut (impl Runs<L> + ?Sized), time: Duration) -> (u64, f64) {
     case.set_due(0);
     let before = case.sink().released;
@@ -172,7 +180,7 @@ pub(super) fn flat_out<const L: usize>(case: &mut (impl Runs<L> + ?Sized), time:
     (packets, packets as f64 / took.as_secs_f64() / 1e6)
 }
 
-/// As much as is due. How long each packet was under way, ns, in order.
+/// Runs a case at the plan's rate. Returns each packet's latency, ns, in order.
 pub(super) fn paced<const L: usize>(case: &mut (impl Runs<L> + ?Sized), plan: &Plan) -> Vec<u64> {
     let packets = (plan.packets_per_second as f64 * plan.time.as_secs_f64()) as u64;
     let interval = 1e9 / plan.packets_per_second as f64;
@@ -219,7 +227,9 @@ fn row<const L: usize>(plan: &Plan, case: usize, found: &[Found; CASES.len()]) -
 mod tests {
     use super::*;
 
-    /// A short run, and yet so long that also a busy machine gives the replica some of it: both lengths in all cases. Replication has bytes of its own, more where the packet travels too.
+    /// A short run of both lengths in all cases, long enough that a busy machine gives
+    /// the replica some time too. Replication exchanges bytes of its own, and more if the
+    /// packet travels too.
     #[test]
     fn every_case_is_measured() {
         let chain = || crate::bench::chains::chain(200);

@@ -1,8 +1,14 @@
-//! `holdfast bench rescue`: what it costs that flows have their home at a state server, by how long they live.
+//! `holdfast bench rescue`: the cost of a state server as the flows' home, by the flows'
+//! length.
 //!
-//! The plan of RESCue's figures on throughput and latency (section VI): a firewall, a NAT and a load balancer, each by itself; flows of a thousand packets, of ten, and of both; `none`, `rescue` in
-//! its two ways, with the NAT's ports assigned by the state server, and `stateless`, which has every state in a Redis. A thousand flows are there at a time; when one has had its packets another begins, and
-//! as many expire. Every case first plays flows in both directions, and what comes out is compared; then they take turns, and in the end every packet has come out.
+//! The plan is that of RESCue's figures on throughput and latency (section VI). A
+//! firewall, a NAT and a load balancer run by themselves, with flows of a thousand
+//! packets, of ten, and of both. The cases are `none`, `rescue` in its two ways, with the
+//! NAT's ports assigned by the state server, and `stateless`, which has every state in a
+//! Redis. A thousand flows are active at a time; after a flow's last packet another one
+//! begins, and as many expire. Every case first plays flows in both directions, and the
+//! output is compared. The cases then take turns, and in the end every packet has come
+//! out.
 
 use super::churn::{Churn, Lengths};
 use super::datapath::{Alone, LEASE, Pair, PlaysOnce, Runs, Stateless};
@@ -15,44 +21,47 @@ use holdfast_protection::{Plan as Preset, Protection, Rescue};
 use holdfast_state::SERVER_CREDIT;
 use serde::Serialize;
 
-/// One row of the result.
+/// A row of the result.
 #[derive(Debug, Clone, Serialize)]
 pub struct Row {
     /// Version of this object.
     pub version: u32,
     /// `firewall`, `nat` or `load_balancer`.
     pub function: &'static str,
-    /// Packets of a flow: 1000 (`long`), 10 (`short`), or 1000 of every fifth and 10 of the others (`empirical`).
+    /// Packets of a flow: 1000 (`long`), 10 (`short`), or 1000 of every fifth and 10 of
+    /// the others (`empirical`).
     pub lengths: &'static str,
-    /// `none`, `rescue` (written back before it leaves), `rescue-at-once`, or `stateless`.
+    /// `none`, `rescue` (written back before the packet leaves), `rescue-at-once`, or
+    /// `stateless`.
     pub case: &'static str,
     /// Packets per second, millions: median over the rounds.
     pub mpps: f64,
     /// Median of the ratios of throughput to that of `none`, taken round by round.
     pub ratio_to_none: f64,
-    /// From when a packet was due to when the switch has it again, µs, at `packets_per_second`.
+    /// Time from when a packet was due until the switch has it again, µs, at
+    /// `packets_per_second`.
     pub latency_p50_us: f64,
     /// See `latency_p50_us`.
     pub latency_p99_us: f64,
-    /// At which latency was measured.
+    /// The rate at which latency was measured.
     pub packets_per_second: u64,
     /// Flows that began.
     pub flows: u64,
 }
 
-/// A function by itself: its name, and how it is made with room for so many flows.
+/// A function by itself: its name, and how it is made with room for a number of flows.
 pub type NamedFunction<'a> = (&'static str, &'a dyn Fn(usize) -> Result<Chain, String>);
 
 const CASES: [&str; 4] = ["none", "rescue", "rescue-at-once", "stateless"];
 /// Flows that are played in both directions first.
 const CHECKED: usize = 1000;
-/// Numbers for flows that never give theirs back.
+/// Numbers for flows that never return theirs.
 const STATELESS_FLOWS: usize = 1 << 20;
 
 /// Runs the plan.
 ///
 /// # Errors
-/// What came out wrong: then no time counts.
+/// The output was wrong; no time counts then.
 pub fn run(plan: &Plan, functions: &[NamedFunction<'_>]) -> Result<Vec<Row>, String> {
     if plan.flows < 8 * CHECKED || plan.rounds == 0 || plan.packets_per_second == 0 {
         return Err(format!("{} flows, one round and one packet per second at least can be measured", 8 * CHECKED));
@@ -68,31 +77,34 @@ pub fn run(plan: &Plan, functions: &[NamedFunction<'_>]) -> Result<Vec<Row>, Str
     Ok(rows)
 }
 
-/// One row of what leases cost.
+/// A row of the cost of leases.
 #[derive(Debug, Clone, Serialize)]
 pub struct LeaseRow {
     /// Version of this object.
     pub version: u32,
-    /// A port of which nothing is heard for so long is asked for, ms; 0: none ever is.
+    /// The server asks for a port of which it hears nothing for this time, ms; 0: never.
     pub lease_ms: u64,
     /// Packets per second, millions: median over the rounds.
     pub mpps: f64,
     /// Median of the ratios of throughput to that without leases, taken round by round.
     pub ratio_to_none: f64,
-    /// From when a packet was due to when the switch has it again, µs, at `packets_per_second`.
+    /// Time from when a packet was due until the switch has it again, µs, at
+    /// `packets_per_second`.
     pub latency_p50_us: f64,
     /// See `latency_p50_us`.
     pub latency_p99_us: f64,
-    /// At which latency was measured.
+    /// The rate at which latency was measured.
     pub packets_per_second: u64,
 }
 
 const LEASES: [u64; 5] = [0, 60_000, 1_000, 100, 10];
 
-/// What it costs that ports are asked for: a NAT under `rescue`, flows of ten packets, with leases from a minute, which is what a box's are, to so short ones that some port is asked for all the time.
+/// Measures the cost of asking for ports: a NAT under `rescue`, flows of ten packets.
+/// Leases go from a minute, as in a box, down to leases so short that some port is asked
+/// for all the time.
 ///
 /// # Errors
-/// What came out wrong: then no time counts.
+/// The output was wrong; no time counts then.
 pub fn leases(plan: &Plan, make: &dyn Fn(usize) -> Result<Chain, String>) -> Result<Vec<LeaseRow>, String> {
     let mut pairs = Vec::new();
     for lease in LEASES {
@@ -116,7 +128,7 @@ pub fn leases(plan: &Plan, make: &dyn Fn(usize) -> Result<Chain, String>) -> Res
     Ok(LEASES.into_iter().enumerate().map(row).collect())
 }
 
-/// A way of running the function that can be examined, too.
+/// A way of running the function whose output can be checked, too.
 trait Case: Runs<FRAME_LEN> + PlaysOnce<FRAME_LEN> {}
 
 impl<T: Runs<FRAME_LEN> + PlaysOnce<FRAME_LEN>> Case for T {}
@@ -138,10 +150,10 @@ fn paged(
     Pair::with_lease(plan.flows, served()?, served()?, protection, lease)
 }
 
-/// Plays flows in both directions, and compares what comes out.
+/// Plays flows in both directions, and compares the output.
 fn examine(case: &mut dyn Case) -> Result<(), String> {
     let forward: Vec<[u8; FRAME_LEN]> = (0..CHECKED).map(|flow| traffic::udp(traffic::client(flow), traffic::VIRTUAL)).collect();
-    // Those that wait for a number come out later.
+    // Packets that wait for a number come out later.
     let mut opened = case.open(&forward)?;
     let expected = case.play_once(&forward, 0)?;
     opened.sort_unstable();
@@ -154,10 +166,11 @@ fn examine(case: &mut dyn Case) -> Result<(), String> {
     case.check(&forward, &reverse, &expected)
 }
 
-/// By case, of each round: the rate, millions per second, and each packet's time, ns, in order.
+/// Per case and round: the rate, millions per second, and each packet's latency, ns, in
+/// order.
 type Found = (Vec<Vec<f64>>, Vec<Vec<Vec<u64>>>);
 
-/// The cases take turns. An error says of which case it is.
+/// Runs the cases in turns. An error names the index of its case.
 fn in_turns(plan: &Plan, cases: &mut [&mut dyn Case]) -> Result<Found, (usize, String)> {
     let (mut mpps, mut latencies) = (vec![Vec::new(); cases.len()], vec![Vec::new(); cases.len()]);
     for round in 0..plan.rounds + 1 {
@@ -176,7 +189,7 @@ fn in_turns(plan: &Plan, cases: &mut [&mut dyn Case]) -> Result<Found, (usize, S
     Ok((mpps, latencies))
 }
 
-/// Of a case's throughput to that of the first, round by round; the median.
+/// Ratio of a case's throughput to the first case's: median over the rounds.
 fn ratio(mpps: &[Vec<f64>], at: usize) -> f64 {
     median(&mpps[at].iter().zip(&mpps[0]).map(|(own, first)| own / first).collect::<Vec<f64>>())
 }
@@ -229,7 +242,8 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    /// A short run of one function, if there is a Redis: every case with flows of every length.
+    /// A short run of one function, if there is a Redis: every case with flows of every
+    /// length.
     #[test]
     fn every_case_is_measured() {
         if Redis::start().is_err() {
@@ -246,7 +260,7 @@ mod tests {
         assert!(rows.iter().all(|row| row.flows >= 1000), "{rows:?}");
     }
 
-    /// A short run, with ports that are asked for while it lasts.
+    /// A short run, in which the server asks for ports.
     #[test]
     fn every_lease_is_measured() {
         let nat = |flows| crate::bench::chains::function("nat", flows);

@@ -1,8 +1,10 @@
-//! `holdfast bench sealing`: what it costs that packets between hosts are sealed.
+//! `holdfast bench sealing`: the cost of sealing packets between hosts.
 //!
-//! One core stands for both hosts. A packet is copied into a buffer, encapsulated, copied into another host's buffer as a network would, and taken out of its
-//! encapsulation; in the other case it is also sealed by the one host and opened by the other. Every case first sends a numbered round and looks whether each packet
-//! came out as it went in; only then is time taken. The cases take turns, so that a noisy machine disturbs all alike.
+//! A single core stands for both hosts. A packet is copied into a buffer, encapsulated,
+//! copied into another host's buffer as a network would, and decapsulated. In the other
+//! case one host also seals it and the other opens it. Every case first sends a numbered
+//! round and checks that each packet comes out unchanged; only then are times taken. The
+//! cases take turns, so that a noisy machine disturbs all alike.
 
 use super::median;
 use holdfast_node::address::{SWITCH, mac_of, mac_of_life};
@@ -20,7 +22,7 @@ const SIZES: [usize; 2] = [64, 1400];
 const BURST: usize = 64;
 const RUNTIME: Peer = Peer { node: 16, incarnation: 1 };
 
-/// What to measure.
+/// The plan of a measurement.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// Packets per case and round.
@@ -29,26 +31,26 @@ pub struct Plan {
     pub rounds: usize,
 }
 
-/// One row of the result.
+/// A row of the result.
 #[derive(Debug, Clone, Serialize)]
 pub struct Row {
     /// Version of this object.
     pub version: u32,
     /// `plain` or `sealed`.
     pub case: &'static str,
-    /// Of a packet, without its encapsulation.
+    /// Bytes of a packet, without its encapsulation.
     pub bytes: usize,
     /// Median over the rounds, both hosts together.
     pub ns_per_packet: f64,
-    /// By the plain case of the same size.
+    /// Ratio to the plain case of the same size.
     pub ratio_to_plain: f64,
-    /// Allocations while time was taken, by packet.
+    /// Allocations during the timed part, per packet.
     pub allocations_per_packet: f64,
 }
 
 struct Case {
     bytes: usize,
-    /// The sender's and the receiver's.
+    /// The sender's seal and the receiver's.
     seals: Option<(HostSeal, HostSeal)>,
     pool: MemoryPool,
     sent: Vec<Packet>,
@@ -74,7 +76,7 @@ impl Case {
         Ok(Case { bytes, seals, pool, sent, frame: vec![0x5a; bytes], times, allocations: 0 })
     }
 
-    /// Sends so many packets; `look` sees what comes out.
+    /// Sends `packets` packets; `look` sees the output.
     fn play(&mut self, packets: usize, mut look: impl FnMut(usize, &[u8]) -> bool) -> Result<(), String> {
         let outer = Outer { destination: mac_of(SWITCH), source: mac_of_life(RUNTIME), index: index::RELEASED };
         let Case { seals, pool, sent, frame, .. } = self;
@@ -114,7 +116,7 @@ impl Case {
 /// Runs the plan. `allocations` reads the process's count of allocations.
 ///
 /// # Errors
-/// What is wrong with the result.
+/// The result is wrong; the error says how.
 pub fn run(plan: &Plan, allocations: &dyn Fn() -> u64) -> Result<Vec<Row>, String> {
     if plan.packets == 0 || plan.rounds == 0 {
         return Err("there is nothing to measure".to_owned());
@@ -171,7 +173,7 @@ mod tests {
         assert!(run(&Plan { packets: 0, rounds: 1 }, &|| 0).is_err());
     }
 
-    /// A packet that does not come out as it went in is found before any time is taken.
+    /// A packet that comes out changed is found before any time is taken.
     #[test]
     fn a_wrong_packet_is_found() {
         let mut case = Case::new(64, true).unwrap();

@@ -1,4 +1,5 @@
-//! A runtime in a process of its own, as a box has it, and this process in the place of its manager, its switch and its coordinator.
+//! A runtime in a process of its own, as in a box; this process stands for its manager,
+//! switch and coordinator.
 
 use super::PlaysOnce;
 use super::world::{MakeChain, room_for};
@@ -34,9 +35,9 @@ const RUNTIME: Peer = Peer { node: FIRST_RUNTIME, incarnation: 1 };
 const BUFFERS: u32 = 16_384;
 /// Packets that are under way while a result is checked.
 const AT_ONCE: usize = 64;
-/// How long something may take that takes milliseconds.
+/// Time limit for steps that usually take milliseconds.
 const LIMIT: Duration = Duration::from_secs(20);
-/// Between two times at which messages are looked after, ns.
+/// Time between two looks for messages, ns.
 const WORD_INTERVAL: u64 = 1_000_000;
 
 /// Starts a runtime of this configuration, with this process in the place of its manager:
@@ -73,14 +74,14 @@ fn start_runtime(text: String, arena: BorrowedFd<'_>, port: &VportHost) -> Resul
 /// A chain's functions by name, each with its configuration.
 pub(super) type Functions = Vec<(String, Value)>;
 
-/// Two processors that this thread may have, if there are two.
+/// Two processors that this thread may use, if there are two.
 pub(super) fn processors() -> Result<Option<[usize; 2]>, String> {
     let allowed = sched_getaffinity(None).map_err(|error| error.to_string())?;
     let mut processors = (0..CpuSet::MAX_CPU).filter(|number| allowed.is_set(*number));
     Ok(processors.next().zip(processors.next()).map(<[usize; 2]>::from))
 }
 
-/// See the module.
+/// A runtime's process, and the stand-ins for manager, switch and coordinator.
 pub(super) struct Served {
     process: Option<Watched>,
     port: VportHost,
@@ -91,7 +92,7 @@ pub(super) struct Served {
     stamp: u64,
     next_word: u64,
     rx: Vec<Packet>,
-    /// Frames that came out.
+    /// Frames that the runtime has released.
     pub(super) released: u64,
 }
 
@@ -104,7 +105,7 @@ impl Drop for Served {
 }
 
 impl Served {
-    /// Starts a runtime of one chain, and gives it every number of the chain's pools.
+    /// Starts a runtime of one chain, and grants it every number of the chain's pools.
     pub(super) fn start(functions: &Functions, protection: &Value, flows: usize, make: MakeChain<'_>) -> Result<Served, String> {
         let chain: Vec<Value> = functions.iter().map(|(name, config)| json!({ name: config })).collect();
         let text = json!({
@@ -144,19 +145,20 @@ impl Served {
         })
     }
 
-    /// Now, ns.
+    /// The present time, ns.
     #[inline]
     pub(super) fn now(&self) -> u64 {
         self.clock.now()
     }
 
-    /// Frames of the runtime that are there to receive.
+    /// Frames of the runtime that can be received.
     #[inline]
     pub(super) fn waiting(&self) -> usize {
         self.port.waiting()
     }
 
-    /// This thread keeps to the first of these processors, and the runtime's processes to the second. Before they have begun.
+    /// Pins this thread to the first of these processors, and the runtime's processes to
+    /// the second, before they start.
     pub(super) fn part(&self, [here, there]: [usize; 2]) -> Result<(), String> {
         let refused = |error: rustix::io::Errno| error.to_string();
         let only = |number| {
@@ -169,7 +171,7 @@ impl Served {
         sched_setaffinity(None, &only(here)).map_err(refused)
     }
 
-    /// The runtime's processes.
+    /// The runtime's worker and standby processes.
     pub(super) fn pair(&self) -> Pair {
         self.port.pair()
     }
@@ -179,13 +181,14 @@ impl Served {
         self.port.heartbeat()
     }
 
-    /// A frame for the runtime, as the switch sends it; [`Served::flush`] shows it. False if there is no room.
+    /// Sends a frame to the runtime, as the switch does; [`Served::flush`] shows it.
+    /// False if there is no room.
     #[inline]
     pub(super) fn send(&mut self, frame: &[u8], flags: u8) -> bool {
         self.send_with(frame, flags, |_| {})
     }
 
-    /// As [`Served::send`], with something changed in the frame.
+    /// Like [`Served::send`], with a change in the frame.
     #[inline]
     pub(super) fn send_with(&mut self, frame: &[u8], flags: u8, change: impl FnOnce(&mut [u8])) -> bool {
         let Some(mut packet) = self.arena.take() else { return false };
@@ -207,12 +210,12 @@ impl Served {
         }
     }
 
-    /// Shows the runtime what was sent.
+    /// Shows the runtime the frames that were sent.
     pub(super) fn flush(&mut self) {
         self.port.flush();
     }
 
-    /// Takes what has come; `released` gets each frame that left.
+    /// Takes the frames that have arrived; `released` gets each released frame.
     #[inline]
     pub(super) fn receive(&mut self, mut released: impl FnMut(&[u8])) {
         let mut rx = core::mem::take(&mut self.rx);
@@ -232,7 +235,8 @@ impl Served {
         self.rx = rx;
     }
 
-    /// A message. What is numbered is kept at once; what it says is for a coordinator.
+    /// Handles a message: numbered messages are acknowledged at once; their content is
+    /// for a real coordinator.
     fn hear(&mut self, frame: &[u8]) {
         let now = self.clock.now();
         let to = frame.first_chunk().and_then(node_of);
@@ -246,7 +250,7 @@ impl Served {
         }
     }
 
-    /// Sends messages, if it is time to.
+    /// Sends messages, if they are due.
     #[inline]
     pub(super) fn speak(&mut self, now: u64) {
         if now < self.next_word {
@@ -272,10 +276,10 @@ impl Served {
         self.wait_for("the runtime serves", |served| served.turns() > 0)
     }
 
-    /// Waits until the worker has a standby that can take over, and goes by that.
+    /// Waits until the worker has a standby that can take over, and acts accordingly.
     pub(super) fn wait_for_standby(&mut self) -> Result<(), String> {
         self.wait_for("there is a standby", |served| served.pair().standby.load(Ordering::Acquire) != 0)?;
-        // A whole turn that has begun since then.
+        // A whole turn must have begun since then.
         let turns = self.turns() + 2;
         self.wait_for("the worker turns", |served| served.turns() >= turns)
     }
@@ -326,12 +330,12 @@ impl<const L: usize> PlaysOnce<L> for Served {
     }
 }
 
-/// All blocks of all pools.
+/// Grants of all blocks of all pools.
 fn grants(make: MakeChain<'_>) -> Result<Vec<Control>, String> {
     let mut grants = Vec::new();
     for (pool, size) in pools::of_chain(0, &mut make()?) {
         let blocks: Vec<u32> = (0..size.div_ceil(BLOCK_LEN)).collect();
-        // As many as a record takes.
+        // As many blocks as fit in a record.
         let some = |some: &[u32]| Control::Grant { pool, blocks: some.iter().map(|&block| (block, [0; 4])).collect() };
         grants.extend(blocks.chunks(100).map(some));
     }

@@ -1,7 +1,10 @@
-//! `holdfast bench takeover`: how long nothing leaves when the worker of a runtime with a local standby is killed.
+//! `holdfast bench takeover`: how long no packet leaves when the worker of a runtime with
+//! a local standby is killed.
 //!
-//! A runtime's processes as they are in a box: keeper, worker, standby. This process is manager and switch: it sends numbered packets at a steady rate and kills the
-//! worker again and again. A ledger says whether any packet was lost, came twice, or left behind a later one of its flow, over all kills; only if not do times count.
+//! The runtime's processes are those of a box: keeper, worker, standby. This process is
+//! manager and switch: it sends numbered packets at a steady rate and kills the worker
+//! again and again. A ledger over all kills finds packets that were lost, came twice, or
+//! left behind a later one of their flow; times count only if there are none.
 
 use super::PlaysOnce;
 use super::served::{self, Functions, Served};
@@ -13,7 +16,7 @@ use serde::Serialize;
 use serde_json::json;
 use std::sync::atomic::Ordering;
 
-/// What to measure.
+/// The plan of a measurement.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// Kills of each case.
@@ -24,31 +27,34 @@ pub struct Plan {
     pub packets_per_second: u64,
 }
 
-/// One row of the result. Times in µs.
+/// A row of the result. Times in µs.
 #[derive(Debug, Clone, Serialize)]
 pub struct Row {
     /// Version of this object.
     pub version: u32,
-    /// `apart`: manager and switch have a processor, and the runtime's processes another; `any`: the kernel decides.
+    /// `apart`: manager and switch have one processor, and the runtime's processes
+    /// another; `any`: the kernel decides.
     pub processors: &'static str,
-    /// What this is the time of: from the kill until a packet leaves, or until the standby has the state; from the beginning of the dead worker's last turn until a packet leaves;
-    /// between two packets that leave; the longest that a packet is under way until there is a standby again.
+    /// The time of this row. From the kill until a packet leaves, or until the standby
+    /// has the state; from the beginning of the dead worker's last turn until a packet
+    /// leaves; between two packets that leave; the longest time of a packet under way
+    /// until there is a standby again.
     pub case: &'static str,
     /// Kills.
     pub kills: usize,
     /// Flows.
     pub flows: usize,
-    /// Per second.
+    /// Packets per second.
     pub packets_per_second: u64,
-    /// Packets altogether.
+    /// Packets in total.
     pub packets: u64,
-    /// Median.
+    /// Median, µs.
     pub p50_us: f64,
-    /// 90 of 100 kills took no longer.
+    /// 90th percentile over the kills, µs.
     pub p90_us: f64,
-    /// 99 of 100.
+    /// 99th percentile, µs.
     pub p99_us: f64,
-    /// The longest.
+    /// Maximum, µs.
     pub max_us: f64,
     /// Packets that did not come out.
     pub lost: u64,
@@ -56,14 +62,14 @@ pub struct Row {
     pub doubled_or_late: u64,
 }
 
-/// How long something may take that takes microseconds, ns.
+/// Time limit for steps that usually take microseconds, ns.
 const LIMIT: u64 = 10_000_000_000;
-/// Where a packet has its number.
+/// Offset of a packet's number.
 const NUMBER_AT: usize = 42;
-/// A kill comes at some time within so long, ns.
+/// A kill comes at a random time within this interval, ns.
 const SPREAD: u64 = 2_000_000;
 
-/// Which packet of each flow is next.
+/// The next expected packet of each flow.
 struct Ledger {
     next: Vec<u64>,
     lost: u64,
@@ -90,7 +96,8 @@ impl Ledger {
         number
     }
 
-    /// So many were sent: those missing that no later one of their flow has shown to be.
+    /// Closes the ledger after `sent` packets: counts missing ones that no later packet
+    /// of their flow has shown.
     fn close(&mut self, sent: u64) {
         let flows = self.next.len() as u64;
         self.lost += self.next.iter().map(|next| sent.saturating_sub(*next).div_ceil(flows)).sum::<u64>();
@@ -105,7 +112,8 @@ struct Times {
     killed: u64,
     taken_over: u64,
     first_out: u64,
-    /// The longest that a packet was under way, from when it was due, until there was a standby again.
+    /// The longest time of a packet under way, from when it was due, until there was a
+    /// standby again.
     longest: u64,
 }
 
@@ -124,7 +132,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// One look at everything. Returns the time.
+    /// Looks at everything once. Returns the time.
     #[inline]
     fn step(&mut self) -> u64 {
         let now = self.served.now();
@@ -188,7 +196,7 @@ impl Bench {
         self.go_on("the standby takes over", |_| pair.worker.load(Ordering::Acquire) == standby)?;
         times.taken_over = self.served.now();
         times.last_turn = self.turned_at;
-        // What the one before had shown.
+        // Packets that the dead worker had shown.
         self.served.receive(|frame| {
             self.ledger.take(frame);
         });
@@ -205,7 +213,7 @@ impl Bench {
 /// Runs the plan.
 ///
 /// # Errors
-/// What came out wrong: then no time counts.
+/// The output was wrong; no time counts then.
 pub fn run(plan: &Plan, functions: &Functions, make: MakeChain<'_>) -> Result<Vec<Row>, String> {
     if plan.kills == 0 || plan.flows == 0 || plan.packets_per_second == 0 {
         return Err("there is nothing to measure".to_owned());
@@ -240,7 +248,7 @@ fn measure(plan: &Plan, processors: &'static str, functions: &Functions, make: M
         let after = random.range(0, SPREAD);
         kills.push(bench.kill(after)?);
     }
-    // What is under way comes out.
+    // Packets under way come out.
     bench.sends = false;
     bench.go_on_for(100_000_000);
     bench.ledger.close(bench.sent);
@@ -294,7 +302,8 @@ mod tests {
         frame
     }
 
-    /// Of ten packets of two flows: all; or one missing in the middle, one at the end, one twice, one behind a later one.
+    /// Ten packets of two flows: all; or one missing in the middle, one at the end, one
+    /// twice, one behind a later one.
     #[test]
     fn the_ledger_finds_what_is_wrong() {
         let book = |numbers: &[u64]| {

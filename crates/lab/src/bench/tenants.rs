@@ -1,8 +1,12 @@
-//! `holdfast bench tenants`: what one tenant's load does to another one's on the same processor.
+//! `holdfast bench tenants`: the effect of one tenant's load on another one on the same
+//! processor.
 //!
-//! Two runtimes, as virtual clusters have them, share one processor with all that belongs to them; this process, which is manager and switch of both, has another. The first one's packets come at a
-//! modest steady rate, the second one's not at all, as many, four times as many, as many as it takes; and at last as many as the first one's while its worker is killed again and again, if it has a
-//! local standby. Nothing may be lost, doubled or late in either, or no time counts.
+//! Two runtimes of different virtual clusters share one processor with all their
+//! processes; this process, the manager and switch of both, has another. The first
+//! tenant's packets come at a modest steady rate. The second one's load is none, the
+//! same, four times as much, and as much as it can take. In a last case the second tenant
+//! has the first one's load while its worker is killed again and again, if it has a local
+//! standby. No time counts if a packet of either is lost, doubled or late.
 
 use super::PlaysOnce;
 use super::served::{Functions, Served, processors};
@@ -14,29 +18,30 @@ use serde_json::{Value, json};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// What to measure.
+/// The plan of a measurement.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// Flows of each tenant.
     pub flows: usize,
     /// Packets per second of the first tenant.
     pub packets_per_second: u64,
-    /// How long each case is timed.
+    /// Duration of each case.
     pub time: Duration,
 }
 
-/// One row of the result: the first tenant, and what the second one did meanwhile.
+/// A row of the result: the first tenant, and the second one's load.
 #[derive(Debug, Clone, Serialize)]
 pub struct Row {
     /// Version of this object.
     pub version: u32,
     /// Both tenants' protection: `none` or `local`.
     pub protection: &'static str,
-    /// The second tenant's packets: none, `1x` or `4x` as many as the first one's, as many as it takes (`flood`), or `1x` while its worker is killed (`killed`).
+    /// The second tenant's packets: none, `1x` or `4x` as many as the first one's, as
+    /// many as it can take (`flood`), or `1x` while its worker is killed (`killed`).
     pub other: &'static str,
     /// Packets per second of the first tenant, thousands.
     pub kpps: f64,
-    /// From when a packet was due until it was back: median, µs.
+    /// Time from when a packet was due until it was back: median, µs.
     pub latency_p50_us: f64,
     /// See `latency_p50_us`.
     pub latency_p99_us: f64,
@@ -44,11 +49,11 @@ pub struct Row {
     pub latency_max_us: f64,
     /// Packets per second of the second tenant, thousands.
     pub other_kpps: f64,
-    /// How often its worker was killed.
+    /// Kills of the second tenant's worker.
     pub kills: usize,
 }
 
-/// What the second tenant does.
+/// The second tenant's load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Load {
     Times(u64),
@@ -58,12 +63,12 @@ enum Load {
 
 const LOADS: [(&str, Load); 5] =
     [("none", Load::Times(0)), ("1x", Load::Times(1)), ("4x", Load::Times(4)), ("flood", Load::Flood), ("killed", Load::Killed)];
-/// Where a packet has its number and when it was due.
+/// Offsets of a packet's number and of its due time.
 const NUMBER_AT: usize = 42;
 const DUE_AT: usize = 50;
-/// Packets of a tenant that are under way at most, when there is no end to them.
+/// Limit of a tenant's packets under way in a flood.
 const UNDER_WAY: u64 = 2_000;
-/// Between two kills, ns.
+/// Time between two kills, ns.
 const KILL_EVERY: u64 = 30_000_000;
 
 struct Tenant {
@@ -71,12 +76,12 @@ struct Tenant {
     frames: Vec<[u8; FRAME_LEN]>,
     replies: Vec<[u8; FRAME_LEN]>,
     opened: Vec<[u8; FRAME_LEN]>,
-    /// Ns; infinite for none.
+    /// Time between two packets, ns; infinite for none.
     interval: f64,
     is_flood: bool,
     began: u64,
     sent: u64,
-    /// The number that each flow's next packet has.
+    /// The number of each flow's next packet.
     next: Vec<u64>,
     returned: u64,
     wrong: u64,
@@ -151,7 +156,7 @@ impl Tenant {
             let word = |at: usize| frame[at..].first_chunk().map_or(u64::MAX, |bytes| u64::from_be_bytes(*bytes));
             let number = word(NUMBER_AT);
             let next = &mut next[(number % flows) as usize];
-            // Nothing may be missing before it either.
+            // No packet before it may be missing either.
             *wrong += u64::from(number != *next);
             *next = number.saturating_add(flows);
             *returned += 1;
@@ -169,10 +174,10 @@ impl Tenant {
     }
 }
 
-/// Runs the plan. No rows where there are not two processors.
+/// Runs the plan. Returns no rows if there are not two processors.
 ///
 /// # Errors
-/// What came out wrong: then no time counts.
+/// The output was wrong; no time counts then.
 pub fn run(plan: &Plan, functions: &Functions, make: MakeChain<'_>) -> Result<Vec<Row>, String> {
     if plan.flows == 0 || plan.packets_per_second == 0 {
         return Err("there is nothing to measure".to_owned());
@@ -225,7 +230,7 @@ fn measure(
     }
     let elapsed = (first.served.now() - began) as f64;
     let counts = [first.returned, second.returned];
-    // What is under way comes out.
+    // Packets under way come out.
     first.end();
     second.end();
     let limit = first.served.now() + 5_000_000_000;

@@ -1,4 +1,5 @@
-//! The frames that benchmarks play: both directions, in an order without locality. Lengths are without the frame check sequence.
+//! The frames that benchmarks play: both directions, in an order without locality.
+//! Lengths are without the frame check sequence.
 
 use holdfast_wire::header::{Ipv4, Udp, proto};
 use holdfast_wire::{Packet, PacketPool, checksum};
@@ -7,7 +8,7 @@ use zerocopy::IntoBytes;
 /// The shortest frame, 64 bytes on the wire.
 pub(crate) const FRAME_LEN: usize = 60;
 
-/// Where the balancer's virtual address is.
+/// The balancer's virtual address.
 pub(crate) const VIRTUAL: ([u8; 4], u16) = ([203, 0, 113, 10], 80);
 
 /// A UDP frame.
@@ -31,7 +32,7 @@ pub(crate) fn udp<const L: usize>(source: ([u8; 4], u16), destination: ([u8; 4],
     let udp =
         Udp { source: source.1.into(), destination: destination.1.into(), len: ((L - 34) as u16).into(), checksum: 0.into() };
     frame[34..42].copy_from_slice(udp.as_bytes());
-    // A computed 0 is sent as 0xffff (RFC 768): 0 would mean that there is none.
+    // A computed 0 is sent as 0xffff (RFC 768): 0 would mean no checksum.
     let sum = match checksum::transport(&source.0, &destination.0, proto::UDP, &frame[34..]) {
         0 => 0xffff,
         sum => sum,
@@ -40,8 +41,8 @@ pub(crate) fn udp<const L: usize>(source: ([u8; 4], u16), destination: ([u8; 4],
     frame
 }
 
-/// Writes into the payload of a UDP frame, at an even offset, and updates its checksum: a first
-/// packet with a wrong checksum opens no flow.
+/// Writes into the payload of a UDP frame, at an even offset, and updates its checksum: a
+/// first packet with a wrong checksum opens no flow.
 #[inline]
 pub(crate) fn write(frame: &mut [u8], at: usize, bytes: &[u8]) {
     let place = &mut frame[at..at + bytes.len()];
@@ -72,14 +73,14 @@ pub(crate) fn is_sound(frame: &[u8]) -> bool {
     checksum::checksum(&frame[14..34]) == 0 && checksum::transport(&frame[26..30], &frame[30..34], proto::UDP, &frame[34..]) == 0
 }
 
-/// A port that plays frames from memory, one after the other, for ever.
+/// A port that plays frames from memory, one after the other, endlessly.
 pub(crate) struct Player<const L: usize> {
     frames: Vec<[u8; L]>,
     at: usize,
 }
 
 impl<const L: usize> Player<L> {
-    /// Plays `frames` in a random order that is the same for every player of as many frames.
+    /// Plays `frames` in a random order that depends only on their number.
     pub(crate) fn new(mut frames: Vec<[u8; L]>) -> Player<L> {
         let mut random = holdfast_sim::Random::new(frames.len() as u64);
         for at in (1..frames.len()).rev() {
@@ -104,7 +105,7 @@ impl<const L: usize> Player<L> {
     }
 }
 
-/// The value below which so many percent of these are, in order; 0 without any.
+/// A percentile of sorted values; 0 without any.
 pub(crate) fn percentile(sorted: &[u64], percent: f64) -> f64 {
     let at = (sorted.len() as f64 * percent / 100.0) as usize;
     sorted.get(at.min(sorted.len().saturating_sub(1))).map_or(0.0, |&value| value as f64)

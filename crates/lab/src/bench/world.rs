@@ -1,5 +1,6 @@
-//! One box in one thread: hub and runtimes take turns, and a stand-in for the coordinator says what it is told to. So every part's work is in the time, but not
-//! what two cores could do at once.
+//! A box in one thread: hub and runtimes take turns, and a stand-in for the coordinator
+//! sends the messages that it is told to. The time includes every part's work, but no
+//! gain from two cores that work at once.
 
 use super::traffic::{self, FRAME_LEN};
 use holdfast_nf::Chain;
@@ -22,24 +23,24 @@ pub type MakeChain<'a> = &'a dyn Fn() -> Result<Chain, String>;
 
 /// The runtime at which flows begin.
 pub(super) const FIRST: Peer = Peer { node: FIRST_RUNTIME, incarnation: 1 };
-/// The other one.
+/// The other runtime.
 pub(super) const SECOND: Peer = Peer { node: FIRST_RUNTIME + 1, incarnation: 1 };
 const SPEAKER: Peer = Peer { node: COORDINATOR, incarnation: 1 };
 /// Buffers of the box.
 const BUFFERS: usize = 32_768;
-/// Packets of flows that begin in one turn.
+/// First packets of flows that come in one turn.
 const OPENED_AT_ONCE: usize = 64;
 
-/// See the module.
+/// A box in one thread, as the module's head says.
 pub(super) struct World {
     pub(super) hub: Hub,
-    /// The first, until it dies, and the second.
+    /// The first runtime, until it dies, and the second.
     pub(super) runtimes: [Option<Runtime>; 2],
     rx: [Vec<Packet>; 2],
     tx: Vec<Packet>,
     out: HubOut,
     pub(super) coordinator: Fabric,
-    /// What the runtimes have told the coordinator, besides reports.
+    /// The runtimes' messages to the coordinator, except reports.
     pub(super) heard: Vec<Control>,
     pool: MemoryPool,
     began: Instant,
@@ -47,20 +48,22 @@ pub(super) struct World {
     pub(super) longest_turn: Duration,
 }
 
-/// Table size for so many flows: a nearly full table evicts flows, and none may be evicted here.
+/// Table size for a number of flows: a nearly full table evicts flows, and none may be
+/// evicted here.
 pub(super) fn room_for(flows: usize) -> usize {
     flows + flows / 2
 }
 
 impl World {
-    /// A box whose switch sends new flows to the first runtime. The second one is there for it, but gets none.
+    /// A box whose switch sends new flows to the first runtime, and none to the second.
     pub(super) fn new(flows: usize, make: MakeChain<'_>, protection: &dyn Fn() -> Box<dyn Protection>) -> Result<World, String> {
         let (fabric, flows) = (FabricConfig::default(), room_for(flows));
         let runtime = |me: Peer| -> Result<Runtime, String> {
             let config = RuntimeConfig { me, flows, seed: 7, report_interval: 100_000_000, fabric };
             let spec = ChainSpec { name: "bench".to_owned(), switch: SWITCH, chain: make()?, protection: protection() };
             let mut runtime = Runtime::new(config, vec![spec]);
-            // The first leases every number; the second needs none for flows that come.
+            // The first runtime leases every number; flows that move to the second bring
+            // theirs.
             if me == FIRST {
                 runtime.visit_pools(|_, pool| grant_all(pool));
             }
@@ -107,12 +110,12 @@ impl World {
         Ok(world)
     }
 
-    /// Time since the beginning, ns; never 0.
+    /// Time since the start, ns; never 0.
     pub(super) fn now(&self) -> u64 {
         self.began.elapsed().as_nanos() as u64 + 1
     }
 
-    /// Tells these nodes how both runtimes are.
+    /// Tells these nodes the states of both runtimes.
     pub(super) fn show(&mut self, nodes: &[u16], states: [MemberState; 2], version: u64) {
         let member = |(peer, state): (Peer, MemberState)| Member {
             node: peer.node,
@@ -132,12 +135,13 @@ impl World {
         self.runtimes[at].as_ref().and_then(|runtime| runtime.flows(0)).map_or(0, |flows| flows.owned())
     }
 
-    /// Flows of others of which a runtime has a copy.
+    /// Other runtimes' flows of which a runtime has a copy.
     pub(super) fn copies(&self, at: usize) -> usize {
         self.runtimes[at].as_ref().and_then(|runtime| runtime.flows(0)).map_or(0, |flows| flows.len() - flows.owned())
     }
 
-    /// Begins as many flows, the first packet of each as `first` makes it, and gives `released` what comes out.
+    /// Opens `flows` flows with the first packets that `first` makes, and gives
+    /// `released` the output.
     pub(super) fn open(
         &mut self,
         flows: usize,
@@ -168,7 +172,7 @@ impl World {
         Ok(())
     }
 
-    /// Lets so much time go by.
+    /// Lets this much time pass.
     pub(super) fn settle(&mut self, time: Duration, mut released: impl FnMut(u64, &[u8])) {
         let until = Instant::now() + time;
         while Instant::now() < until {
@@ -176,7 +180,7 @@ impl World {
         }
     }
 
-    /// A frame comes in by a port. False if it did not.
+    /// Takes in a frame at a port. False if the frame was refused.
     pub(super) fn send(&mut self, frame: &[u8]) -> bool {
         let Some(mut packet) = self.pool.take() else { return false };
         let fits = packet.copy_from(frame);
@@ -192,7 +196,8 @@ impl World {
         }
     }
 
-    /// One turn of everybody. `released` gets what leaves the box, with the time.
+    /// Gives every part a turn. `released` gets the frames that leave the box, with the
+    /// time.
     pub(super) fn turn(&mut self, released: &mut dyn FnMut(u64, &[u8])) {
         let now = self.now();
         self.hub.turn(now, &mut self.out, &mut self.pool);
@@ -209,7 +214,7 @@ impl World {
         self.hear();
     }
 
-    /// Frames of the coordinator.
+    /// Sends the coordinator's frames.
     fn speak(&mut self, now: u64) {
         let World { coordinator, pool, tx, .. } = self;
         coordinator.poll_transmit(now, |frame| {
@@ -221,7 +226,7 @@ impl World {
         self.hub.handle_frames(SPEAKER, &mut self.tx, now, &mut self.out, &mut self.pool);
     }
 
-    /// What the hub has for others.
+    /// Delivers the hub's output.
     fn deliver(&mut self, now: u64, released: &mut dyn FnMut(u64, &[u8])) {
         for (peer, packet) in self.out.to_runtime.drain(..) {
             match [FIRST, SECOND].iter().position(|known| *known == peer) {
@@ -241,7 +246,7 @@ impl World {
         self.out.wishes.clear();
     }
 
-    /// What the coordinator hears. What is numbered it keeps at once.
+    /// Reads the coordinator's messages. Numbered messages are acknowledged at once.
     fn hear(&mut self) {
         let mut settled: Vec<(u16, u64)> = Vec::new();
         for (record, body) in self.coordinator.inbox.records() {
@@ -269,7 +274,7 @@ impl World {
         }
     }
 
-    /// The first runtime is killed: nothing of it is heard any more.
+    /// Kills the first runtime: no message of it arrives any more.
     pub(super) fn kill_first(&mut self) {
         self.runtimes[0] = None;
         for packet in core::mem::take(&mut self.rx[0]) {

@@ -1,5 +1,6 @@
-//! What stands above the demo's table: how long detection and recovery took, what was lost, what
-//! broke; with `-v` what the clients noticed of every step, and every SHA-256.
+//! The details above the demo's table: times of detection and recovery, losses, and
+//! broken downloads and connections. With `-v` also the clients' view of every step, and
+//! every SHA-256.
 
 use super::hosts::HostStep;
 use super::report::{Kill, Phase, Report, micros};
@@ -8,7 +9,7 @@ use super::steps::{Action, Step};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// A row per figure, a column per half.
+/// A row per figure, a column per half of the demo.
 struct Halves<'a> {
     phases: &'a [Phase; 2],
     is_verbose: bool,
@@ -16,7 +17,7 @@ struct Halves<'a> {
 }
 
 impl Halves<'_> {
-    /// Nothing is said of what neither half has.
+    /// Omits a row that neither half has.
     fn row(&mut self, label: &str, cell: impl Fn(&Phase) -> Option<String>) {
         let cells = self.phases.each_ref().map(cell);
         if cells.iter().any(Option::is_some) {
@@ -25,7 +26,7 @@ impl Halves<'_> {
         }
     }
 
-    /// With `-v` only.
+    /// A row that is printed with `-v` only.
     fn detail(&mut self, label: &str, cell: impl Fn(&Phase) -> Option<String>) {
         if self.is_verbose {
             self.row(label, cell);
@@ -92,7 +93,7 @@ pub(super) fn text(report: &Report, is_verbose: bool) -> String {
     out
 }
 
-/// What was done to the other boxes; with `-v` what the clients noticed, too.
+/// The actions on the other boxes; with `-v` also their effect on the clients.
 fn boxes_text(report: &Report, is_verbose: bool, out: &mut String) {
     let Report { takeovers, scaling, hosts, .. } = report;
     for (head, steps) in [
@@ -108,7 +109,7 @@ fn boxes_text(report: &Report, is_verbose: bool, out: &mut String) {
     }
 }
 
-/// How many downloads and connections broke, by cause.
+/// Counts of broken downloads and connections, by cause.
 fn broken_text(phase: &Phase, out: &mut String) {
     let Phase { protection, downloads, connections, .. } = phase;
     let mut causes: BTreeMap<&str, usize> = BTreeMap::new();
@@ -124,7 +125,7 @@ fn broken_text(phase: &Phase, out: &mut String) {
     }
 }
 
-/// Every download, and why connections broke.
+/// Every download, and the causes of broken connections.
 fn downloads_text(phase: &Phase, out: &mut String) {
     let Phase { protection, original, downloads, connections, .. } = phase;
     let _ = writeln!(out, "\nSHA-256 of the downloads under {protection}; the original is\n          {original}");

@@ -1,4 +1,6 @@
-//! The part of the demo with three hosts, under `reinforce` with both standbys: one is drained and restored under load, and the one that serves is killed with everything on it.
+//! The part of the demo with three hosts, under `reinforce` with both standbys. One host
+//! is drained and restored under load, and the serving host is killed with all its
+//! processes.
 
 use super::progress::Progress;
 use super::report::{account, breaches};
@@ -19,45 +21,48 @@ use std::time::{Duration, Instant};
 
 /// The hosts; the last one has the coordinator and no ports.
 const NAMES: [&str; 3] = ["left", "right", "witness"];
-/// How the box of one host is protected, and how this one is: each runtime by a process beside it and by one on the other host.
+/// Protection of the box of one host, and of this box: each runtime has a standby beside
+/// it and one on the other host.
 const NFVACTOR: &str = "protection: nfvactor";
 const REINFORCE: &str = "protection: { preset: reinforce, level: local+remote }";
 /// The processes of a host end within this time.
 const END: Duration = Duration::from_secs(10);
 
-/// What was done.
+/// An action on a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HostAction {
     /// `holdfast drain` of a host.
     Drain,
-    /// `holdfast restore` of it.
+    /// `holdfast restore` of the drained host.
     Restore,
     /// SIGKILL to every process of the host that serves the ports.
     Kill,
 }
 
-/// One step.
+/// A step of this part.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct HostStep {
-    /// What was done.
+    /// The action.
     pub action: HostAction,
-    /// To which host.
+    /// The host that it was applied to.
     pub host: String,
-    /// Until it was over, in milliseconds: drained; restored, and as safe as before; another host serves.
+    /// Time until the step was over, ms. A drain is over when the host is drained, a
+    /// restore when it is restored and as safe as before, a kill when another host
+    /// serves.
     pub done_ms: u64,
-    /// Keep-alive connections that answered one more request when it was over.
+    /// Keep-alive connections that answered one more request at the step's end.
     pub connections_alive: usize,
-    /// Those opened in the beginning.
+    /// Keep-alive connections opened at the start.
     pub connections_opened: usize,
     /// Flows of numbered datagrams that ran during this step.
     pub datagram_flows: usize,
-    /// What became of them.
+    /// The fate of the datagrams.
     pub datagrams: Datagrams,
 }
 
 impl HostStep {
-    /// What went wrong; nothing, if it kept the promise.
+    /// The broken promises, for people; empty if the step kept all.
     pub(super) fn failures(&self) -> Vec<String> {
         let may_lose = self.action == HostAction::Kill;
         let connections = (self.connections_alive, self.connections_opened);
@@ -65,7 +70,7 @@ impl HostStep {
         breaches.into_iter().map(|text| format!("three hosts, {:?} of {}: {text}", self.action, self.host)).collect()
     }
 
-    /// What was done and how long it took, and what the clients noticed.
+    /// The action and its duration, and the clients' view of it.
     pub(super) fn sentences(&self) -> [String; 2] {
         let HostStep { host, done_ms, .. } = self;
         let done = match self.action {
@@ -87,7 +92,7 @@ struct Stage<'a> {
     interrupt: &'a Interrupt,
 }
 
-/// Plays all of it.
+/// Plays all steps.
 pub(super) fn run(
     binary: &Path,
     connections: usize,
@@ -130,7 +135,7 @@ pub(super) fn run(
 }
 
 impl Stage<'_> {
-    /// Waits until one host may die, as the last one sees it.
+    /// Waits until the box would survive a host, as the witness sees it.
     fn wait_safe(&self) -> Result<()> {
         let is_safe = |status: &Status| status.protected() == Protected::Yes && status.survives == UNIT_HOST;
         self.boxes[2].wait_for("every flow would survive a host", RECOVERY_LIMIT, self.interrupt, is_safe).map(drop)
@@ -153,11 +158,11 @@ impl Stage<'_> {
             }
             HostAction::Kill => {
                 for pid in self.hosts.hosts[at].pids()? {
-                    // One may have followed another already.
+                    // The process may have followed another one already.
                     let _ = signal_pid(pid, Signal::KILL);
                 }
                 let other = 1 - at;
-                // Who serves has rules.
+                // A host that serves has rules.
                 let serves = |status: &Status| status.rules.is_some();
                 self.boxes[other].wait_for("the other host serves", RECOVERY_LIMIT, self.interrupt, serves)?;
             }
@@ -185,7 +190,7 @@ impl Stage<'_> {
 pub(super) mod tests {
     use super::*;
 
-    /// As it should be.
+    /// A step that kept every promise.
     pub(in super::super) fn good(action: HostAction) -> HostStep {
         HostStep {
             action,
@@ -198,7 +203,8 @@ pub(super) mod tests {
         }
     }
 
-    /// Only a host that was killed may lose datagrams; none may double them, and nobody may break a connection.
+    /// Only a host that was killed may lose datagrams. No step may double datagrams or
+    /// break a connection.
     #[test]
     fn a_step_passes_only_if_nobody_noticed() {
         for action in [HostAction::Drain, HostAction::Restore, HostAction::Kill] {

@@ -1,10 +1,16 @@
 //! `holdfast demo`: the main promise, shown on this machine with real programs.
 //!
-//! Three namespaces, a box of firewall → NAT → load balancer on three runtimes, two web servers. Downloads and open connections are under
-//! way while two runtimes are killed, once under `nfvactor` and once, for contrast, under `none`. Under `nfvactor` the manager and
-//! the coordinator are killed too, and a runtime is drained and restored. Then runtimes with local standbys are killed a hundred times. Then the same box with two runtimes gets a third one while there is load, and
-//! the same box on three hosts, of which one is drained and restored and the one that serves is killed. Progress goes to standard error, the
-//! report, which ends with one table, to standard output.
+//! Three namespaces, a box of firewall → NAT → load balancer on three runtimes, two web
+//! servers. Two runtimes are killed while downloads and open connections are under way,
+//! once under `nfvactor` and once, for contrast, under `none`. Under `nfvactor` the
+//! manager and the coordinator are killed too, and a runtime is drained and restored.
+//!
+//! Three other boxes follow. Runtimes with local standbys are killed a hundred times. A
+//! box with two runtimes gets a third one while there is load. On a box of three hosts,
+//! one host is drained and restored, and the serving host is killed.
+//!
+//! Progress goes to standard error. The report, which ends with one table, goes to
+//! standard output.
 
 mod details;
 mod hosts;
@@ -32,25 +38,26 @@ pub use scaling::{ScaleAction, ScaleStep};
 pub use steps::{Action, Step};
 pub use takeovers::Takeovers;
 
-/// Connections that ask without a pause while local standbys take over, and how long they are counted before and after.
+/// Connections that ask without a pause while local standbys take over, and the time for
+/// which they are counted before and after.
 const LOAD: usize = 16;
 const LOAD_TIME: std::time::Duration = std::time::Duration::from_secs(2);
 
-/// The first line says what the demo does; then comes about how long that takes, in seconds.
+/// The first progress line: what the demo does, and its approximate duration, s.
 const INTRODUCTION: &str = "kills runtimes, manager, coordinator and a host under load, and at last runtimes without protection";
 const SECONDS: u32 = 70;
 const QUICK_SECONDS: u32 = 45;
 
-/// Ended by Ctrl-C, as shells count it.
+/// Exit code after Ctrl-C, as shells count it.
 const EXIT_INTERRUPTED: u8 = 130;
 
-/// The box of the first half.
+/// Configuration of the box in the first half.
 pub const PROTECTED: &str = include_str!("../../../../demo/protected.yaml");
-/// What the box that grows and shrinks has besides.
+/// Additional configuration of the box that grows and shrinks.
 pub const ELASTIC: &str = include_str!("../../../../demo/elastic.yaml");
-/// What the box on three hosts has besides.
+/// Additional configuration of the box on three hosts.
 pub const HOSTS: &str = include_str!("../../../../demo/hosts.yaml");
-/// The box of the second half.
+/// Configuration of the box in the second half.
 pub const UNPROTECTED: &str = include_str!("../../../../demo/unprotected.yaml");
 
 /// Show connections surviving `kill -9`: needs root, makes namespaces of its own and removes them.

@@ -1,4 +1,5 @@
-//! What goes on, on standard error: one line per step; on a terminal the current one is rewritten as it advances.
+//! Progress on standard error: one line per step; on a terminal the current line is
+//! rewritten as the step advances.
 
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
@@ -15,18 +16,18 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Rich on a terminal, plain lines elsewhere.
+    /// Rewrites lines on a terminal, prints plain lines elsewhere.
     pub(super) fn new() -> Progress {
         Progress { rich: std::io::stderr().is_terminal(), started: Instant::now(), drawn: None }
     }
 
-    /// A step was reached.
+    /// Reports a new step.
     pub(super) fn step(&mut self, text: &str) {
         let clear = if self.rich && self.drawn.take().is_some() { "\r\x1b[K" } else { "" };
         let _ = writeln!(std::io::stderr(), "{clear}{:>6.1} s  {text}", self.started.elapsed().as_secs_f64());
     }
 
-    /// The current step advanced: shown on a terminal only, and not too often.
+    /// Shows how the current step advances: on a terminal only, and not too often.
     pub(super) fn advance(&mut self, text: impl FnOnce() -> String) {
         let due = self.drawn.is_none_or(|drawn| drawn.elapsed() >= REDRAW_INTERVAL);
         if self.rich && due {

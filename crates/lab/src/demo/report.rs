@@ -1,4 +1,4 @@
-//! What the demo found: one object, and the text for people that is made of it.
+//! The demo's result: one object, and its text for people.
 
 use super::hosts::HostStep;
 use super::scaling::ScaleStep;
@@ -23,32 +23,32 @@ pub(super) const VERSION: u32 = 1;
 pub struct Report {
     /// Version of this object; 1.
     pub version: u32,
-    /// Did the demo show what it promises?
+    /// True if the demo showed what it promises.
     pub ok: bool,
-    /// If not, why.
+    /// The reasons if it did not.
     pub failures: Vec<String>,
     /// Protected first, then the contrast.
     pub phases: [Phase; 2],
-    /// What it cost to kill runtimes that have local standbys.
+    /// The result of killing runtimes that have local standbys.
     pub takeovers: Takeovers,
-    /// What load did that came and went.
+    /// The result of load that comes and goes.
     pub scaling: Vec<ScaleStep>,
-    /// What was done to the box on three hosts.
+    /// The actions on the box on three hosts.
     pub hosts: Vec<HostStep>,
 }
 
-/// One half.
+/// Half of the demo.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Phase {
     /// Name of the protection.
     pub protection: String,
-    /// Does it promise that every connection lives?
+    /// True if the protection promises that every connection lives.
     pub promised: bool,
-    /// How long this half took.
+    /// Duration of this half, s.
     pub seconds: f64,
     /// The runtimes that were killed.
     pub kills: Vec<Kill>,
-    /// What was done to the box after that; nothing in the contrast.
+    /// The actions on the box after the kills; empty in the contrast.
     pub steps: Vec<Step>,
     /// The keep-alive connections at the end.
     pub connections: Connections,
@@ -58,53 +58,55 @@ pub struct Phase {
     pub downloads: Vec<Transferred>,
     /// The numbered datagrams that ran beside.
     pub datagrams: Datagrams,
-    /// The longest silence of one of their flows until something else was done to the box; in microseconds.
+    /// The longest silence of a datagram flow until the next action after the kills, µs.
     pub kills_silence_us: u64,
-    /// Packets that were inside a runtime when it was killed, as the box had counted when both were back.
+    /// Packets that were inside a runtime when it was killed, as counted when both
+    /// runtimes were back.
     pub lost_in_failure: u64,
-    /// The box's drops by reason; where the manager was killed its own are those of its last life.
+    /// The box's drops by reason. After a kill of the manager, its own drops are those of
+    /// its last incarnation.
     pub drops: BTreeMap<String, u64>,
-    /// What the box left behind when it was stopped.
+    /// Names of what the box left behind when it was stopped.
     pub left_behind: Vec<String>,
 }
 
-/// One killed runtime.
+/// A killed runtime.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Kill {
-    /// Node id.
+    /// Node number.
     pub runtime: u32,
-    /// Its incarnation.
+    /// The runtime's incarnation.
     pub incarnation: u64,
-    /// Its process.
+    /// Process id.
     pub pid: u32,
-    /// Flows that it owned.
+    /// Flows that the runtime owned.
     pub flows: u64,
     /// Downloads that were under way.
     pub downloads_under_way: usize,
-    /// What the box saw.
+    /// The cause that the box recorded.
     pub cause: Option<String>,
-    /// Until the box saw it, in microseconds.
+    /// Time until the box detected the failure, µs.
     pub detection_us: Option<u64>,
-    /// From there until every surviving flow was served, in microseconds.
+    /// Time from detection until every surviving flow was served, µs.
     pub recovered_us: Option<u64>,
-    /// Until a successor served, in milliseconds, polled from outside.
+    /// Time until a successor served, ms, polled from outside.
     pub back_ms: u64,
-    /// Until the box was protected again, in milliseconds, polled from outside.
+    /// Time until the box was protected again, ms, polled from outside.
     pub protected_ms: Option<u64>,
 }
 
-/// One download.
+/// A download.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Transferred {
     /// Bytes received.
     pub bytes: u64,
-    /// Their SHA-256.
+    /// SHA-256 of those bytes.
     pub sha256: String,
-    /// Is that the original's, and did curl end well?
+    /// True if the SHA-256 is the original's and curl ended well.
     pub intact: bool,
-    /// How long it took.
+    /// Duration, s.
     pub seconds: f64,
-    /// What curl said.
+    /// The error that curl printed.
     pub error: Option<String>,
 }
 
@@ -119,7 +121,7 @@ impl Transferred {
         }
     }
 
-    /// Why it is not intact.
+    /// The reason if the download is not intact.
     pub(super) fn cause(&self) -> &str {
         self.error.as_deref().unwrap_or("other bytes than the original's")
     }
@@ -143,7 +145,7 @@ impl Kill {
         }
     }
 
-    /// For the progress.
+    /// The kill in a sentence, for the progress.
     pub(super) fn sentence(&self) -> String {
         let mut text = format!("runtime {} is back after {} ms", self.runtime, self.back_ms);
         if let Some(detection) = self.detection_us {
@@ -208,7 +210,8 @@ impl Report {
         Report { version: VERSION, ok: failures.is_empty(), failures, phases, takeovers, scaling, hosts }
     }
 
-    /// For people: details, with `is_verbose` all of them, then one table, then the verdict; with colours if `colour`.
+    /// The report for people: details (all of them if `is_verbose`), one table, the
+    /// verdict. Coloured if `colour`.
     pub fn text(&self, colour: bool, is_verbose: bool) -> String {
         let mut out = details::text(self, is_verbose) + "\n" + &table::text(self);
         let (green, red, plain) = if colour { ("\x1b[1;32m", "\x1b[1;31m", "\x1b[0m") } else { ("", "", "") };
@@ -223,7 +226,7 @@ impl Report {
     }
 }
 
-/// What became of connections, alive and opened, and of the datagrams of a step.
+/// The state of connections, alive and opened, and of the datagrams of a step.
 pub(super) fn account((alive, opened): (usize, usize), datagrams: &Datagrams) -> String {
     let Datagrams { sent, lost, reordered, longest_silence_us, .. } = datagrams;
     let silence = micros(*longest_silence_us);
@@ -232,7 +235,8 @@ pub(super) fn account((alive, opened): (usize, usize), datagrams: &Datagrams) ->
     )
 }
 
-/// What of that breaks the promise, for people: so many `flows` of datagrams ran, and some things may lose datagrams.
+/// The broken promises among these counts, for people. `flows` is the number of datagram
+/// flows that ran; `may_lose` allows lost datagrams.
 pub(super) fn breaches((alive, opened): (usize, usize), datagrams: &Datagrams, flows: usize, may_lose: bool) -> Vec<String> {
     let Datagrams { lost, reordered, doubled, changed, flows_alive, .. } = *datagrams;
     let breaches = [
@@ -331,7 +335,7 @@ mod tests {
         Report::new(phase(true, 3, true), good_takeovers(), good_scaling(), hosts, unprotected)
     }
 
-    /// The last thing that one reads is what was done, what the clients noticed in each half, and the verdict.
+    /// The report ends with the actions, the clients' view in each half, and the verdict.
     #[test]
     fn the_report_ends_with_one_table_and_the_verdict() {
         let text = whole(phase(false, 1, false)).text(false, false);
@@ -385,7 +389,8 @@ PASS: every protected connection lived, every checksum matched.
         assert!(!text.contains("PASS"));
     }
 
-    /// What broke is told by cause, and with `-v` one by one, as is what went well.
+    /// Failures are summed by cause. With `-v` they are told one by one, and so are the
+    /// successes.
     #[test]
     fn v_adds_every_step_and_every_checksum() {
         let mut unprotected = phase(false, 1, false);

@@ -1,8 +1,11 @@
-//! The part of the demo in which load comes and goes: two runtimes become three, and two again, and nobody notices.
+//! The part of the demo in which load comes and goes: two runtimes become three, and two
+//! again, and no client notices.
 //!
-//! The load is HTTP: connections that ask again as soon as they are answered. Where other programs leave so little time that the answers are slow to come,
-//! they alone keep nobody busy; then datagrams come too, which wait for no answer. More and more of it is added until a third runtime is started,
-//! and nothing after that: whatever the third one serves has moved there.
+//! The load is HTTP: connections that ask again as soon as they are answered. On a
+//! machine that leaves the box little time the answers come slowly, and HTTP alone keeps
+//! no runtime busy. Datagrams are then added, which wait for no answer. Load is added
+//! until a third runtime is started, and none after that: every flow that the third one
+//! serves has moved there.
 
 use super::progress::Progress;
 use super::report::{account, breaches};
@@ -21,22 +24,24 @@ use serde::Serialize;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// The load grows by steps: so many connections in each of the first, then so many datagrams a second, on so many flows, in each of the others. How long a step
-/// is given to make the cluster grow.
+/// The load grows by steps: connections in each of the first steps, then flows of
+/// datagrams, with their rate per second, in the others; and the time that a step has to
+/// make the cluster grow.
 const STEP: usize = 10;
 const STEPS: usize = 2;
 const STEP_DATAGRAMS: u64 = 4_000;
 const STEP_FLOWS: usize = 10;
 const STEPS_DATAGRAMS: usize = 8;
 const STEP_TIME: Duration = Duration::from_millis(1_800);
-/// The newcomer's flows have come when no more have come for so long.
+/// The new runtime's flows have arrived when no more arrive for this long.
 const SETTLED: Duration = Duration::from_millis(300);
-/// A machine that has hardly any time for the box needs so long for what takes another one a moment.
+/// Time limit; generous, because a loaded machine takes this long for what usually takes
+/// a moment.
 const LIMIT: Duration = Duration::from_secs(45);
 /// The processes of the box end within this time.
 const END: Duration = Duration::from_secs(10);
 
-/// What happened.
+/// The change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ScaleAction {
@@ -46,48 +51,50 @@ pub enum ScaleAction {
     Shrink,
 }
 
-/// One step.
+/// A step of this part.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ScaleStep {
-    /// What happened.
+    /// The change.
     pub action: ScaleAction,
     /// The runtime that came or went.
     pub runtime: u32,
-    /// Runtimes that served before.
+    /// Runtimes that served before the step.
     pub before: usize,
-    /// Runtimes that served after.
+    /// Runtimes that served after the step.
     pub after: usize,
-    /// Flows that moved to it, or away from it.
+    /// Flows that moved to the new runtime, or away from the leaving one.
     pub moved: u64,
-    /// From the first connection of the load, or from its end, in milliseconds, polled from outside, until it was done.
+    /// Time until the step was done, ms, polled from outside: from the first connection
+    /// of the load, or from the end of the load.
     pub done_ms: u64,
-    /// Connections of the load, and what they were answered per second.
+    /// Connections of the load, and their answers per second.
     pub load_connections: usize,
     /// See `load_connections`.
     pub requests_per_second: u64,
     /// Datagrams per second of the load.
     pub load_datagrams_per_second: u64,
-    /// Connections that were still whole, those of the load included, and answered one more request.
+    /// Connections that were whole and answered one more request, the load's included.
     pub connections_alive: usize,
-    /// Those opened.
+    /// Connections opened.
     pub connections_opened: usize,
     /// Flows of numbered datagrams that ran during this step.
     pub datagram_flows: usize,
-    /// What became of them.
+    /// The fate of the datagrams.
     pub datagrams: Datagrams,
-    /// Runtimes that the box held to have failed meanwhile, and why.
+    /// Runtimes that the box declared failed meanwhile, and why.
     pub failovers: Vec<String>,
 }
 
 impl ScaleStep {
-    /// What went wrong; nothing, if it kept the promise.
+    /// The broken promises, for people; empty if the step kept all.
     pub(super) fn failures(&self) -> Vec<String> {
         let mut failures = Vec::new();
         let mut fail = |text: String| failures.push(format!("{:?} under load that comes and goes: {text}", self.action));
         if self.moved == 0 {
             fail("no flow moved, which shows nothing".into());
         }
-        // What is too much for a machine is dropped; when the load has ended nothing is too much.
+        // A box drops load that is too much for the machine; after the load's end no load
+        // is too much.
         let may_lose = self.action != ScaleAction::Shrink;
         let connections = (self.connections_alive, self.connections_opened);
         breaches(connections, &self.datagrams, self.datagram_flows, may_lose).into_iter().for_each(&mut fail);
@@ -97,7 +104,7 @@ impl ScaleStep {
         failures
     }
 
-    /// What was done and how long it took, and what the clients noticed.
+    /// The change and its duration, and the clients' view of it.
     pub(super) fn sentences(&self) -> [String; 2] {
         let ScaleStep { runtime, before, after, moved, done_ms, .. } = self;
         let datagrams = match self.load_datagrams_per_second {
@@ -120,7 +127,7 @@ impl ScaleStep {
     }
 }
 
-/// Plays all of it.
+/// Plays both steps.
 pub(super) fn run(
     binary: &Path,
     connections: usize,
@@ -137,7 +144,7 @@ pub(super) fn run(
     let configuration = super::PROTECTED.replace("{ min: 3, max: 3 }", "{ min: 2, max: 3 }") + super::ELASTIC;
     let mut running = RunningBox::start(&lab, &topology.router, binary, &configuration)?;
     let echo = udp::Echo::start(&topology.server, plan.server)?;
-    // So calm that this alone keeps nobody busy.
+    // Calm enough to keep no runtime busy.
     let plan = udp::Plan { per_second: plan.per_second / 4, ..plan };
     let calm = Plan { interval: Duration::from_secs(2), ..held_plan(connections) };
     let held = KeepAlive::open(&topology.client, &calm, interrupt)?;
@@ -166,11 +173,11 @@ struct Stage<'a> {
     interrupt: &'a Interrupt,
 }
 
-/// Who came or went, and how many flows with it.
+/// The runtime that came or went, and how many flows moved.
 struct Done {
     runtime: u32,
     moved: u64,
-    /// Of the load that it took.
+    /// The part of the load that was datagrams, per second.
     datagrams_per_second: u64,
 }
 
@@ -178,7 +185,8 @@ fn count(status: &Status, state: &str) -> usize {
     status.runtimes().filter(|process| process.state == state).count()
 }
 
-/// Of the time between two of its reports, for how much the busiest runtime had something to handle, in 1/1000.
+/// The busiest runtime's share of time with something to handle, between two of its
+/// reports, in 1/1000.
 fn busy_permille(status: &Status) -> u32 {
     status.runtimes().filter_map(|process| process.busy_permille).max().unwrap_or(0)
 }
@@ -186,7 +194,7 @@ fn busy_permille(status: &Status) -> u32 {
 impl Stage<'_> {
     fn play(&mut self, action: ScaleAction, progress: &mut Progress) -> Result<ScaleStep> {
         let mut begun = Instant::now();
-        // Its connections are counted before they end.
+        // The load's connections are counted before they end.
         let mut load = self.load_connections();
         if action == ScaleAction::Shrink {
             self.load.clear();
@@ -227,7 +235,7 @@ impl Stage<'_> {
         })
     }
 
-    /// Those of the load, all together.
+    /// Counts of all connections of the load together.
     fn load_connections(&self) -> Connections {
         self.load.iter().map(KeepAlive::connections).fold(Connections::default(), |sum, load| Connections {
             opened: sum.opened + load.opened,
@@ -237,7 +245,7 @@ impl Stage<'_> {
         })
     }
 
-    /// Adds load until somebody is called for help; done when the flows that it is to have are there.
+    /// Adds load until a spare runtime is called; done when its flows have arrived.
     fn grow(&mut self, before: &Status, progress: &mut Progress) -> Result<Done> {
         let spare = before.runtimes().find(|process| process.state == STATE_SPARE).context("there is no spare place")?.id;
         let mut is_called = false;
@@ -271,7 +279,8 @@ impl Stage<'_> {
             busy_permille(before),
             self.running.status()?
         );
-        // Help is decided upon; what does not wait for its answer would only be in the way of what moves now.
+        // The coordinator has decided to grow. Datagrams do not wait for answers and
+        // would only hinder the moving flows.
         let datagrams_per_second = self.load_datagrams.len() as u64 * STEP_DATAGRAMS;
         self.load_datagrams.clear();
         let mut seen = (0, Instant::now());
@@ -286,7 +295,7 @@ impl Stage<'_> {
         Ok(Done { runtime: spare, moved, datagrams_per_second })
     }
 
-    /// Until a place is spare again.
+    /// Waits until a runtime is spare again.
     fn shrink(&self, before: &Status, progress: &mut Progress) -> Result<Done> {
         let serving = count(before, STATE_RUNNING);
         progress.advance(|| "the load has ended".to_owned());
@@ -304,7 +313,7 @@ impl Stage<'_> {
 pub(super) mod tests {
     use super::*;
 
-    /// As it should be.
+    /// A step that kept every promise.
     pub(in super::super) fn good(action: ScaleAction) -> ScaleStep {
         let (before, after) = if action == ScaleAction::Grow { (2, 3) } else { (3, 2) };
         ScaleStep {
@@ -325,7 +334,8 @@ pub(super) mod tests {
         }
     }
 
-    /// Load may cost datagrams while it lasts; nothing else, and nothing at all may be lost when it is over.
+    /// Load may cost datagrams while it lasts, and nothing else. After the load's end no
+    /// datagram may be lost.
     #[test]
     fn a_step_passes_only_if_flows_moved_and_nobody_noticed() {
         for action in [ScaleAction::Grow, ScaleAction::Shrink] {

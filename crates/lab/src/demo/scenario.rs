@@ -1,5 +1,6 @@
-//! One half of the demo: build the network, start the box, put load on it, kill two runtimes, play the further steps where they are promised to go
-//! well, count what lived.
+//! Half of the demo: builds the network, starts the box, puts load on it, and kills
+//! two runtimes. Plays the further steps if the protection promises to survive them, then
+//! counts the survivors.
 
 use super::progress::Progress;
 use super::report::{Kill, Phase, Transferred};
@@ -17,20 +18,21 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// The web servers as their clients know them.
+/// The web servers' virtual address, which clients use.
 const VIRTUAL: &str = "203.0.113.10:80";
-/// The web servers as they are.
+/// The web servers' real addresses.
 const BACKENDS: [&str; 2] = ["198.51.100.11:80", "198.51.100.12:80"];
-/// Sends the numbered datagrams back.
+/// The echo server that sends the numbered datagrams back.
 const ECHO: &str = "198.51.100.254:7007";
 /// The body of every answer on a keep-alive connection.
 pub(super) const HELD_BODY: &str = "still here\n";
-/// A runtime is back, and everything protected again, within this time.
+/// Limit within which a runtime must be back and everything protected again.
 pub(crate) const RECOVERY_LIMIT: Duration = Duration::from_secs(15);
-/// A client that hears nothing for this long has lost its connection. Far beyond every failover, so that slowness is not counted as loss.
+/// A client that gets no answer for this long has lost its connection. The limit is far
+/// beyond every failover, so slowness does not count as loss.
 const GIVE_UP: Duration = Duration::from_secs(10);
 
-/// How much load.
+/// The amount of load.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Scale {
     downloads: usize,
@@ -42,7 +44,7 @@ pub(super) struct Scale {
 }
 
 impl Scale {
-    /// What the demo promises.
+    /// The load for which the demo makes its promise.
     pub(super) const FULL: Scale = Scale {
         downloads: 20,
         download_bytes: 20_000_000,
@@ -51,7 +53,7 @@ impl Scale {
         datagram_flows: 30,
         datagrams_per_second: 1000,
     };
-    /// The same in less time.
+    /// A smaller load, which takes less time.
     pub(super) const QUICK: Scale = Scale {
         downloads: 8,
         download_bytes: 6_000_000,
@@ -61,33 +63,34 @@ impl Scale {
         datagrams_per_second: 500,
     };
 
-    /// The datagrams that run during one step only: half as many as run all the time.
+    /// The datagrams during a single step: half the rate of those that run all the time.
     pub(super) fn step_datagrams(&self) -> udp::Plan {
         let server = ECHO.parse().expect("an address");
         udp::Plan { server, flows: self.datagram_flows, per_second: self.datagrams_per_second / 2 }
     }
 }
 
-/// What to play.
+/// The scenario to play.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Script<'a> {
     /// Name of the protection, for people.
     pub(super) protection: &'a str,
-    /// Does it promise that everything survives?
+    /// True if the protection promises that everything survives.
     pub(super) promised: bool,
-    /// The box.
+    /// Configuration of the box.
     pub(super) configuration: &'a str,
-    /// The program itself.
+    /// The `holdfast` program.
     pub(super) binary: &'a Path,
-    /// How much load.
+    /// The amount of load.
     pub(super) scale: Scale,
-    /// Leave it running.
+    /// Leaves the box running.
     pub(super) keep: bool,
-    /// Ends it early.
+    /// Ends the scenario early.
     pub(super) interrupt: &'a Interrupt,
 }
 
-/// Everything under way, in the order in which it must end: clients, servers, the box, the network.
+/// The whole load, in the order in which it must end: clients, servers, the box, the
+/// network.
 pub(super) struct Load {
     downloads: Vec<Download>,
     pub(super) held: KeepAlive,
@@ -95,7 +98,7 @@ pub(super) struct Load {
     _echo: udp::Echo,
 }
 
-/// Plays it to the end.
+/// Plays the scenario to its end.
 pub(super) fn run(script: &Script<'_>, progress: &mut Progress) -> Result<Phase> {
     let started = Instant::now();
     progress.step(&format!("protection {}: client, box and server namespaces, two web servers", script.protection));
@@ -126,7 +129,8 @@ pub(super) fn run(script: &Script<'_>, progress: &mut Progress) -> Result<Phase>
         progress.step(&kill.sentence());
         kills.push(kill);
     }
-    // Asked now: a later life of the manager counts anew, and further steps cause silences of their own.
+    // Asked now, because a later incarnation of the manager counts anew, and further
+    // steps cause silences of their own.
     let lost_in_failure = running.status()?.dropped("lost_in_failure");
     let kills_silence_us = load.datagrams.datagrams().longest_silence_us;
     let steps = match script.promised {
@@ -140,7 +144,8 @@ pub(super) fn run(script: &Script<'_>, progress: &mut Progress) -> Result<Phase>
     let Load { held, datagrams, .. } = load;
     drop(held);
     let datagrams = datagrams.finish();
-    // Without further steps every silence is the kills', and one of a broken flow may last until now.
+    // Without further steps the kills cause every silence, and the silence of a broken
+    // flow may last until now.
     let kills_silence_us = if steps.is_empty() { datagrams.longest_silence_us } else { kills_silence_us };
     let status = running.status()?;
     let left_behind = if script.keep {
@@ -170,12 +175,12 @@ pub(super) fn run(script: &Script<'_>, progress: &mut Progress) -> Result<Phase>
     })
 }
 
-/// The web servers.
+/// Real addresses of the web servers.
 pub(super) fn backends() -> Vec<SocketAddr> {
     BACKENDS.iter().map(|text| text.parse().expect("an address")).collect()
 }
 
-/// So many connections that are kept alive.
+/// A plan of `count` keep-alive connections.
 pub(super) fn held_plan(count: usize) -> keepalive::Plan {
     keepalive::Plan {
         server: VIRTUAL.parse().expect("an address"),
@@ -216,7 +221,8 @@ fn start_load(script: &Script<'_>, topology: &Topology) -> Result<Load> {
     Ok(Load { downloads, held, datagrams, _echo: echo })
 }
 
-/// Until every download has a quarter of a second's worth of bytes, and datagrams return.
+/// Waits until every download has a quarter of a second's worth of bytes, and datagrams
+/// return.
 fn wait_under_way(script: &Script<'_>, load: &mut Load, progress: &mut Progress) -> Result<()> {
     let enough = script.scale.bytes_per_second / 4;
     until("every download is under way", Duration::from_secs(30), script.interrupt, || {
@@ -263,7 +269,7 @@ fn finish_downloads(script: &Script<'_>, load: &mut Load, original: &Sum, progre
     ended.map(|outcome| Ok(Transferred::new(&outcome?, original))).collect()
 }
 
-/// Stops the box as an operator would; names what it left behind.
+/// Stops the box as an operator would; returns the names of what it left behind.
 fn stop(running: &mut RunningBox, topology: &Topology, interrupt: &Interrupt) -> Result<Vec<String>> {
     let status = running.stop(Duration::from_secs(10), interrupt).context("stopping the box with SIGTERM")?;
     let mut left = Vec::new();

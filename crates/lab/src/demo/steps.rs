@@ -1,7 +1,9 @@
-//! What the protected half shows after runtimes were killed: the rest of the box fails too, and an operator takes a runtime out and brings it back.
+//! The further steps of the protected half, after runtimes were killed: the rest of the
+//! box fails too, and an operator drains and restores a runtime.
 //!
-//! Every step has numbered datagrams of its own, on flows that begin before it and end after it, so that what is said about it (lost, reordered,
-//! silent for how long) is its account alone.
+//! Every step has numbered datagrams of its own, on flows that begin before it and end
+//! after it. Its account of them (lost, reordered, longest silence) is therefore the
+//! step's alone.
 
 use super::progress::Progress;
 use super::report::{account, breaches};
@@ -19,7 +21,7 @@ use serde::Serialize;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// What was done to the box.
+/// An action on the box.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
@@ -29,15 +31,16 @@ pub enum Action {
     KillCoordinator,
     /// `holdfast drain` of the busiest runtime.
     Drain,
-    /// `holdfast restore` of the same.
+    /// `holdfast restore` of the drained runtime.
     Restore,
 }
 
 impl Action {
-    /// In the order in which they are played.
+    /// The actions in the order in which they are played.
     pub(super) const ALL: [Action; 4] = [Action::KillManager, Action::KillCoordinator, Action::Drain, Action::Restore];
 
-    /// May datagrams be lost? What is in the hands of the switch dies with it; nothing else of this touches packets on their way.
+    /// True if datagrams may be lost. Packets inside the switch die with it; no other
+    /// action touches packets on their way.
     fn may_lose(self) -> bool {
         self == Action::KillManager
     }
@@ -54,41 +57,42 @@ impl fmt::Display for Action {
     }
 }
 
-/// One step.
+/// A step of this part.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Step {
-    /// What was done.
+    /// The action.
     pub action: Action,
-    /// Node id of the one it was done to.
+    /// Node number of the target.
     pub node: u32,
-    /// Its process; that of the runtime that had been there, for a restore.
+    /// Process id of the target; for a restore, of the runtime that was drained.
     pub pid: u32,
-    /// Until it was over, in milliseconds, polled from outside: the next life serves; the drained runtime has ended.
+    /// Time until the action was over, ms, polled from outside: the next incarnation
+    /// serves, or the drained runtime has ended.
     pub done_ms: u64,
-    /// Until the box was protected again, in milliseconds, polled from outside.
+    /// Time until the box was protected again, ms, polled from outside.
     pub protected_ms: u64,
     /// Flows that a drain moved to other runtimes.
     pub moved: Option<u64>,
     /// Flows that a drain could not move.
     pub refused: Option<u64>,
-    /// Downloads that were under way when it began.
+    /// Downloads that were under way at the start of the step.
     pub downloads_under_way: usize,
-    /// Keep-alive connections that answered one more request when it was over.
+    /// Keep-alive connections that answered one more request at the step's end.
     pub connections_alive: usize,
-    /// Those opened in the beginning.
+    /// Keep-alive connections opened at the start.
     pub connections_opened: usize,
     /// Flows of numbered datagrams that ran during this step.
     pub datagram_flows: usize,
-    /// What became of them.
+    /// The fate of the datagrams.
     pub datagrams: Datagrams,
-    /// Other runtimes that are not the processes that they were before.
+    /// Other runtimes whose process or incarnation changed.
     pub disturbed: Vec<u32>,
-    /// Runtimes that the box held to have failed meanwhile, and why.
+    /// Runtimes that the box declared failed meanwhile, and why.
     pub failovers: Vec<String>,
 }
 
 impl Step {
-    /// What went wrong; nothing, if it kept the promise.
+    /// The broken promises, for people; empty if the step kept all.
     pub(super) fn failures(&self) -> Vec<String> {
         let mut failures = Vec::new();
         let mut fail = |text: String| failures.push(format!("{}: {text}", self.action));
@@ -110,7 +114,7 @@ impl Step {
         failures
     }
 
-    /// Its time and what it came to, for people.
+    /// The action, its duration and its result, for people.
     pub(super) fn sentence(&self) -> String {
         let Step { action, node, done_ms, .. } = self;
         let begin = match action {
@@ -127,13 +131,13 @@ impl Step {
     }
 }
 
-/// How an action went.
+/// Duration and result of an action.
 struct Done {
     took: Duration,
     account: Option<Account>,
 }
 
-/// Plays all of them.
+/// Plays all steps.
 pub(super) fn play(
     script: &Script<'_>,
     topology: &Topology,
@@ -219,7 +223,7 @@ fn identity(process: &Process) -> (u32, u32) {
     (process.id, process.pid)
 }
 
-/// Runtimes other than `node` that are not the processes that they were.
+/// Runtimes other than `node` whose process or incarnation changed.
 fn disturbed(before: &Status, after: &Status, node: u32) -> Vec<u32> {
     let others = before.runtimes().filter(|old| old.id != node);
     let is_same =
@@ -227,13 +231,14 @@ fn disturbed(before: &Status, after: &Status, node: u32) -> Vec<u32> {
     others.filter(|old| !is_same(old)).map(|old| old.id).collect()
 }
 
-/// The failures that `after` knows and `before` did not.
+/// The failures in `after` that are not in `before`.
 fn failovers(before: &Status, after: &Status) -> Vec<String> {
     let new = after.failovers.iter().filter(|failover| before.failover(failover.runtime, failover.incarnation).is_none());
     new.map(|failover| format!("runtime {}: {}", failover.runtime, failover.cause)).collect()
 }
 
-/// Until a later life of it serves. While there is no manager nobody answers.
+/// Kills a process and waits until a later incarnation serves. While there is no manager,
+/// status queries fail.
 fn kill(running: &RunningBox, victim: &Process, interrupt: &Interrupt) -> Result<Done> {
     let begun = Instant::now();
     signal_pid(victim.pid, Signal::KILL)?;
@@ -273,7 +278,7 @@ fn wait_for_state(running: &RunningBox, node: u32, state: &str, interrupt: &Inte
 pub(super) mod tests {
     use super::*;
 
-    /// As it should be.
+    /// A step that kept every promise.
     pub(in super::super) fn good(action: Action) -> Step {
         Step {
             action,
@@ -293,7 +298,8 @@ pub(super) mod tests {
         }
     }
 
-    /// Only a switch that was killed may lose datagrams; none may double them, and nobody may break a connection or disturb the other runtimes.
+    /// Only a switch that was killed may lose datagrams. No step may double them, break a
+    /// connection or disturb the other runtimes.
     #[test]
     fn a_step_passes_only_if_it_kept_what_it_promises() {
         for action in Action::ALL {

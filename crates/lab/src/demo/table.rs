@@ -1,5 +1,5 @@
-//! The table that the demo ends with: what was done to the box, and what its clients noticed. One
-//! row per action, at most 80 columns; what was done to the same box stands together.
+//! The table at the demo's end: the actions on the box, and the clients' view of them.
+//! A row per action, at most 80 columns; actions on the same box stand together.
 
 use super::hosts::{HostAction, HostStep};
 use super::report::{Phase, Report};
@@ -8,7 +8,7 @@ use super::steps::{Action, Step};
 use super::takeovers::Takeovers;
 use crate::udp::Datagrams;
 
-/// What the clients noticed of one action.
+/// The clients' view of one action.
 struct Impact {
     connections_alive: usize,
     connections_opened: usize,
@@ -16,11 +16,12 @@ struct Impact {
     longest_silence_us: u64,
 }
 
-/// Did the clients get the bytes that were meant for them?
+/// Whether the clients got the right bytes.
 enum Contents {
-    /// So many of so many downloads have the original's SHA-256.
+    /// The number of downloads with the original's SHA-256, and of all downloads.
     Downloads { intact: usize, all: usize },
-    /// During a single step no download begins and ends; then datagrams must come back unchanged, and once.
+    /// No download begins and ends within a single step; datagrams must come back
+    /// unchanged, and once.
     Datagrams { is_right: bool },
 }
 
@@ -31,7 +32,7 @@ struct Row {
     unprotected: Option<Impact>,
 }
 
-/// What was done to one box.
+/// The actions on one box.
 struct Group {
     head: String,
     rows: Vec<Row>,
@@ -136,7 +137,8 @@ impl Row {
 }
 
 impl Impact {
-    /// Downloads and connections are judged when the half ends, after its further steps.
+    /// Downloads and connections of a half are judged when it ends, after its further
+    /// steps.
     fn of_half(phase: &Phase) -> Impact {
         Impact {
             connections_alive: phase.connections.alive,
@@ -153,13 +155,14 @@ impl Impact {
             Contents::Datagrams { is_right: false } => "WRONG".into(),
         };
         let Impact { connections_alive, connections_opened, longest_silence_us, .. } = *self;
-        // UDP flows may go on where connections broke; those are silent for good.
+        // UDP flows may go on while connections broke; broken connections are silent for
+        // good.
         let silence = if connections_alive < connections_opened { "forever".into() } else { silence(longest_silence_us) };
         cells([&format!("{connections_alive} of {connections_opened}"), &contents, &silence])
     }
 }
 
-/// At most seven columns, and no more digits than one reads at a glance.
+/// A duration in at most seven columns, with no more digits than a glance reads.
 fn silence(us: u64) -> String {
     match us.div_ceil(1_000) {
         ms @ 0..1_000 => format!("{ms} ms"),

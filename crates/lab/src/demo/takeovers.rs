@@ -1,5 +1,7 @@
-//! The part of the demo with a local standby beside each runtime: under HTTP load their processes are killed a hundred times, and neither those who ask nor the coordinator
-//! notice. REINFORCE, table III: requests per second before, during and after.
+//! The part of the demo with a local standby beside each runtime. Under HTTP load the
+//! runtimes' processes are killed a hundred times, and neither clients nor the
+//! coordinator notice. REINFORCE, table III: requests per second before, during and
+//! after.
 
 use super::progress::Progress;
 use super::report::{account, breaches};
@@ -21,49 +23,50 @@ use std::time::{Duration, Instant};
 /// The processes of the box end within this time.
 const END: Duration = Duration::from_secs(10);
 
-/// From one kill to the next, at least: whoever kills and looks takes processor time too.
+/// Minimal time from one kill to the next: killing and looking take processor time too.
 const PACE: Duration = Duration::from_millis(100);
 
-/// How much of it.
+/// The amount of kills and load.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Plans {
-    /// Processes that are killed.
+    /// Number of processes to kill.
     pub(super) kills: usize,
     /// Connections that ask again as soon as they are answered.
     pub(super) connections: usize,
-    /// How long requests are counted before and after the kills.
+    /// Time for which requests are counted before and after the kills.
     pub(super) time: Duration,
-    /// Numbered datagrams beside.
+    /// Numbered datagrams that run beside.
     pub(super) datagrams: udp::Plan,
 }
 
-/// What happened.
+/// The result of the kills.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Takeovers {
-    /// Processes that were killed, and how often a standby took over.
+    /// Processes that were killed, and takeovers by standbys.
     pub kills: usize,
     /// See `kills`.
     pub takeovers: u64,
-    /// Requests answered per second before the first kill, from the first to the last, and after it.
+    /// Requests answered per second: before the first kill, from the first kill to the
+    /// last, and after the last.
     pub requests_per_second: [u64; 3],
     /// Milliseconds from the first kill to the last.
     pub killing_ms: u64,
     /// Connections that were still whole at the end and answered one more request.
     pub connections_alive: usize,
-    /// Those opened.
+    /// Connections opened.
     pub connections_opened: usize,
     /// The slowest answer, microseconds.
     pub slowest_answer_us: u64,
-    /// Flows of numbered datagrams that ran meanwhile.
+    /// Flows of numbered datagrams that ran during the kills.
     pub datagram_flows: usize,
-    /// What became of them.
+    /// The fate of the datagrams.
     pub datagrams: Datagrams,
-    /// Runtimes that the box held to have failed, and why.
+    /// Runtimes that the box declared failed, and why.
     pub failovers: Vec<String>,
 }
 
 impl Takeovers {
-    /// What went wrong; nothing, if it kept the promise.
+    /// The broken promises, for people; empty if all were kept.
     pub(super) fn failures(&self) -> Vec<String> {
         let mut failures = Vec::new();
         let mut fail = |text: String| failures.push(format!("local standbys: {text}"));
@@ -81,7 +84,7 @@ impl Takeovers {
         failures
     }
 
-    /// What was done and how long it took, and what the clients noticed.
+    /// The kills and their duration, and the clients' view of them.
     pub(super) fn sentences(&self) -> [String; 2] {
         let [before, during, after] = self.requests_per_second;
         let change = (during as f64 / before.max(1) as f64 - 1.0) * 100.0;
@@ -95,18 +98,18 @@ impl Takeovers {
     }
 }
 
-/// Every runtime has a standby that is ready.
+/// True if every runtime has a standby that is ready.
 fn is_ready(status: &Status) -> bool {
     let has_standby = |runtime: &holdfast_control::status::Process| runtime.local_standby.is_some_and(|standby| standby.pid != 0);
     status.protected() == Protected::Yes && status.runtimes().all(has_standby)
 }
 
-/// How often standbys have taken over.
+/// Number of takeovers by standbys.
 fn takeovers(status: &Status) -> u64 {
     status.runtimes().filter_map(|runtime| runtime.local_standby).map(|standby| standby.takeovers).sum()
 }
 
-/// Plays all of it.
+/// Plays this part.
 pub(super) fn run(binary: &Path, plans: &Plans, interrupt: &Interrupt, progress: &mut Progress) -> Result<Takeovers> {
     progress.step("a box whose runtimes have standbys beside them");
     let mut lab = Lab::new(interrupt.clone())?;
@@ -178,7 +181,7 @@ pub(super) fn run(binary: &Path, plans: &Plans, interrupt: &Interrupt, progress:
 pub(super) mod tests {
     use super::*;
 
-    /// As it should be.
+    /// A result that kept every promise.
     pub(in super::super) fn good() -> Takeovers {
         Takeovers {
             kills: 100,

@@ -45,8 +45,8 @@ pub trait Shareable {
     /// The field, for the runtime.
     fn field(&mut self) -> SharedField<'_>;
 
-    /// Begins a recount, because flows were lost whose state nobody has. All living flows
-    /// are about to be adopted again; numbers that none of them names are free.
+    /// Begins a recount, because flows were lost with their state. All living flows are
+    /// about to be adopted again; numbers that none of them names are free.
     fn begin_recount(&mut self) {}
 
     /// Ends a recount: all living flows have been adopted.

@@ -137,8 +137,8 @@ pub trait PoolBackend: Send {
         let _ = number;
         false
     }
-    /// Notes that flows that left have arrived, or are back. Until then this side answers
-    /// for their numbers.
+    /// Notes that flows that left have arrived, or are back. Before that this side
+    /// answers for their numbers.
     fn settle(&mut self) {}
 }
 

@@ -1,4 +1,5 @@
-// Included by programs of `accepted` and `refused`: a function that leases a port for each flow.
+// Included by programs of `accepted` and `refused`: a function that leases a port for
+// each flow.
 
 use holdfast_nf::{ConfigError, Context, Lease, Leased, NetworkFunction, Open, Opening, Packet, Pool, Verdict};
 
@@ -11,8 +12,8 @@ holdfast_nf::shared_state! {
     }
 }
 
-/// Flows hold a lease of the pool that `$held` names. `$state` is made of the granted `$port`, and
-/// `$then` is done with each packet.
+/// A function whose flows hold a lease of the pool that `$held` names. `$state` is the
+/// flow's state, made of the granted `$port`; `$then` handles each packet.
 macro_rules! leaser {
     ($held:ident, |$port:pat_param| $state:expr, |$flow:ident, $shared:ident, $cx:ident| $then:block) => {
         holdfast_nf::flow_state! {

@@ -1,4 +1,5 @@
-//! What the machinery is compared with: a plain hash table from both keys to the flow's state, and a loop.
+//! The baseline of the datapath benchmark: a plain hash table from both keys to the
+//! flow's state, and a loop.
 
 use super::super::traffic::{FRAME_LEN, Player};
 use super::super::world::grant_all;
@@ -12,11 +13,11 @@ use holdfast_wire::{FlowKey, MemoryPool, Packet, PacketPool};
 #[repr(C, align(64))]
 struct Line([u8; 64]);
 
-/// Where a flow's state begins, behind its two keys.
+/// Offset of a flow's state, behind its two keys.
 const STATE_AT: usize = 2 * size_of::<FlowKey>();
 
-/// See the module. Each key is hashed once, and a burst's look-ups are done in stages, so that their cache
-/// misses overlap.
+/// A loop with a plain hash table. Each key is hashed once, and a burst's look-ups are
+/// done in stages, so that their cache misses overlap.
 pub(super) struct Bare {
     chain: Chain,
     table: KeyTable,

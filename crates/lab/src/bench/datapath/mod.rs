@@ -1,8 +1,10 @@
-//! `holdfast bench datapath`: what the machinery costs per packet.
+//! `holdfast bench datapath`: the cost of the machinery per packet.
 //!
-//! Three ways to run the same functions over the same frames on one core: `bare`, a loop with a plain hash table; `none`, the runtime
-//! without protection; `nfvactor`, the runtime with its replica in a second thread. Every case first plays each flow once in each direction and
-//! compares what comes out; only then is time taken. The cases take turns, so that a noisy machine disturbs all alike.
+//! The same functions run over the same frames on one core in three ways. `bare` is a
+//! loop with a plain hash table, `none` the runtime without protection, and `nfvactor`
+//! the runtime with its replica in a second thread. Every case first plays each flow once
+//! in each direction, and the output is compared; only then are times taken. The cases
+//! take turns, so that a noisy machine disturbs all alike.
 
 mod bare;
 mod pair;
@@ -25,18 +27,18 @@ use std::time::{Duration, Instant};
 /// Packets in one burst: as many as a runtime's process takes.
 pub(super) const BURST: usize = 64;
 
-/// What to measure.
+/// The plan of a measurement.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// Flows, each played in both directions.
     pub flows: usize,
-    /// How long each case is timed per round.
+    /// Duration of each case per round.
     pub time: Duration,
     /// Rounds; the median counts.
     pub rounds: usize,
 }
 
-/// One row of the result.
+/// A row of the result.
 #[derive(Debug, Clone, Serialize)]
 pub struct Row {
     /// Version of this object.
@@ -49,9 +51,9 @@ pub struct Row {
     pub ns_per_packet: f64,
     /// Median of the ratios taken round by round.
     pub ratio_to_bare: f64,
-    /// Allocations while time was taken, by packet.
+    /// Allocations during the timed part, per packet.
     pub allocations_per_packet: f64,
-    /// Memory that one flow takes, its share of the table included.
+    /// Memory per flow, its share of the table included.
     pub bytes_per_flow: usize,
     /// Packets per second, millions.
     pub mpps: f64,
@@ -60,7 +62,7 @@ pub struct Row {
 /// Runs the plan. `allocations` reads the process's count of allocations.
 ///
 /// # Errors
-/// What came out wrong: then no time was taken.
+/// The output was wrong; no time was taken then.
 pub fn run(plan: &Plan, make: MakeChain<'_>, allocations: &dyn Fn() -> u64) -> Result<Vec<Row>, String> {
     let forward: Vec<[u8; FRAME_LEN]> =
         (0..plan.flows).map(|flow| traffic::udp(traffic::client(flow), traffic::VIRTUAL)).collect();
@@ -134,19 +136,20 @@ pub fn run(plan: &Plan, make: MakeChain<'_>, allocations: &dyn Fn() -> u64) -> R
     Ok(rows.collect())
 }
 
-/// Can be examined before it is timed.
+/// A case whose output can be checked before it is timed.
 pub(super) trait PlaysOnce<const L: usize> {
-    /// Plays frames once, in order, and returns what came out. With `flags` in their packets' metadata, where there is any.
+    /// Plays frames once, in order, and returns the output. The packets' metadata carries
+    /// `flags`, if the case has metadata.
     fn play_once(&mut self, frames: &[[u8; L]], flags: u8) -> Result<Vec<[u8; L]>, String>;
 
-    /// Every flow's first packet.
+    /// Plays every flow's first packet.
     fn open(&mut self, forward: &[[u8; L]]) -> Result<Vec<[u8; L]>, String> {
         let out = self.play_once(forward, Flags::NEW)?;
         check_forward(forward, &out)?;
         Ok(out)
     }
 
-    /// Every flow's second packet, and a reply.
+    /// Plays every flow's second packet, and a reply.
     fn check(&mut self, forward: &[[u8; L]], reverse: &[[u8; L]], expected: &[[u8; L]]) -> Result<(), String> {
         let again = self.play_once(forward, 0)?;
         let back = self.play_once(reverse, 0)?;
@@ -154,7 +157,7 @@ pub(super) trait PlaysOnce<const L: usize> {
     }
 }
 
-/// Every flow's first packet came out, sound and unlike every other.
+/// Checks that every flow's first packet came out, sound and unlike every other.
 fn check_forward<const L: usize>(forward: &[[u8; L]], out: &[[u8; L]]) -> Result<(), String> {
     if out.len() != forward.len() {
         return Err(format!("{} of {} first packets came out", out.len(), forward.len()));
@@ -171,7 +174,8 @@ fn check_forward<const L: usize>(forward: &[[u8; L]], out: &[[u8; L]]) -> Result
     Ok(())
 }
 
-/// A flow's second packet came out as its first, and the reply as from whom it was sent to.
+/// Checks that a flow's second packet came out like its first, and the reply from the
+/// address that the first was sent to.
 fn check_both<const L: usize>(
     forward: &[[u8; L]],
     again: &[[u8; L]],

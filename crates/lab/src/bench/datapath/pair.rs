@@ -1,4 +1,5 @@
-//! Two nodes in two threads: a runtime owns the flows, and another one holds their replicas, or a state server is their home.
+//! Two nodes in two threads: a runtime owns the flows; another runtime holds their
+//! replicas, or a state server is their home.
 
 use super::runtime::{ME, OTHER, Runs, SEED, Sink, ToRuntime, missing, runtime};
 use super::{BURST, PlaysOnce};
@@ -18,20 +19,20 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Packets that may be on their way through both.
+/// Limit of packets under way through both nodes.
 const UNDER_WAY: usize = 4096;
 /// Buffers of each side.
 const BUFFERS: usize = UNDER_WAY * 4;
 pub(in crate::bench) const SERVER: Peer = Peer { node: STATE_SERVER, incarnation: 1 };
 
-/// Between two looks of the server at what is due, ns.
+/// Time between two ticks of the server, ns.
 const TICK: u64 = 1_000_000;
-/// What a box's server has.
+/// The lease time of a box's server, ns.
 pub(in crate::bench) const LEASE: u64 = 60_000_000_000;
 
-/// What has the flows besides their owner.
+/// The node that has the flows besides their owner.
 pub(in crate::bench) trait Beside {
-    /// As [`Runtime::turn`].
+    /// See [`Runtime::turn`].
     fn turn(&mut self, rx: &mut Vec<Packet>, tx: &mut Vec<Packet>, pool: &mut dyn PacketPool, clock: u64);
 }
 
@@ -57,9 +58,10 @@ impl Beside for StateServer {
     }
 }
 
-/// A state server that is the home of this chain's flows, and assigns the numbers of the pools that ask one. None rests: flows begin and end much more quickly than anywhere else.
-/// One of which nothing is heard for `lease` ns is asked for, 0: never.
-/// Of several the first, which [`SERVER`] is, assigns the numbers.
+/// A state server that is the home of this chain's flows, and assigns the numbers of the
+/// pools that ask a server. Numbers do not rest: flows begin and end much more quickly
+/// than anywhere else. The server asks for a number of which it hears nothing for `lease`
+/// ns; 0: never. Only the first of several servers, which is [`SERVER`], assigns numbers.
 pub(in crate::bench) fn server(me: Peer, flows: usize, chain: &mut Chain, lease: u64) -> Result<StateServer, String> {
     let mut kinds = Vec::new();
     let has_lists = me.node == SERVER.node;
@@ -99,7 +101,8 @@ pub(in crate::bench) fn server(me: Peer, flows: usize, chain: &mut Chain, lease:
     server.ok_or_else(|| "there is no such state server".to_owned())
 }
 
-/// See the module. The owner, and what stands for the switch, are in the caller's thread.
+/// A runtime and the node that has its flows besides. The owner, and the stand-in for the
+/// switch, run in the caller's thread.
 pub(in crate::bench) struct Pair<const L: usize> {
     primary: Runtime,
     pool: MemoryPool,
@@ -107,7 +110,7 @@ pub(in crate::bench) struct Pair<const L: usize> {
     sink: Sink<L>,
     rx: Vec<Packet>,
     tx: Vec<Packet>,
-    /// Who has the flows besides.
+    /// The node that has the flows besides.
     other: Peer,
     to_replica: SyncSender<Vec<Packet>>,
     from_replica: Receiver<Vec<Packet>>,
@@ -116,14 +119,14 @@ pub(in crate::bench) struct Pair<const L: usize> {
     bundles: usize,
     /// Packets taken so far.
     taken: u64,
-    /// Bytes of frames that went from one to the other.
+    /// Bytes of frames between the two nodes.
     pub(in crate::bench) exchanged: u64,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl<const L: usize> Runs<L> for Pair<L> {
-    /// Waits while too much is under way.
+    /// Waits while too many packets are under way.
     fn burst(&mut self, count: usize) -> usize {
         let mut taken = 0;
         if self.under_way() < UNDER_WAY {
@@ -178,7 +181,7 @@ impl<const L: usize> Pair<L> {
         Pair::with_lease(flows, chain, replica_chain, protection, LEASE)
     }
 
-    /// With another lease of the state server's: see [`server`].
+    /// Like `new`, with another lease time of the state server: see [`server`].
     pub(in crate::bench) fn with_lease(
         flows: usize,
         chain: Chain,
@@ -238,7 +241,7 @@ impl<const L: usize> Pair<L> {
         self.input.play(frames, &mut self.pool);
     }
 
-    /// Packets taken that have not come out.
+    /// Packets taken that have not come out yet.
     pub(in crate::bench) fn under_way(&self) -> usize {
         (self.taken - self.sink.released) as usize
     }
@@ -315,7 +318,7 @@ impl<const L: usize> Pair<L> {
     }
 }
 
-/// Tells somebody which runtimes there are. What it says to that.
+/// Tells a node which runtimes there are. Returns the node's answers.
 pub(in crate::bench) fn introduce(node: &mut dyn Beside, me: Peer, runtimes: &[Peer], pool: &mut MemoryPool) -> Vec<Packet> {
     let mut coordinator = Fabric::new(Peer { node: COORDINATOR, incarnation: 1 }, FabricConfig::default());
     coordinator.set_peer(me);
@@ -324,7 +327,7 @@ pub(in crate::bench) fn introduce(node: &mut dyn Beside, me: Peer, runtimes: &[P
     coordinator.send_control(me.node, &Control::Recovering { dead: Vec::new(), epoch: 0 });
     coordinator.send_control(me.node, &Control::View { version: 1, members: runtimes.iter().map(member).collect() });
     let (mut rx, mut tx, mut said) = (Vec::new(), Vec::new(), Vec::new());
-    // They have to get to know each other first.
+    // Both must learn each other's incarnation first.
     loop {
         coordinator.poll_transmit(1, |frame| {
             let Some(mut packet) = pool.take() else { return false };
@@ -347,7 +350,9 @@ pub(in crate::bench) fn introduce(node: &mut dyn Beside, me: Peer, runtimes: &[P
     }
 }
 
-/// The replica's thread: saves states, releases packets, acknowledges. Buffers go back where they came from. Where it is not to be `timed` its time hardly passes, and nothing is due that nobody has asked for.
+/// The replica's thread: saves states, releases packets, acknowledges. Buffers go back to
+/// their owner. Unless it is `timed`, its clock hardly advances, and no periodic work is
+/// due.
 fn serve_replica(
     replica: &mut dyn Beside,
     pool: &mut MemoryPool,
@@ -391,7 +396,7 @@ fn serve_replica(
     }
 }
 
-/// The replica's pool: packets that the owner sent go back to the owner, whatever became of them.
+/// The replica's pool: a packet that the owner sent always goes back to the owner.
 struct Borrowed<'a> {
     pool: &'a mut MemoryPool,
     theirs: Vec<Packet>,

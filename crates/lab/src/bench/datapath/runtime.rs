@@ -18,7 +18,7 @@ use std::time::Instant;
 pub(super) const ME: Peer = Peer { node: FIRST_RUNTIME, incarnation: 1 };
 pub(super) const OTHER: Peer = Peer { node: FIRST_RUNTIME + 1, incarnation: 1 };
 
-/// Under which flows' keys are hashed.
+/// Seed of the hash of flow keys.
 pub(super) const SEED: u64 = 7;
 
 pub(in crate::bench) fn runtime(me: Peer, flows: usize, chain: Chain, protection: Box<dyn Protection>) -> Runtime {
@@ -29,29 +29,31 @@ pub(in crate::bench) fn runtime(me: Peer, flows: usize, chain: Chain, protection
     runtime
 }
 
-/// What to say of so many packets that did not come out.
+/// The error message for packets that did not come out.
 pub(in crate::bench) fn missing(count: u64, runtime: &Runtime) -> String {
     let drops: Vec<String> = runtime.drops().iter().map(|(reason, count)| format!("{reason}: {count}")).collect();
     format!("{count} packets did not come out; dropped were {drops:?}")
 }
 
-/// Where the stamp is in the encapsulation.
+/// Offset of the stamp in the encapsulation.
 const STAMP_AT: usize = 22;
-/// Where a packet says when it was due: the payload.
+/// Offset of a packet's due time: in the payload.
 const DUE_AT: usize = 42;
 
-/// Plays frames to a runtime as the switch sends them. All flows have one epoch, so all have one encapsulation but for the stamp: it is made beforehand,
-/// because that is the switch's work.
+/// Plays frames to a runtime as the switch sends them. All flows have one epoch, so their
+/// encapsulations differ only in the stamp. The encapsulation is made beforehand, because
+/// that is the switch's work.
 pub(in crate::bench) struct ToRuntime<const L: usize> {
     to: Peer,
     player: Player<L>,
     encapsulation: [u8; ENCAPSULATION_LEN],
     stamp: u64,
     epoch: u32,
-    /// When the packets were due, ns; 0 if they do not say.
+    /// Time at which the packets were due, ns; 0 if the packets carry no due time.
     pub(super) due: u64,
     by_clock: bool,
-    /// One of so many packets begins a flow, 0 for none, and the flows that have not begun.
+    /// One of `fresh_every` packets begins a flow, 0 for none; `fresh` are the flows that
+    /// have not begun.
     fresh_every: usize,
     fresh: Range<usize>,
     count: usize,
@@ -79,22 +81,24 @@ impl<const L: usize> ToRuntime<L> {
         }
     }
 
-    /// Stamps are times from now on. Without it they only count, so that no flow ends however slow the machine is.
+    /// Makes stamps follow the clock. Without it stamps only count, so no flow ends,
+    /// however slow the machine is.
     pub(in crate::bench) fn go_by_clock(&mut self) {
         self.by_clock = true;
     }
 
-    /// From now on one of so many packets, 0 for none, begins one of these flows, as long as there are any.
+    /// From now on one of `every` packets, 0 for none, begins one of these flows, until
+    /// all have begun.
     pub(in crate::bench) fn begin_flows(&mut self, every: usize, flows: Range<usize>) {
         (self.fresh_every, self.fresh) = (every, flows);
     }
 
-    /// From now on these flows' packets are played, and nothing else.
+    /// From now on only these flows' packets are played.
     pub(in crate::bench) fn churn(&mut self, churn: Churn<L>) {
         self.churn = Some(churn);
     }
 
-    /// Flows that have begun by that; see [`Churn::begun`].
+    /// Flows that the churn has begun; see [`Churn::begun`].
     pub(in crate::bench) fn begun(&self) -> usize {
         self.churn.as_ref().map_or(0, Churn::begun)
     }
@@ -145,7 +149,7 @@ impl<const L: usize> ToRuntime<L> {
         }
     }
 
-    /// These frames, once.
+    /// Receives these frames, once.
     pub(in crate::bench) fn once(
         &mut self,
         frames: &[[u8; L]],
@@ -176,12 +180,12 @@ fn encapsulate(packet: &mut Packet, to: Peer, stamp: u64, epoch: u32, flags: u8)
     debug_assert!(fits);
 }
 
-/// Where what is released goes: it is counted, and looked at if somebody wants to.
+/// Takes released packets: counts them, and keeps them or their latencies on request.
 pub(in crate::bench) struct Sink<const L: usize> {
     pub(in crate::bench) released: u64,
-    /// What came out, if that is kept.
+    /// Released frames, if they are kept.
     pub(in crate::bench) kept: Option<Vec<[u8; L]>>,
-    /// How long each packet was under way, ns, if packets say when they were due.
+    /// Latency of each packet, ns, if packets carry their due time.
     pub(in crate::bench) latencies: Option<Vec<u64>>,
     began: Instant,
 }
@@ -195,7 +199,7 @@ impl<const L: usize> Sink<L> {
         self.began.elapsed().as_nanos() as u64 + 1
     }
 
-    /// A frame for the switch. Messages are not for this sink.
+    /// Takes a frame for the switch; ignores messages.
     #[inline]
     pub(in crate::bench) fn take(&mut self, packet: &Packet) {
         let bytes = packet.bytes();
@@ -205,7 +209,7 @@ impl<const L: usize> Sink<L> {
         self.note(&bytes[ENCAPSULATION_LEN..]);
     }
 
-    /// This frame has left.
+    /// Counts a frame that has left.
     #[inline]
     pub(super) fn note(&mut self, frame: &[u8]) {
         self.released += 1;
@@ -226,15 +230,16 @@ impl<const L: usize> Sink<L> {
 
 /// A way of running the functions.
 pub(in crate::bench) trait Runs<const L: usize> {
-    /// At most so many packets come in, and everybody has a turn. How many were taken.
+    /// Takes in at most `count` packets, and gives every node a turn. Returns the number
+    /// taken.
     fn burst(&mut self, count: usize) -> usize;
-    /// Where its packets come from.
+    /// The source of the packets.
     fn input(&mut self) -> &mut ToRuntime<L>;
-    /// Where its packets go.
+    /// The sink of the packets.
     fn sink(&mut self) -> &mut Sink<L>;
-    /// From now on packets say that they were due at this time.
+    /// From now on packets carry this due time.
     fn set_due(&mut self, due: u64);
-    /// Waits until everything that was taken has come out.
+    /// Waits until every packet that was taken has come out.
     fn drain(&mut self) -> Result<(), String>;
 }
 

@@ -1,7 +1,9 @@
-//! What `rescue` is compared with: functions that keep nothing. Every flow's state, and every number that flows share, is fetched from a store and written back there before the packet leaves
-//! (stateless network functions, after Kablan and others, with a Redis).
+//! The comparison for `rescue`: functions that keep no state. Every flow's state, and
+//! every number that flows share, is fetched from a store and written back before the
+//! packet leaves (stateless network functions, after Kablan and others, with a Redis).
 //!
-//! A burst's states are fetched with one command and written with another; a number is taken with one of its own. Flows never expire, which is in its favour.
+//! A single command fetches a burst's states and another writes them; each number takes a
+//! command of its own. Flows never expire, which is in this case's favour.
 
 use super::runtime::{Runs, Sink, ToRuntime};
 use super::{BURST, PlaysOnce};
@@ -14,16 +16,17 @@ use std::collections::HashMap;
 use std::ops::Range;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// What a value is: a flow's state, or of a reply's key the key of its flow.
+/// First byte of a value: it contains a flow's state, or, for a reply's key, the key of
+/// its flow.
 const STATE: u8 = 0;
 const REPLY: u8 = 1;
 
-/// Aligned as functions want it.
+/// Aligned as functions require.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]
 #[repr(C, align(16))]
 struct Line([u8; 16]);
 
-/// One flow that a burst has to do with.
+/// A flow of a burst.
 struct Fetched {
     key: FlowKey,
     block: Vec<Line>,
@@ -31,7 +34,7 @@ struct Fetched {
     reply: Option<FlowKey>,
 }
 
-/// See the module.
+/// Functions whose state is in a Redis, as the module's head says.
 pub(in crate::bench) struct Stateless<const L: usize> {
     chain: Chain,
     connection: Connection,
@@ -88,7 +91,7 @@ impl<const L: usize> PlaysOnce<L> for Stateless<L> {
 }
 
 impl<const L: usize> Stateless<L> {
-    /// The store is emptied, and every number of the chain's pools put there.
+    /// Empties the store, and fills it with every number of the chain's pools.
     pub(in crate::bench) fn new(mut chain: Chain, store: &Redis) -> Result<Stateless<L>, String> {
         let refused = |error: redis::RedisError| error.to_string();
         let mut connection = store.connect()?;
@@ -108,7 +111,9 @@ impl<const L: usize> Stateless<L> {
         Stateless::join(chain, store, true)
     }
 
-    /// One more, beside others. Unless it is synchronised with them it looks at the first number that is free, and then takes it away: two commands, between which others do the same.
+    /// Adds an instance beside others. Without synchronisation it reads the first free
+    /// number, and then takes it away: two commands, between which other instances do the
+    /// same.
     pub(in crate::bench) fn join(mut chain: Chain, store: &Redis, is_synchronised: bool) -> Result<Stateless<L>, String> {
         let connection = store.connect()?;
         let mut outcome = Ok(());
@@ -146,7 +151,8 @@ impl<const L: usize> Stateless<L> {
         done
     }
 
-    /// Those that pass leave when what has changed is written back. After an error some are left.
+    /// Processes packets; forwarded packets leave after the changed states are written
+    /// back. After an error some packets remain.
     fn process(&mut self, packets: &mut Vec<Packet>) -> Result<(), String> {
         if packets.is_empty() {
             return Ok(());
@@ -183,13 +189,13 @@ impl<const L: usize> Stateless<L> {
         Ok(())
     }
 
-    /// Each key's flow, and which of them is whose.
+    /// Fetches each key's flow. Returns the flows, and the index of each key's flow.
     fn fetch(&mut self, keys: &[FlowKey]) -> Result<(Vec<Fetched>, Vec<usize>), String> {
         let lines = self.chain.layout().size.div_ceil(size_of::<Line>());
         let mut flows: Vec<Fetched> = Vec::new();
         let mut known: HashMap<FlowKey, usize> = HashMap::new();
         let mut found = self.get(keys)?;
-        // Where a reply's flow is, is found first.
+        // The keys of replies' flows are found first.
         let of_flows: Vec<FlowKey> = found.iter().filter_map(|value| flow_of(value.as_deref()?)).collect();
         let mut states = if of_flows.is_empty() { Vec::new() } else { self.get(&of_flows)? }.into_iter();
         let mut of_flows = of_flows.into_iter();
@@ -243,12 +249,12 @@ impl<const L: usize> Stateless<L> {
     }
 }
 
-/// The list of a pool's free numbers.
+/// The name of the list of a pool's free numbers.
 fn name(function: usize, field: &str) -> String {
     format!("pool {function} {field}")
 }
 
-/// Of a value that says so.
+/// The flow key in a value, if the value is a reply's.
 fn flow_of(value: &[u8]) -> Option<FlowKey> {
     FlowKey::read_from_bytes(value.strip_prefix(&[REPLY])?).ok()
 }
@@ -285,7 +291,7 @@ impl PoolBackend for Numbers {
 
     fn give_back(&mut self, number: u32) {
         self.held -= 1;
-        // Only who asks for a number sees that there is no store.
+        // A missing store shows when the next number is requested.
         let _ = redis::cmd("RPUSH").arg(&self.name).arg(number).exec(&mut self.connection);
     }
 

@@ -170,8 +170,8 @@ impl PoolBackend for RequestPool {
         }
     }
 
-    /// Keeps it at hand: a flow that needs a number of another pool, too, tries again, and
-    /// would use up this one meanwhile.
+    /// Keeps it at hand: a flow that needs a number of another pool, too, tries again,
+    /// and would use up this one meanwhile.
     fn put_back(&mut self, number: u32) {
         if self.hold(number, false) {
             self.credit.push_front(number);

@@ -163,8 +163,8 @@ mod tests {
         assert_eq!([0, 1, 2, 7].map(|index| part.sum(index)), [-329, 667, -326, 0]);
     }
 
-    /// Another one that adds up is told all there is, and what the one before has said of
-    /// others is forgotten.
+    /// A new adder of the parts is told the whole part, and the previous adder's values
+    /// of other parts are forgotten.
     #[test]
     fn who_remembers_nothing_is_told_everything() {
         let mut part = Part::new(3);
